@@ -18,9 +18,9 @@ const FUNCTIONS: u32 = 2_000;
 const CONTEXTS: usize = 50_000;
 
 /// Deterministic random numbers.
-struct Random(u64);
+struct BenchRandom(u64);
 
-impl Random {
+impl BenchRandom {
     fn below(&mut self, n: u32) -> u32 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) % u64::from(n)) as u32
@@ -28,7 +28,7 @@ impl Random {
 }
 
 /// A stack of 24 frames on average. A function mostly calls its first callee, and one call in 150 is recursive.
-fn stack(random: &mut Random, stack: &mut Vec<u32>) {
+fn stack(random: &mut BenchRandom, stack: &mut Vec<u32>) {
     stack.clear();
     stack.push(0);
     let depth = 12 + random.below(24);
@@ -72,7 +72,7 @@ fn profile() -> Profile {
     let process =
         profile.add_process(Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, name: "cc1".into() });
     let threads: Vec<_> = (1..=4).map(|tid| profile.add_thread(Thread { process, tid, name: "cc1".into() })).collect();
-    let mut random = Random(1);
+    let mut random = BenchRandom(1);
     let mut frames = Vec::new();
     while profile.contexts().len() < CONTEXTS {
         stack(&mut random, &mut frames);
@@ -92,7 +92,7 @@ fn encoded(profile: &Profile) -> Vec<u8> {
 }
 
 fn stacks(count: usize) -> Vec<Vec<u32>> {
-    let mut random = Random(1);
+    let mut random = BenchRandom(1);
     (0..count)
         .map(|_| {
             let mut frames = Vec::new();
@@ -136,7 +136,7 @@ fn contexts(c: &mut Criterion) {
     });
     // One stack of 20,000 frames that calls any of 100 functions: every push creates a context with a history of about
     // 130 entries.
-    let mut random = Random(3);
+    let mut random = BenchRandom(3);
     let recursion: Vec<Vec<u32>> = vec![(0..20_000).map(|_| random.below(100)).collect()];
     group.throughput(criterion::Throughput::Elements(20_000));
     group.bench_function("miss in a recursion of 100 functions", |b| {
@@ -178,7 +178,7 @@ fn charges(c: &mut Criterion) {
     let mut keys = Vec::new();
     profile.for_each_charge(|charge| keys.push((charge.thread, charge.context, charge.line)));
     println!("{} charges", keys.len());
-    let mut random = Random(5);
+    let mut random = BenchRandom(5);
     let order: Vec<_> = (0..4_096).map(|_| keys[random.below(keys.len() as u32) as usize]).collect();
     let mut at = 0;
     c.bench_function("charge", |b| {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ccsd_daemon::destination::{self, Contents, DestinationError};
+use ccsd_daemon::destination::{self, AllowedContents, DestinationError};
 
 use crate::exit::Failure;
 
@@ -23,7 +23,8 @@ const FORMATS: [(&[u8], &[u8]); 10] = [
 ];
 
 /// Contents that may be overwritten without `--force`.
-const EXPORTS: Contents = Contents { known: is_ours, unlike: "nothing that ccsd exports", remedy: ", or --force" };
+const EXPORTS: AllowedContents =
+    AllowedContents { known: is_ours, unlike: "nothing that ccsd exports", remedy: ", or --force" };
 
 /// Writes `bytes` through a temporary file that replaces `path` once complete: a full disk leaves the old file.
 ///

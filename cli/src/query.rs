@@ -117,7 +117,7 @@ pub fn percentage(text: &str) -> Result<f64, String> {
 
 /// The metric of the shown weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metric {
+pub struct ShownMetric {
     /// Safe to print.
     pub name: String,
     pub unit: Unit,
@@ -128,7 +128,7 @@ pub struct QueryResult {
     /// The profile; `--by` and `--min` change its cost centres.
     pub profile: Profile,
     pub selection: Selection,
-    pub metric: Metric,
+    pub metric: ShownMetric,
     pub question: Question,
     /// The cost centre that stands for all below `--min`.
     pub other: Option<CostCentreId>,
@@ -275,14 +275,14 @@ fn specification(path: &Path) -> anyhow::Result<String> {
 ///
 /// # Errors
 /// If there is no such metric.
-pub fn metric(profile: &Profile, name: Option<&str>) -> Result<(usize, Metric), Failure> {
+pub fn metric(profile: &Profile, name: Option<&str>) -> Result<(usize, ShownMetric), Failure> {
     let metrics = &profile.session().metrics;
     let position = match name {
         Some(name) => metrics.iter().position(|metric| metric.name == name),
         None => Some(0),
     };
     match position.and_then(|i| Some((i, metrics.get(i)?))) {
-        Some((i, metric)) => Ok((i, Metric { name: sanitise(&metric.name).into_owned(), unit: metric.unit })),
+        Some((i, metric)) => Ok((i, ShownMetric { name: sanitise(&metric.name).into_owned(), unit: metric.unit })),
         None => {
             let names: Vec<_> = metrics.iter().map(|metric| sanitise(&metric.name)).collect();
             let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };

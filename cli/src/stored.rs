@@ -21,12 +21,12 @@ use crate::exit::{Exit, Failure};
 use crate::format::{bytes, count, counted};
 use crate::service;
 use crate::style::{ColorChoice, Layout, Tone};
-use crate::table::{Cell, Column, Table};
+use crate::table::{Column, TableCell, TextTable};
 use crate::times;
 use ccsd_profile::json::to_text;
 
 /// A part of a watch's stored profiles.
-pub struct Stored {
+pub struct LoadedWatch {
     /// The profile of the requested time.
     pub profile: Profile,
     pub dir: PathBuf,
@@ -106,7 +106,7 @@ pub fn load(
     socket: &SocketArgs,
     since: Option<&str>,
     until: Option<&str>,
-) -> Result<Stored, Failure> {
+) -> Result<LoadedWatch, Failure> {
     let now = Zoned::now();
     let range = times::range(since, until, &now).map_err(|error| Failure::bad_request(anyhow!(error)))?;
     let dir = store::watch_dir(&state_dir(args.state_dir.as_ref(), socket), watch).map_err(refused)?;
@@ -137,7 +137,7 @@ pub fn load(
         problems,
         local,
     };
-    Ok(Stored { profile, dir, about, intervals })
+    Ok(LoadedWatch { profile, dir, about, intervals })
 }
 
 /// As [`load`], with the weights of one metric in at most `most` columns, whose times start at the first interval.
@@ -147,7 +147,7 @@ pub fn load_columns(
     socket: &SocketArgs,
     metric: Option<&str>,
     most: usize,
-) -> Result<(Stored, Vec<TimeColumn>), Failure> {
+) -> Result<(LoadedWatch, Vec<TimeColumn>), Failure> {
     let mut stored = load(watch, args, socket, args.since.as_deref(), args.until.as_deref())?;
     // Reports a missing metric for the whole profile.
     crate::query::metric(&stored.profile, metric)?;
@@ -246,9 +246,9 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
     Ok(Exit::SUCCESS)
 }
 
-fn table(rows: &[WatchRow]) -> Table {
+fn table(rows: &[WatchRow]) -> TextTable {
     let now = Zoned::now();
-    let mut table = Table::new(vec![
+    let mut table = TextTable::new(vec![
         Column::text("watch"),
         Column::text("now"),
         Column::number("processes"),
@@ -263,11 +263,11 @@ fn table(rows: &[WatchRow]) -> Table {
         let moment = |at: Option<u64>| at.map_or_else(|| "-".to_owned(), |at| times::local(at, &now));
         let status = row.status.as_ref();
         let state = match status {
-            Some(status) if status.problem.is_some() => Cell::toned(Tone::Bad, "problem"),
-            Some(status) if status.profiling => Cell::toned(Tone::Good, "profiling"),
-            Some(_) => Cell::toned(Tone::Plain, "waiting"),
-            None if row.being_written => Cell::toned(Tone::Good, "profiling"),
-            None => Cell::toned(Tone::Faint, "-"),
+            Some(status) if status.problem.is_some() => TableCell::toned(Tone::Bad, "problem"),
+            Some(status) if status.profiling => TableCell::toned(Tone::Good, "profiling"),
+            Some(_) => TableCell::toned(Tone::Plain, "waiting"),
+            None if row.being_written => TableCell::toned(Tone::Good, "profiling"),
+            None => TableCell::toned(Tone::Faint, "-"),
         };
         let known = |value: fn(&WatchStatus) -> String| status.map_or_else(|| "-".to_owned(), value);
         table.row(vec![

@@ -52,44 +52,44 @@ impl Column {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Cell {
+pub struct TableCell {
     text: String,
     tone: Tone,
 }
 
-impl Cell {
-    pub fn toned(tone: Tone, text: impl Into<String>) -> Cell {
-        Cell { text: text.into(), tone }
+impl TableCell {
+    pub fn toned(tone: Tone, text: impl Into<String>) -> TableCell {
+        TableCell { text: text.into(), tone }
     }
 }
 
-impl<T: Into<String>> From<T> for Cell {
-    fn from(text: T) -> Cell {
-        Cell { text: text.into(), tone: Tone::Plain }
+impl<T: Into<String>> From<T> for TableCell {
+    fn from(text: T) -> TableCell {
+        TableCell { text: text.into(), tone: Tone::Plain }
     }
 }
 
 /// A table. The last column is never padded; on a terminal it gets the remaining width, and longer text loses its
 /// middle.
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct TextTable {
     columns: Vec<Column>,
     rows: Vec<TableRow>,
 }
 
 #[derive(Clone, Debug)]
 enum TableRow {
-    Cells(Vec<Cell>),
+    Cells(Vec<TableCell>),
     Rule,
 }
 
-impl Table {
-    pub fn new(columns: Vec<Column>) -> Table {
-        Table { columns, rows: Vec::new() }
+impl TextTable {
+    pub fn new(columns: Vec<Column>) -> TextTable {
+        TextTable { columns, rows: Vec::new() }
     }
 
     /// Adds a row. Missing fields are empty.
-    pub fn row(&mut self, cells: Vec<Cell>) {
+    pub fn row(&mut self, cells: Vec<TableCell>) {
         self.rows.push(TableRow::Cells(cells));
     }
 
@@ -108,7 +108,8 @@ impl Table {
         let limit = |i: usize| if i == last { room } else { terminal.then(|| widths.get(i).copied()).flatten() };
 
         let mut text = String::new();
-        let head: Vec<Cell> = self.columns.iter().map(|c| Cell::toned(Tone::Strong, c.title.as_str())).collect();
+        let head: Vec<TableCell> =
+            self.columns.iter().map(|c| TableCell::toned(Tone::Strong, c.title.as_str())).collect();
         if self.columns.iter().any(|column| !column.title.is_empty()) {
             self.line(&mut text, layout, &head, (&shown, &widths), limit);
         }
@@ -130,7 +131,7 @@ impl Table {
         &self,
         text: &mut String,
         layout: Layout,
-        cells: &[Cell],
+        cells: &[TableCell],
         (columns, widths): (&[usize], &[usize]),
         limit: impl Fn(usize) -> Option<usize>,
     ) {
@@ -320,8 +321,8 @@ fn taken(chars: impl Iterator<Item = char>, width: usize) -> String {
 mod tests {
     use super::*;
 
-    fn table() -> Table {
-        let mut table = Table::new(vec![Column::number("self"), Column::text("image"), Column::text("function")]);
+    fn table() -> TextTable {
+        let mut table = TextTable::new(vec![Column::number("self"), Column::text("image"), Column::text("function")]);
         table.row(vec!["1.5".into(), "a.out".into(), "main".into()]);
         table.row(vec!["10.25".into(), "".into(), "a_function_with_quite_a_long_name".into()]);
         table.row(vec!["7".into()]);
@@ -346,7 +347,7 @@ mod tests {
 
     #[test]
     fn what_is_dispensable_makes_room_for_names() {
-        let mut table = Table::new(vec![
+        let mut table = TextTable::new(vec![
             Column::number("self"),
             Column::number("95% interval").if_room(),
             Column::text("function"),
@@ -360,8 +361,8 @@ mod tests {
 
     #[test]
     fn colour_does_not_count() {
-        let mut table = Table::new(vec![Column::number("n"), Column::text("what")]);
-        table.row(vec![Cell::toned(Tone::Bad, "5"), "x".into()]);
+        let mut table = TextTable::new(vec![Column::number("n"), Column::text("what")]);
+        table.row(vec![TableCell::toned(Tone::Bad, "5"), "x".into()]);
         let text = table.render(Layout { width: None, colour: true });
         assert_eq!(text, "\x1b[1mn\x1b[0m  \x1b[1mwhat\x1b[0m\n\x1b[31m5\x1b[0m  x\n");
     }

@@ -89,7 +89,7 @@ impl Authority {
 
 /// Credentials of a peer as the kernel reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Credentials {
+pub struct PeerIds {
     /// User id.
     pub uid: u32,
     /// Group id.
@@ -98,15 +98,15 @@ pub struct Credentials {
     pub pid: u32,
 }
 
-impl Credentials {
+impl PeerIds {
     /// Reads the credentials of a connected peer.
     ///
     /// # Errors
     /// If the kernel does not report them.
-    pub fn of(stream: &UnixStream) -> io::Result<Credentials> {
+    pub fn of(stream: &UnixStream) -> io::Result<PeerIds> {
         let credentials = getsockopt(stream, PeerCredentials)?;
         let pid = u32::try_from(credentials.pid()).unwrap_or(0);
-        Ok(Credentials { uid: credentials.uid(), gid: credentials.gid(), pid })
+        Ok(PeerIds { uid: credentials.uid(), gid: credentials.gid(), pid })
     }
 
     /// Whether the user id alone grants everything.
@@ -120,7 +120,7 @@ impl Credentials {
     /// # Errors
     /// [`Unknown`], or if the kernel does not report the peer's groups.
     pub fn peer(&self, stream: &UnixStream, members: &Members) -> Result<Peer, Unknown> {
-        let Credentials { uid, gid, pid } = *self;
+        let PeerIds { uid, gid, pid } = *self;
         let trusted = self.is_trusted()
             || match members.group()? {
                 Some(group) => gid == group || groups_of(stream).map_err(|_| Unknown)?.contains(&group),
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn whose_end_this_is() {
         let (one, _other) = UnixStream::pair().unwrap();
-        let peer = Credentials::of(&one).unwrap().peer(&one, &Members::default()).unwrap();
+        let peer = PeerIds::of(&one).unwrap().peer(&one, &Members::default()).unwrap();
         assert_eq!(peer.pid, std::process::id());
         assert_eq!(peer.authority, Authority::own());
         assert!(peer.authority.check(peer.pid).is_ok());

@@ -12,8 +12,8 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, set
 use nix::sys::time::TimeVal;
 use nix::unistd::{User, geteuid};
 
-use crate::authority::{Credentials, user_name};
-use crate::protocol::frame::{FrameError, Kind, read_frame};
+use crate::authority::{PeerIds, user_name};
+use crate::protocol::frame::{FrameError, FrameKind, read_frame};
 use crate::protocol::message::{Hello, PROTOCOL, Refusal, RefusalKind, Reply, Request, SessionEnd, SessionSummary};
 use crate::protocol::{in_time::InTime, parse, send};
 use crate::watch::WatchStatus;
@@ -93,7 +93,7 @@ impl Client {
             _ => ClientError::Io { path: path.to_owned(), source },
         };
         let stream = open(path).map_err(failed)?;
-        let owner = Credentials::of(&stream).map_err(failed)?.uid;
+        let owner = PeerIds::of(&stream).map_err(failed)?.uid;
         if !may_serve(owner) {
             return Err(ClientError::Stranger { path: path.to_owned(), owner });
         }
@@ -246,7 +246,7 @@ impl Client {
         }
     }
 
-    fn frame(&mut self) -> Result<Kind, ClientError> {
+    fn frame(&mut self) -> Result<FrameKind, ClientError> {
         match read_frame(&mut InTime::new(&self.stream, self.patience), &mut self.payload) {
             Ok(Some(kind)) => Ok(kind),
             Ok(None) => Err(ClientError::Gone(self.path.clone())),
@@ -409,10 +409,10 @@ impl StreamBytes {
     fn next_frame(&mut self) -> Option<Result<Reply, ClientError>> {
         self.used = 0;
         match read_frame(&mut self.stream, &mut self.payload) {
-            Ok(Some(Kind::Stream)) => None,
-            Ok(Some(Kind::Control)) => {
+            Ok(Some(FrameKind::Stream)) => None,
+            Ok(Some(FrameKind::Control)) => {
                 let path = self.path.clone();
-                let reply = parse(Kind::Control, &self.payload);
+                let reply = parse(FrameKind::Control, &self.payload);
                 Some(reply.map_err(|what| ClientError::Nonsense { path, what }))
             }
             Ok(None) | Err(FrameError::Half | FrameError::Io(_)) => Some(Err(ClientError::Gone(self.path.clone()))),

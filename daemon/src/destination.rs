@@ -58,7 +58,7 @@ pub enum DestinationError {
     Foreign {
         path: PathBuf,
         /// The contents that may be overwritten.
-        contents: Contents,
+        contents: AllowedContents,
     },
     /// The file belongs to another user, who could read or alter the output.
     #[error("{} belongs to {}: not written to; remove it, or choose another name with -o", path.display(), user_name(*.owner))]
@@ -107,7 +107,7 @@ pub enum DestinationError {
 
 /// Describes the contents that may be overwritten.
 #[derive(Clone, Copy)]
-pub struct Contents {
+pub struct AllowedContents {
     /// Whether a file that starts with these bytes may be overwritten.
     pub known: fn(&[u8]) -> bool,
     /// How messages describe a file that may not be overwritten.
@@ -116,7 +116,7 @@ pub struct Contents {
     pub remedy: &'static str,
 }
 
-impl std::fmt::Debug for Contents {
+impl std::fmt::Debug for AllowedContents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.unlike)
     }
@@ -127,7 +127,7 @@ impl std::fmt::Debug for Contents {
 pub struct OpenedFile {
     file: File,
     /// Set for a regular file opened by name, which is locked; `None` for devices and descriptors of the caller.
-    name: Option<Arc<Name>>,
+    name: Option<Arc<DirectoryEntry>>,
 }
 
 impl OpenedFile {
@@ -172,7 +172,7 @@ impl OpenedFile {
 ///
 /// # Errors
 /// All of [`DestinationError`] except `Write` and `Displaced`.
-pub fn open(path: &Path, contents: Contents) -> Result<OpenedFile, DestinationError> {
+pub fn open(path: &Path, contents: AllowedContents) -> Result<OpenedFile, DestinationError> {
     let name = match resolve(path)? {
         ResolvedPath::Descriptor(file) => return Ok(OpenedFile { file, name: None }),
         ResolvedPath::Name(name) => name,
@@ -206,7 +206,7 @@ pub fn open(path: &Path, contents: Contents) -> Result<OpenedFile, DestinationEr
 ///
 /// # Errors
 /// All of [`DestinationError`] except `Write` and `Displaced`.
-pub fn replace(path: &Path, contents: Option<Contents>) -> Result<Replacement, DestinationError> {
+pub fn replace(path: &Path, contents: Option<AllowedContents>) -> Result<Replacement, DestinationError> {
     let name = match resolve(path)? {
         ResolvedPath::Descriptor(file) => return Ok(Replacement::none(file, path)),
         ResolvedPath::Name(name) => name,
@@ -225,7 +225,7 @@ pub fn replace(path: &Path, contents: Option<Contents>) -> Result<Replacement, D
 ///
 /// # Errors
 /// All of [`DestinationError`] except `Displaced`.
-pub fn write(path: &Path, bytes: &[u8], contents: Option<Contents>) -> Result<(), DestinationError> {
+pub fn write(path: &Path, bytes: &[u8], contents: Option<AllowedContents>) -> Result<(), DestinationError> {
     let replacement = replace(path, contents)?;
     let written = (&replacement.file).write_all(bytes);
     written.map_err(|source| DestinationError::Write { path: path.to_owned(), source })?;
@@ -234,7 +234,7 @@ pub fn write(path: &Path, bytes: &[u8], contents: Option<Contents>) -> Result<()
 
 /// How a file will be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum WriteMode {
     /// With [`open`].
     InPlace,
     /// With [`replace`].
@@ -243,12 +243,12 @@ pub enum Way {
 
 /// Checks in advance whether a path may be written. With `way`, also checks the permission that it needs: on the file,
 /// or on its directory.
-pub fn check(path: &Path, contents: Contents, way: Option<Way>) -> Result<(), DestinationError> {
+pub fn check(path: &Path, contents: AllowedContents, way: Option<WriteMode>) -> Result<(), DestinationError> {
     let ResolvedPath::Name(name) = resolve(path)? else { return Ok(()) };
     let existing = name.check(Some(contents), false)?;
     let Some(way) = way else { return Ok(()) };
     // Devices are written directly.
-    let is_written = existing.is_some_and(|meta| way == Way::InPlace || !meta.is_file());
+    let is_written = existing.is_some_and(|meta| way == WriteMode::InPlace || !meta.is_file());
     let access = if is_written {
         let flags = AtFlags::AT_EACCESS | AtFlags::AT_SYMLINK_NOFOLLOW;
         faccessat(&name.directory, name.name.as_os_str(), AccessFlags::W_OK, flags)
@@ -264,14 +264,14 @@ pub struct Replacement {
     file: File,
     path: PathBuf,
     /// The temporary file; `None` for a device, FIFO or descriptor, which is written directly.
-    pending: Option<Pending>,
+    pending: Option<TemporaryFile>,
     /// For a successor: the file that must still have its name, unchanged, at the commit.
     of: Option<File>,
 }
 
 #[derive(Debug)]
-struct Pending {
-    place: Arc<Name>,
+struct TemporaryFile {
+    place: Arc<DirectoryEntry>,
     temporary: OsString,
     done: bool,
 }
@@ -283,11 +283,11 @@ impl Replacement {
     }
 
     /// Creates a new file in the same directory, with the permissions of `old`.
-    fn beside(name: &Arc<Name>, old: Option<Metadata>) -> Result<Replacement, DestinationError> {
+    fn beside(name: &Arc<DirectoryEntry>, old: Option<Metadata>) -> Result<Replacement, DestinationError> {
         // The new file stays private until it has the group of the old one: an open descriptor stays readable.
         let mode = if old.is_some() { 0o600 } else { 0o666 };
         let (temporary, file) = name.create_beside(mode).map_err(|source| name.failed(source))?;
-        let pending = Pending { place: Arc::clone(name), temporary, done: false };
+        let pending = TemporaryFile { place: Arc::clone(name), temporary, done: false };
         let replacement = Replacement { file, path: name.path.clone(), pending: Some(pending), of: None };
         if let Some(old) = old {
             replacement.keep_permissions(&old).map_err(|source| name.failed(source))?;
@@ -354,7 +354,7 @@ impl Replacement {
     }
 }
 
-impl Drop for Pending {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if !self.done {
             let _ = unlinkat(&self.place.directory, self.temporary.as_os_str(), UnlinkatFlags::NoRemoveDir);
@@ -370,21 +370,21 @@ fn is_trusted(uid: u32) -> bool {
 /// The result of resolving a path.
 enum ResolvedPath {
     /// A name in a directory, whose file may not exist.
-    Name(Name),
+    Name(DirectoryEntry),
     /// A descriptor of a process of the caller.
     Descriptor(File),
 }
 
 /// A name in an open directory.
 #[derive(Debug)]
-struct Name {
+struct DirectoryEntry {
     directory: OwnedFd,
     name: OsString,
     /// As the user named it.
     path: PathBuf,
 }
 
-impl Name {
+impl DirectoryEntry {
     fn failed(&self, source: io::Error) -> DestinationError {
         DestinationError::Open { path: self.path.clone(), source }
     }
@@ -439,7 +439,7 @@ impl Name {
 
     /// Checks the file, if it exists, before it is written in place or `replaced`. Without `contents`, any regular file
     /// may be replaced: replacing does nothing to the file itself.
-    fn check(&self, contents: Option<Contents>, replaced: bool) -> Result<Option<Metadata>, DestinationError> {
+    fn check(&self, contents: Option<AllowedContents>, replaced: bool) -> Result<Option<Metadata>, DestinationError> {
         for _ in 0..MAX_ATTEMPTS {
             let Some(meta) = self.existing()? else { return Ok(None) };
             if !meta.is_file() {
@@ -468,7 +468,7 @@ impl Name {
         Err(DestinationError::Changed { path: self.path.clone() })
     }
 
-    fn check_contents(&self, file: &File, contents: Contents) -> Result<(), DestinationError> {
+    fn check_contents(&self, file: &File, contents: AllowedContents) -> Result<(), DestinationError> {
         let mut start = [0; START_BYTES];
         let read = file.read_at(&mut start, 0).map_err(|source| self.failed(source))?;
         if read == 0 || (contents.known)(start.get(..read).unwrap_or_default()) {
@@ -591,7 +591,7 @@ fn resolve(path: &Path) -> Result<ResolvedPath, DestinationError> {
         let found = match look(&directory, &name) {
             Ok(found) => found,
             Err(Errno::ENOENT) if last => {
-                return Ok(ResolvedPath::Name(Name { directory, name, path: path.to_owned() }));
+                return Ok(ResolvedPath::Name(DirectoryEntry { directory, name, path: path.to_owned() }));
             }
             Err(error) => return Err(failed(error)),
         };
@@ -599,7 +599,7 @@ fn resolve(path: &Path) -> Result<ResolvedPath, DestinationError> {
         let meta = found.metadata().map_err(io_failed)?;
         if !meta.is_symlink() {
             if last {
-                return Ok(ResolvedPath::Name(Name { directory, name, path: path.to_owned() }));
+                return Ok(ResolvedPath::Name(DirectoryEntry { directory, name, path: path.to_owned() }));
             }
             return Err(failed(Errno::ENOTDIR));
         }

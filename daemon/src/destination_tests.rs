@@ -5,7 +5,8 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 
-const TEXT: Contents = Contents { known: |start| start.starts_with(b"text"), unlike: "no text", remedy: "" };
+const TEXT: AllowedContents =
+    AllowedContents { known: |start| start.starts_with(b"text"), unlike: "no text", remedy: "" };
 
 #[test]
 fn what_is_opened_in_place() {
@@ -207,7 +208,7 @@ fn a_name_that_changes_never_leads_elsewhere() {
             for _ in 0..400 {
                 opened += u32::from(open(&theirs.join(file), TEXT).is_ok());
                 let _ = replace(&theirs.join(file), Some(TEXT));
-                let _ = check(&theirs.join(file), TEXT, Some(Way::InPlace));
+                let _ = check(&theirs.join(file), TEXT, Some(WriteMode::InPlace));
             }
         }
         fs::remove_file(theirs.join("hard")).unwrap();

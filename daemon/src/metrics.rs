@@ -10,7 +10,7 @@ use crate::watch::{Overview, WatchStatus};
 
 /// Metrics of the service itself, without its watches.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Own {
+pub struct ServiceMetrics {
     /// Start time, seconds since 1970.
     pub started: u64,
     /// CPU time used, seconds.
@@ -29,7 +29,7 @@ pub struct Own {
 
 /// Renders all metrics as text.
 #[must_use]
-pub fn render(own: &Own, overview: &Overview) -> String {
+pub fn render(own: &ServiceMetrics, overview: &Overview) -> String {
     let mut text = MetricsText(String::with_capacity(4096));
     let version = env!("CARGO_PKG_VERSION");
     text.metric("ccsd_build_info", "gauge", "Version of ccsd.");
@@ -137,7 +137,7 @@ mod tests {
         let watch =
             WatchStatus { name: "nginx".to_owned(), samples: 7, target_cpu_ns: 1_500_000_000, ..Default::default() };
         let overview = Overview { watches: vec![watch], step: 2, ..Overview::default() };
-        let text = render(&Own { reloads: (3, 1), ..Own::default() }, &overview);
+        let text = render(&ServiceMetrics { reloads: (3, 1), ..ServiceMetrics::default() }, &overview);
         let mut explained = "";
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# HELP ") {

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use ccsd_profile::codec::{CoarsenError, MAGIC, Written, coarsen, compact};
 use ccsd_profile::{EncodeError, Encoder, Session, Update};
 
-use crate::destination::{self, Contents, DestinationError, OpenedFile, Replacement, Way};
+use crate::destination::{self, AllowedContents, DestinationError, OpenedFile, Replacement, WriteMode};
 
 /// Protects files other than profiles from a mistyped `-o`.
-const PROFILE: Contents =
-    Contents { known: |start| start.starts_with(&MAGIC), unlike: "not a ccsd profile", remedy: " with -o" };
+const PROFILE: AllowedContents =
+    AllowedContents { known: |start| start.starts_with(&MAGIC), unlike: "not a ccsd profile", remedy: " with -o" };
 
 /// Why there is no profile file, or why it ends early.
 #[derive(Debug, thiserror::Error)]
@@ -175,7 +175,7 @@ impl OutputFile {
     /// # Errors
     /// [`OutputError::Destination`].
     pub fn check_creatable(path: &Path) -> Result<(), OutputError> {
-        Ok(destination::check(path, PROFILE, Some(Way::InPlace))?)
+        Ok(destination::check(path, PROFILE, Some(WriteMode::InPlace))?)
     }
 
     /// As [`OutputFile::check_creatable`], for [`OutputFile::replace`].
@@ -183,7 +183,7 @@ impl OutputFile {
     /// # Errors
     /// [`OutputError::Destination`].
     pub fn check_replaceable(path: &Path) -> Result<(), OutputError> {
-        Ok(destination::check(path, PROFILE, Some(Way::Replaced))?)
+        Ok(destination::check(path, PROFILE, Some(WriteMode::Replaced))?)
     }
 
     /// Starts the file again: what follows replaces what was written.

@@ -12,13 +12,13 @@ use ccsd_profile::codec::MAX_INTERVALS;
 use super::*;
 
 /// A session with one thread that calls another function each second.
-struct Recording {
+struct TestRecording {
     profile: Profile,
     thread: ThreadId,
 }
 
-impl Recording {
-    fn new() -> Recording {
+impl TestRecording {
+    fn new() -> TestRecording {
         let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
         let session = Session { metrics, target: "demo".to_owned(), ..Session::default() };
         let mut profile = Profile::new(session, Limits::default());
@@ -26,7 +26,7 @@ impl Recording {
         let process =
             profile.add_process(Process { pid: 7, start_time: 1, exec_generation: 0, parent: None, name: name() });
         let thread = profile.add_thread(Thread { process, tid: 7, name: name() });
-        Recording { profile, thread }
+        TestRecording { profile, thread }
     }
 
     fn update(&mut self) -> Update {
@@ -74,7 +74,7 @@ fn names(dir: &Path) -> Vec<String> {
 fn a_long_recording_has_a_bounded_number_of_intervals() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x");
-    let mut recording = Recording::new();
+    let mut recording = TestRecording::new();
     let mut output = OutputFile::create(&path, recording.profile.session()).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     let first = fs::metadata(&path).unwrap().ino();
@@ -107,7 +107,7 @@ fn a_finished_file_gives_way_to_a_shorter_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x");
     for in_place in [true, false] {
-        let mut recording = Recording::new();
+        let mut recording = TestRecording::new();
         let session = recording.profile.session();
         let create = if in_place { OutputFile::create } else { OutputFile::replace };
         let mut output = create(&path, session).unwrap();
@@ -123,7 +123,7 @@ fn a_finished_file_gives_way_to_a_shorter_one() {
         assert!(longer.finished && longer.profile.canonical() == recording.profile.canonical());
     }
     // One that cannot be replaced stays.
-    let mut recording = Recording::new();
+    let mut recording = TestRecording::new();
     let mut output = OutputFile::create(&path, recording.profile.session()).unwrap();
     fs::hard_link(&path, dir.path().join("y")).unwrap();
     recording.write(&mut output, 60);
@@ -137,7 +137,7 @@ fn a_finished_file_gives_way_to_a_shorter_one() {
 fn one_that_appears_when_it_is_whole_is_bounded_too() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x");
-    let mut recording = Recording::new();
+    let mut recording = TestRecording::new();
     let mut output = OutputFile::replace(&path, recording.profile.session()).unwrap();
     recording.write(&mut output, 2 * MAX_INTERVALS);
     assert!(!path.exists());
@@ -148,7 +148,7 @@ fn one_that_appears_when_it_is_whole_is_bounded_too() {
     assert_eq!(names(dir.path()), ["x"]);
     // A replacement that is dropped leaves nothing.
     fs::remove_file(&path).unwrap();
-    let mut recording = Recording::new();
+    let mut recording = TestRecording::new();
     let mut output = OutputFile::replace(&path, recording.profile.session()).unwrap();
     recording.write(&mut output, 2 * MAX_INTERVALS);
     drop(output);
@@ -159,7 +159,7 @@ fn one_that_appears_when_it_is_whole_is_bounded_too() {
 fn a_kill_at_any_moment_leaves_a_whole_profile() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x");
-    let mut recording = Recording::new();
+    let mut recording = TestRecording::new();
     let mut output = OutputFile::create(&path, recording.profile.session()).unwrap();
     recording.write(&mut output, MAX_INTERVALS);
     let Some(Sink::InPlace(opened)) = &mut output.sink else { panic!() };
@@ -181,7 +181,7 @@ fn a_kill_at_any_moment_leaves_a_whole_profile() {
     drop(encoder);
     // Left-over temporary files do not disturb.
     let mut output = OutputFile::create(&dir.path().join("y"), recording.profile.session()).unwrap();
-    let mut recording = Recording::new();
+    let mut recording = TestRecording::new();
     recording.write(&mut output, MAX_INTERVALS + 1);
     assert_eq!((recording.check(&dir.path().join("y")), names(dir.path()).len()), (257, 5));
 }
@@ -190,7 +190,7 @@ fn a_kill_at_any_moment_leaves_a_whole_profile() {
 fn a_file_that_cannot_be_replaced_goes_on_growing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x");
-    let mut recording = Recording::new();
+    let mut recording = TestRecording::new();
     let mut output = OutputFile::create(&path, recording.profile.session()).unwrap();
     // Two names of one file must not become two files.
     fs::hard_link(&path, dir.path().join("y")).unwrap();
@@ -249,7 +249,7 @@ fn descriptors_are_only_appended_to() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x");
     let file = File::create(&path).unwrap();
-    let mut recording = Recording::new();
+    let mut recording = TestRecording::new();
     let of_caller = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     for replaced in [false, true] {
         file.set_len(0).unwrap();
@@ -260,7 +260,7 @@ fn descriptors_are_only_appended_to() {
         assert_eq!(recording.check(&path), 1024);
         assert!(output.unmerged().is_none() && output.written.is_empty());
         output.finish();
-        recording = Recording::new();
+        recording = TestRecording::new();
     }
     assert_eq!(names(dir.path()), ["x"]);
 }
@@ -274,7 +274,7 @@ fn ten_times_the_time_gives_at_most_half_as_much_again() {
         Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds },
         Metric { name: "tsc".to_owned(), unit: Unit::Cycles },
     ];
-    let mut recording = Recording::new();
+    let mut recording = TestRecording::new();
     let thread = recording.profile.threads()[0].clone();
     let process = recording.profile.processes()[0].clone();
     recording.profile = Profile::new(Session { metrics, ..Session::default() }, Limits::default());

@@ -11,7 +11,7 @@ use sd_notify::NotifyState;
 use crate::authority::Authority;
 use crate::config::{AbsolutePath, Config, ConfigError};
 use crate::heap;
-use crate::metrics::{self, Own};
+use crate::metrics::{self, ServiceMetrics};
 use crate::sessions::Sessions;
 use crate::store::{InUse, StateLock};
 use crate::watch::{WatchStatus, Watches};
@@ -231,7 +231,7 @@ impl Upkeep {
     pub fn metrics(&self) -> String {
         let reloads = *self.reloads.lock().unwrap_or_else(PoisonError::into_inner);
         let (sessions_running, sessions_ended) = self.sessions();
-        let own = Own {
+        let own = ServiceMetrics {
             started: self.started,
             cpu_seconds: usage::all_cpu_ns() as f64 / 1e9,
             resident_bytes: usage::all_rss_bytes(),

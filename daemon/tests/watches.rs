@@ -54,22 +54,22 @@ impl Drop for Busy {
     }
 }
 
-struct Service {
+struct WatchService {
     watches: Option<Watches>,
     state: PathBuf,
     program: PathBuf,
     dir: TempDir,
 }
 
-impl Service {
+impl WatchService {
     /// One watch on an executable with a unique name.
-    fn start(more: &str) -> Service {
+    fn start(more: &str) -> WatchService {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("busy-shell");
         fs::copy(fs::canonicalize("/bin/sh").unwrap(), &program).unwrap();
-        let service = Service { watches: None, state: dir.path().join("state"), program, dir };
+        let service = WatchService { watches: None, state: dir.path().join("state"), program, dir };
         let watches = Watches::start(service.config(more)).unwrap();
-        Service { watches: Some(watches), ..service }
+        WatchService { watches: Some(watches), ..service }
     }
 
     fn config(&self, more: &str) -> Config {
@@ -117,7 +117,7 @@ fn pids(answer: &StoredProfile) -> Vec<u32> {
 
 #[test]
 fn processes_are_found_and_followed_as_they_come_and_go() {
-    let mut service = Service::start("rate_hz = 199");
+    let mut service = WatchService::start("rate_hz = 199");
     service.wait("nothing runs yet", |status| !status.profiling && status.processes == 0);
     let mut first = Busy::start(&service.program);
     // The shell and the loop in the background.
@@ -153,7 +153,7 @@ fn processes_are_found_and_followed_as_they_come_and_go() {
 
 #[test]
 fn another_configuration_is_taken_up() {
-    let mut service = Service::start("rate_hz = 199");
+    let mut service = WatchService::start("rate_hz = 199");
     let _busy = Busy::start(&service.program);
     service.wait("some samples", |status| status.samples >= 20);
     // Another rate: another segment.
@@ -178,7 +178,7 @@ fn another_configuration_is_taken_up() {
 
 #[test]
 fn where_nothing_can_be_stored_profiling_goes_on_and_is_stored_again() {
-    let mut service = Service::start("rate_hz = 199");
+    let mut service = WatchService::start("rate_hz = 199");
     // A file where the directory should be: not even root can write there.
     fs::create_dir_all(&service.state).unwrap();
     let place = service.state.join("busy");

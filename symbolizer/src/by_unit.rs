@@ -14,8 +14,8 @@ use hashbrown::HashMap;
 
 use crate::dwarf_frame::DwarfFrame;
 use crate::limits;
-use crate::lookup::{Lookup, LookupContext};
-use crate::sections::{self, Sections, damaged};
+use crate::lookup::{LookupContext, UnitLookup};
+use crate::sections::{self, DebugSections, damaged};
 
 /// Maximum units tried for one address. Linkers leave the ranges of dropped functions, which then seem to overlap
 /// others at the start of the image.
@@ -36,7 +36,7 @@ pub(crate) struct ByUnit {
     starts: Vec<usize>,
     /// Whether some units are not in the list. (They may have no code.)
     others: bool,
-    open: HashMap<u32, Lookup>,
+    open: HashMap<u32, UnitLookup>,
 }
 
 struct Range {
@@ -60,7 +60,7 @@ impl ByUnit {
     ///
     /// # Errors
     /// The reason why the debug information cannot be used.
-    pub(crate) fn new(sections: &Sections) -> Result<Option<ByUnit>, String> {
+    pub(crate) fn new(sections: &DebugSections) -> Result<Option<ByUnit>, String> {
         let dwarf = sections.dwarf();
         if dwarf.debug_aranges.reader().is_empty() {
             return Ok(None);
@@ -108,14 +108,14 @@ impl ByUnit {
         }))
     }
 
-    /// The functions at `svma`, as [`Lookup::frames`].
+    /// The functions at `svma`, as [`UnitLookup::frames`].
     ///
     /// # Errors
     /// The reason why the debug information must not be used again.
     pub(crate) fn frames(
         &mut self,
         svma: u64,
-        sections: &Sections,
+        sections: &DebugSections,
         shared: &mut LookupContext,
         out: &mut Vec<DwarfFrame>,
     ) -> Result<UnitAnswer, String> {
@@ -164,7 +164,7 @@ impl ByUnit {
     }
 
     /// Loads one unit, if it has no references to others.
-    fn open(&self, unit: u32, sections: &Sections) -> Result<Option<Lookup>, String> {
+    fn open(&self, unit: u32, sections: &DebugSections) -> Result<Option<UnitLookup>, String> {
         let Some(&start) = self.starts.get(unit as usize) else { return Ok(None) };
         let end = self.starts.get(unit as usize + 1).copied();
         let mut info = sections.info();
@@ -178,7 +178,7 @@ impl ByUnit {
         if !abbreviations.map_err(damaged)?.stand_alone {
             return Ok(None);
         }
-        Lookup::new(dwarf, vec![0], Vec::new()).map(Some).map_err(damaged)
+        UnitLookup::new(dwarf, vec![0], Vec::new()).map(Some).map_err(damaged)
     }
 }
 

@@ -11,15 +11,15 @@ use crate::by_unit::{ByUnit, UnitAnswer};
 use crate::dwarf_frame::DwarfFrame;
 use crate::elf::ElfFile;
 use crate::limits;
-use crate::lookup::{Lookup, LookupContext};
-use crate::meter::{self, Stopped};
-use crate::sections::{self, Budget, Sections};
+use crate::lookup::{LookupContext, UnitLookup};
+use crate::meter::{self, MeterStop};
+use crate::sections::{self, DebugSections, ReadBudget};
 use crate::split::SplitFiles;
 
 /// The debug information of one image, ready for lookups.
 pub(crate) struct Dwarf {
-    sections: Sections,
-    index: Index,
+    sections: DebugSections,
+    index: UnitIndex,
     /// Steps left of those granted, and steps used.
     steps: u64,
     used_steps: u64,
@@ -27,11 +27,11 @@ pub(crate) struct Dwarf {
 }
 
 /// How the unit of an address is found.
-enum Index {
+enum UnitIndex {
     /// With the list of address ranges.
     ByUnit(Box<ByUnit>),
     /// By searching all units.
-    Whole(Box<Lookup>),
+    Whole(Box<UnitLookup>),
 }
 
 impl Dwarf {
@@ -46,16 +46,16 @@ impl Dwarf {
         split: SplitFiles,
         most: u64,
     ) -> Result<Dwarf, String> {
-        let mut budget = Budget::new(most);
-        let sections = Sections::read(file, &mut budget)?;
-        let supplement = supplement.map(|supplement| Sections::read(supplement, &mut budget)).transpose()?;
+        let mut budget = ReadBudget::new(most);
+        let sections = DebugSections::read(file, &mut budget)?;
+        let supplement = supplement.map(|supplement| DebugSections::read(supplement, &mut budget)).transpose()?;
         let granted = limits::MAX_DWARF_STEPS + budget.used() / limits::DEBUG_BYTES_PER_STEP;
         let mut steps = granted;
         let parsed = meter::run(&mut steps, limits::MAX_DWARF_STACK, || {
             if supplement.is_none()
                 && let Some(units) = ByUnit::new(&sections)?
             {
-                return Ok(Index::ByUnit(Box::new(units)));
+                return Ok(UnitIndex::ByUnit(Box::new(units)));
             }
             whole(&sections, supplement.as_ref())
         });
@@ -78,13 +78,13 @@ impl Dwarf {
         let Dwarf { sections, index, steps, used_steps, shared } = self;
         let (steps_before, bytes_before) = (*steps, shared.budget.used());
         let result = meter::run(steps, limits::MAX_DWARF_STACK, || {
-            if let Index::ByUnit(units) = index {
+            if let UnitIndex::ByUnit(units) = index {
                 match units.frames(svma, sections, shared, out)? {
                     UnitAnswer::Answer(answer) => return Ok(answer),
                     UnitAnswer::NeedsAll => *index = whole(sections, None)?,
                 }
             }
-            let Index::Whole(lookup) = index else { return Ok(Ok(())) };
+            let UnitIndex::Whole(lookup) = index else { return Ok(Ok(())) };
             Ok::<_, String>(lookup.frames(svma, shared, out))
         });
         *used_steps += steps_before - *steps;
@@ -109,15 +109,15 @@ impl Dwarf {
 }
 
 /// Loads all units.
-fn whole(sections: &Sections, supplement: Option<&Sections>) -> Result<Index, String> {
+fn whole(sections: &DebugSections, supplement: Option<&DebugSections>) -> Result<UnitIndex, String> {
     let mut dwarf = sections.dwarf();
     if let Some(supplement) = supplement {
         dwarf.set_sup(supplement.dwarf());
     }
     let starts = sections::check_units(&dwarf)?;
     let of_supplement = dwarf.sup().map_or(Ok(Vec::new()), sections::check_units)?;
-    let lookup = Lookup::new(dwarf, starts, of_supplement).map_err(sections::damaged)?;
-    Ok(Index::Whole(Box::new(lookup)))
+    let lookup = UnitLookup::new(dwarf, starts, of_supplement).map_err(sections::damaged)?;
+    Ok(UnitIndex::Whole(Box::new(lookup)))
 }
 
 impl Dwarf {
@@ -131,7 +131,7 @@ impl Dwarf {
     /// types and variables are skipped.
     pub(crate) fn held_bytes(&self) -> u64 {
         const INDEX_BYTES_PER_STEP: u64 = 4;
-        let list = if let Index::ByUnit(units) = &self.index { units.bytes() } else { 0 };
+        let list = if let UnitIndex::ByUnit(units) = &self.index { units.bytes() } else { 0 };
         self.shared.budget.used() + self.used_steps * INDEX_BYTES_PER_STEP + list as u64
     }
 
@@ -147,9 +147,9 @@ impl std::fmt::Debug for Dwarf {
     }
 }
 
-fn describe(stopped: Stopped) -> String {
+fn describe(stopped: MeterStop) -> String {
     match stopped {
-        Stopped::OutOfSteps => "debug information takes more work than the limit allows".to_owned(),
-        Stopped::Panicked => "debug information made its parser fail".to_owned(),
+        MeterStop::OutOfSteps => "debug information takes more work than the limit allows".to_owned(),
+        MeterStop::Panicked => "debug information made its parser fail".to_owned(),
     }
 }

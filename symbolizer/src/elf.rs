@@ -45,7 +45,7 @@ pub struct ElfFile {
 }
 
 /// The decoded headers of a file.
-pub(crate) struct Parts {
+pub(crate) struct DecodedHeaders {
     pub(crate) segments: Vec<Segment>,
     pub(crate) sections: Vec<Section>,
     pub(crate) section_names: Arc<[u8]>,
@@ -112,8 +112,8 @@ impl ElfFile {
     }
 
     /// Creates a file from headers that were already read; see [`Headers`](crate::Headers).
-    pub(crate) fn from_parts(file: File, parts: Parts) -> Result<ElfFile, ImageError> {
-        let Parts { segments, sections, section_names, eh_frame_hdr_segment, build_id, entry, links } = parts;
+    pub(crate) fn from_parts(file: File, parts: DecodedHeaders) -> Result<ElfFile, ImageError> {
+        let DecodedHeaders { segments, sections, section_names, eh_frame_hdr_segment, build_id, entry, links } = parts;
         Ok(ElfFile {
             source: ImageSource::from_file(file)?,
             segments,

@@ -160,7 +160,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::elf::{Parts, Section};
+    use crate::elf::{DecodedHeaders, Section};
     use crate::headers::Links;
 
     /// A table of version 1.20 with `main.main` at 0x1000 and `runtime.goexit` at 0x1040, up to 0x1050.
@@ -218,7 +218,7 @@ mod tests {
             entry_size: 0,
             bytes: None,
         };
-        let parts = Parts {
+        let parts = DecodedHeaders {
             segments: Vec::new(),
             sections: vec![section],
             section_names: (*b".gopclntab\0").into(),

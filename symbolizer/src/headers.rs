@@ -14,7 +14,7 @@ use std::sync::Arc;
 use object::elf;
 use serde::{Deserialize, Serialize};
 
-use crate::elf::{ElfFile, Parts, Section, Segment, string_at};
+use crate::elf::{DecodedHeaders, ElfFile, Section, Segment, string_at};
 use crate::error::ImageError;
 use crate::go::SECTIONS as GO_SECTIONS;
 use crate::limits;
@@ -124,7 +124,7 @@ impl Headers {
         let section_names = Arc::from(names);
         ElfFile::from_parts(
             file,
-            Parts { segments, sections, section_names, eh_frame_hdr_segment, build_id, entry, links },
+            DecodedHeaders { segments, sections, section_names, eh_frame_hdr_segment, build_id, entry, links },
         )
     }
 }

@@ -11,16 +11,16 @@ use crate::limits;
 use crate::meter::Metered;
 use crate::names;
 use crate::scopes::Scopes;
-use crate::sections::Budget;
+use crate::sections::ReadBudget;
 use crate::split::SplitFiles;
-use crate::units::{DebugEntry, Part, Units};
+use crate::units::{DebugEntry, DebugPart, DebugUnits};
 
 /// Units ready for lookups.
-pub(crate) struct Lookup {
+pub(crate) struct UnitLookup {
     context: Context<Metered>,
-    units: Units,
+    units: DebugUnits,
     /// Properties of functions by the position of their entries.
-    functions: HashMap<(Part, usize), FunctionDetails>,
+    functions: HashMap<(DebugPart, usize), FunctionDetails>,
     scopes: Scopes,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Lookup {
 pub(crate) struct LookupContext {
     pub(crate) files: HashSet<Arc<str>>,
     pub(crate) split: SplitFiles,
-    pub(crate) budget: Budget,
+    pub(crate) budget: ReadBudget,
     /// Whether inlined Rust functions without linkage names were found.
     pub(crate) short_names: bool,
 }
@@ -46,7 +46,7 @@ struct FunctionDetails {
     dropped: bool,
 }
 
-impl Lookup {
+impl UnitLookup {
     /// Loads the units of `dwarf`, which begin at `starts`, and of its supplement.
     ///
     /// # Errors
@@ -55,15 +55,15 @@ impl Lookup {
         mut dwarf: gimli::Dwarf<Metered>,
         starts: Vec<usize>,
         of_supplement: Vec<usize>,
-    ) -> gimli::Result<Lookup> {
+    ) -> gimli::Result<UnitLookup> {
         if starts.len() > 1 {
             // Otherwise abbreviations shared by several units would be parsed for each.
             dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
         }
         let dwarf = Arc::new(dwarf);
         let context = Context::from_arc_dwarf(Arc::clone(&dwarf))?;
-        let units = Units::new(dwarf, starts, of_supplement);
-        Ok(Lookup { context, units, functions: HashMap::new(), scopes: Scopes::default() })
+        let units = DebugUnits::new(dwarf, starts, of_supplement);
+        Ok(UnitLookup { context, units, functions: HashMap::new(), scopes: Scopes::default() })
     }
 
     /// Appends the functions at `svma` to the empty `out`, innermost first; none if these units have no answer, or only
@@ -77,7 +77,7 @@ impl Lookup {
         shared: &mut LookupContext,
         out: &mut Vec<DwarfFrame>,
     ) -> gimli::Result<()> {
-        let Lookup { context, units, functions, scopes } = self;
+        let UnitLookup { context, units, functions, scopes } = self;
         let LookupContext { files, split, budget, short_names } = shared;
         let mut frames = finish(context.find_frames(svma), split, budget)?;
         let mut unit = None;
@@ -114,7 +114,7 @@ impl Lookup {
 fn finish<L: LookupContinuation<Buf = Metered>>(
     mut lookup: LookupResult<L>,
     split: &mut SplitFiles,
-    budget: &mut Budget,
+    budget: &mut ReadBudget,
 ) -> L::Output {
     loop {
         lookup = match lookup {
@@ -148,12 +148,12 @@ fn intern(files: &mut HashSet<Arc<str>>, file: &str) -> Arc<str> {
 
 /// Properties of the function whose entry, or inlined copy, is `at`; computed once.
 fn know<'a>(
-    units: &'a Units,
+    units: &'a DebugUnits,
     at: DebugEntry<'a>,
     frame: &Frame<'_, Metered>,
     language: Option<gimli::DwLang>,
     files: &mut HashSet<Arc<str>>,
-    functions: &mut HashMap<(Part, usize), FunctionDetails>,
+    functions: &mut HashMap<(DebugPart, usize), FunctionDetails>,
     scopes: &mut Scopes,
 ) -> FunctionDetails {
     let Some(key) = at.key() else { return FunctionDetails::default() };
@@ -192,7 +192,7 @@ fn is_cpp(language: gimli::DwLang) -> bool {
 /// Where a function is declared. `DW_AT_decl_file` and `DW_AT_decl_line` are on the entry itself, on its abstract
 /// origin, or on the declaration that it completes; each is searched separately, because a definition omits what its
 /// declaration states.
-fn find_declaration<'a>(units: &'a Units, at: DebugEntry<'a>, files: &mut HashSet<Arc<str>>) -> Declaration {
+fn find_declaration<'a>(units: &'a DebugUnits, at: DebugEntry<'a>, files: &mut HashSet<Arc<str>>) -> Declaration {
     let value = |wanted| {
         let at = units.find(at, wanted)?;
         Some((at, at.unit.entry(at.offset).ok()?.attr(wanted)?.clone()))

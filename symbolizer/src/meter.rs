@@ -27,7 +27,7 @@ thread_local! {
 
 /// Why a metered call was stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stopped {
+pub(crate) enum MeterStop {
     /// All granted steps were used.
     OutOfSteps,
     /// The parser panicked. It must not be called again with the same data.
@@ -35,7 +35,7 @@ pub(crate) enum Stopped {
 }
 
 /// Calls `parse` with a grant of `steps`, which is reduced by the steps used, and of `stack` bytes.
-pub(crate) fn run<T>(steps: &mut u64, stack: usize, parse: impl FnOnce() -> T) -> std::result::Result<T, Stopped> {
+pub(crate) fn run<T>(steps: &mut u64, stack: usize, parse: impl FnOnce() -> T) -> std::result::Result<T, MeterStop> {
     METER.with(|meter| {
         meter.steps.set(*steps);
         meter.floor.set(stack_pointer().saturating_sub(stack));
@@ -49,8 +49,8 @@ pub(crate) fn run<T>(steps: &mut u64, stack: usize, parse: impl FnOnce() -> T) -
         meter.floor.set(usize::MAX);
     });
     match result {
-        Err(_) => Err(Stopped::Panicked),
-        Ok(_) if *steps == 0 => Err(Stopped::OutOfSteps),
+        Err(_) => Err(MeterStop::Panicked),
+        Ok(_) if *steps == 0 => Err(MeterStop::OutOfSteps),
         Ok(value) => Ok(value),
     }
 }
@@ -178,7 +178,7 @@ mod tests {
         let mut steps = 10;
         let mut reader = Metered::new(Arc::from(vec![1u8; 100]));
         let read = run(&mut steps, 1 << 20, || (0..100).map_while(|_| reader.read_u8().ok()).count());
-        assert_eq!(read, Err(Stopped::OutOfSteps));
+        assert_eq!(read, Err(MeterStop::OutOfSteps));
         assert!(reader.read_u8().is_err(), "nothing is granted outside of a run");
         let mut steps = 10;
         assert_eq!(run(&mut steps, 1 << 20, || Metered::new(Arc::from([7u8])).read_u8().ok()), Ok(Some(7)));
@@ -210,6 +210,6 @@ mod tests {
     #[test]
     fn a_panic_is_contained() {
         let mut steps = 10;
-        assert_eq!(run(&mut steps, 1 << 20, || -> u8 { panic!("expected by this test") }), Err(Stopped::Panicked));
+        assert_eq!(run(&mut steps, 1 << 20, || -> u8 { panic!("expected by this test") }), Err(MeterStop::Panicked));
     }
 }

@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 
 use crate::limits;
 use crate::meter::Metered;
-use crate::units::{DebugEntry, Part, Units};
+use crate::units::{DebugEntry, DebugPart, DebugUnits};
 
 /// Name of an unnamed namespace, as in C++ demanglers.
 const UNNAMED_NAMESPACE: &str = "(anonymous namespace)";
@@ -21,12 +21,12 @@ const LAMBDA: &str = "<lambda";
 /// Nesting of entries, for the units needed so far.
 #[derive(Debug, Default)]
 pub(crate) struct Scopes {
-    units: HashMap<(Part, usize), Box<[Scope]>>,
+    units: HashMap<(DebugPart, usize), Box<[NameScope]>>,
 }
 
 /// An entry that names a scope, in the order of the unit.
 #[derive(Debug, Clone, Copy)]
-struct Scope {
+struct NameScope {
     /// Byte offset in the unit. Units longer than 4 GiB exceed the limit for debug information.
     offset: u32,
     /// Index of the enclosing scope; its own index at the top.
@@ -36,7 +36,7 @@ struct Scope {
 impl Scopes {
     /// The path of the function whose entry, or inlined copy, is `at`, if it is a C++ function local to its file
     /// without a linkage name.
-    pub(crate) fn path<'a>(&mut self, units: &'a Units, at: DebugEntry<'a>) -> Option<String> {
+    pub(crate) fn path<'a>(&mut self, units: &'a DebugUnits, at: DebugEntry<'a>) -> Option<String> {
         let mut at = units.named(at)?;
         // A function visible to other files has a linkage name unless it is `extern "C"`; then its name is complete.
         if at.flag(gimli::DW_AT_external) {
@@ -59,21 +59,21 @@ impl Scopes {
         Some(parts.join("::"))
     }
 
-    fn of(&mut self, at: DebugEntry<'_>) -> Option<&[Scope]> {
+    fn of(&mut self, at: DebugEntry<'_>) -> Option<&[NameScope]> {
         let key = at.unit_key()?;
         Some(self.units.entry(key).or_insert_with(|| read(at.unit).unwrap_or_default()))
     }
 }
 
-impl Scope {
+impl NameScope {
     fn offset(self) -> UnitOffset {
         UnitOffset(self.offset as usize)
     }
 }
 
 /// Reads the namespaces, classes and functions of a unit.
-fn read(unit: UnitRef<'_, Metered>) -> gimli::Result<Box<[Scope]>> {
-    let mut scopes: Vec<Scope> = Vec::new();
+fn read(unit: UnitRef<'_, Metered>) -> gimli::Result<Box<[NameScope]>> {
+    let mut scopes: Vec<NameScope> = Vec::new();
     // Scopes around the next entry: depth, and index in `scopes`.
     let mut open: Vec<(isize, u32)> = Vec::new();
     let mut entries = unit.entries_raw(None)?;
@@ -89,7 +89,7 @@ fn read(unit: UnitRef<'_, Metered>) -> gimli::Result<Box<[Scope]>> {
             open.pop();
         }
         let (Ok(offset), Ok(index)) = (u32::try_from(offset.0), u32::try_from(scopes.len())) else { break };
-        scopes.push(Scope { offset, parent: open.last().map_or(index, |&(_, parent)| parent) });
+        scopes.push(NameScope { offset, parent: open.last().map_or(index, |&(_, parent)| parent) });
         if abbreviation.has_children() {
             open.push((depth, index));
         }
@@ -105,11 +105,11 @@ fn is_class(tag: gimli::DwTag) -> bool {
     matches!(tag, gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type | gimli::DW_TAG_union_type)
 }
 
-fn find(scopes: &[Scope], offset: UnitOffset) -> Option<usize> {
+fn find(scopes: &[NameScope], offset: UnitOffset) -> Option<usize> {
     scopes.binary_search_by_key(&offset.0, |scope| scope.offset as usize).ok()
 }
 
-fn part(scopes: &[Scope], at: DebugEntry<'_>, index: usize) -> Option<String> {
+fn part(scopes: &[NameScope], at: DebugEntry<'_>, index: usize) -> Option<String> {
     let tag = at.tag()?;
     match at.name() {
         // Compilers differ in whether the class of a lambda has a name, and the name never identifies it.
@@ -122,7 +122,7 @@ fn part(scopes: &[Scope], at: DebugEntry<'_>, index: usize) -> Option<String> {
 }
 
 /// Numbers the lambdas of one function in order, those with the same parameters together (Itanium C++ ABI, 5.1.8).
-fn lambda(scopes: &[Scope], at: DebugEntry<'_>, index: usize) -> Option<String> {
+fn lambda(scopes: &[NameScope], at: DebugEntry<'_>, index: usize) -> Option<String> {
     let parent = scopes.get(index)?.parent;
     let parameters = call_parameters(scopes, at, index)?;
     let siblings =
@@ -135,7 +135,7 @@ fn lambda(scopes: &[Scope], at: DebugEntry<'_>, index: usize) -> Option<String> 
 }
 
 /// The types of the parameters of a lambda's `operator()`; `None` if the class is not a lambda's.
-fn call_parameters(scopes: &[Scope], class: DebugEntry<'_>, index: usize) -> Option<Vec<UnitOffset>> {
+fn call_parameters(scopes: &[NameScope], class: DebugEntry<'_>, index: usize) -> Option<Vec<UnitOffset>> {
     if !is_class(class.tag()?) || class.name().is_some_and(|name| !name.starts_with(LAMBDA)) {
         return None;
     }

@@ -39,16 +39,16 @@ pub(crate) fn is_in(file: &ElfFile) -> bool {
 
 /// The remaining budget for reading one image's debug information.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct ReadBudget {
     left: u64,
     all: u64,
 }
 
-impl Budget {
+impl ReadBudget {
     /// A budget of `bytes`, at most [`limits::MAX_DEBUG_BYTES`].
-    pub(crate) fn new(bytes: u64) -> Budget {
+    pub(crate) fn new(bytes: u64) -> ReadBudget {
         let all = bytes.min(limits::MAX_DEBUG_BYTES);
-        Budget { left: all, all }
+        ReadBudget { left: all, all }
     }
 
     /// Bytes taken so far.
@@ -67,16 +67,16 @@ impl Budget {
 }
 
 /// The debug sections of a linked file.
-pub(crate) struct Sections {
+pub(crate) struct DebugSections {
     sections: Vec<(SectionId, Metered)>,
 }
 
-impl Sections {
+impl DebugSections {
     /// Reads and decompresses the sections.
-    pub(crate) fn read(file: &ElfFile, budget: &mut Budget) -> Result<Sections, String> {
+    pub(crate) fn read(file: &ElfFile, budget: &mut ReadBudget) -> Result<DebugSections, String> {
         budget.take(file, SECTIONS.iter().filter_map(|id| file.debug_section(id.name())))?;
         let section = |id: SectionId| Ok((id, reader(file, id.name(), file.debug_section(id.name()))?));
-        Ok(Sections { sections: SECTIONS.into_iter().map(section).collect::<Result<_, String>>()? })
+        Ok(DebugSections { sections: SECTIONS.into_iter().map(section).collect::<Result<_, String>>()? })
     }
 
     /// The whole debug information.
@@ -107,7 +107,7 @@ impl Sections {
 /// `.debug_info.dwo`: type units have their own sections with the same name.
 pub(crate) fn read_split(
     file: &ElfFile,
-    budget: &mut Budget,
+    budget: &mut ReadBudget,
     select: impl Fn(&mut gimli::Dwarf<Metered>) -> bool,
 ) -> Result<Option<gimli::Dwarf<Metered>>, String> {
     let info = SectionId::DebugInfo.dwo_name().unwrap_or_default();
@@ -137,7 +137,7 @@ pub(crate) struct Package {
 }
 
 impl Package {
-    pub(crate) fn read(file: &ElfFile, budget: &mut Budget) -> Result<Package, String> {
+    pub(crate) fn read(file: &ElfFile, budget: &mut ReadBudget) -> Result<Package, String> {
         let named = |id: SectionId| id.dwo_name().unwrap_or(id.name());
         budget.take(file, SPLIT_SECTIONS.iter().filter_map(|id| file.debug_section(named(*id))))?;
         let index = reader(file, named(SectionId::DebugCuIndex), file.debug_section(named(SectionId::DebugCuIndex)))?;

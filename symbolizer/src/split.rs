@@ -16,7 +16,7 @@ use gimli::{DebugInfo, DwoId, Reader, Section as _, UnitType};
 use crate::debugfile::DebugFileFinder;
 use crate::limits;
 use crate::meter::Metered;
-use crate::sections::{self, Budget, Package};
+use crate::sections::{self, Package, ReadBudget};
 
 /// Finds the split debug information of one image.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl SplitFiles {
     pub(crate) fn load(
         &mut self,
         wanted: &SplitDwarfLoad<Metered>,
-        budget: &mut Budget,
+        budget: &mut ReadBudget,
     ) -> Option<Arc<gimli::Dwarf<Metered>>> {
         let dwarf = self.find(wanted, budget)?;
         if let Err(why) = sections::check_units(&dwarf) {
@@ -62,7 +62,7 @@ impl SplitFiles {
         std::mem::take(&mut self.notes)
     }
 
-    fn find(&mut self, wanted: &SplitDwarfLoad<Metered>, budget: &mut Budget) -> Option<gimli::Dwarf<Metered>> {
+    fn find(&mut self, wanted: &SplitDwarfLoad<Metered>, budget: &mut ReadBudget) -> Option<gimli::Dwarf<Metered>> {
         if let Some(dwarf) = self.find_in_package(wanted, budget) {
             return Some(dwarf);
         }
@@ -105,7 +105,7 @@ impl SplitFiles {
     fn find_in_package(
         &mut self,
         wanted: &SplitDwarfLoad<Metered>,
-        budget: &mut Budget,
+        budget: &mut ReadBudget,
     ) -> Option<gimli::Dwarf<Metered>> {
         if let SearchState::NotLooked = self.package {
             self.package = SearchState::Missing;

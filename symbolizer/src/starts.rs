@@ -13,18 +13,18 @@ use crate::by_address::ByAddress;
 use crate::limits;
 use crate::unwind::{UnwindSection, UnwindSections};
 
-type Slice<'a> = EndianSlice<'a, LittleEndian>;
+type SectionReader<'a> = EndianSlice<'a, LittleEndian>;
 
 /// The functions with a frame description.
 #[derive(Debug)]
 pub(crate) struct FunctionStarts {
     sections: Arc<UnwindSections>,
-    index: Index,
+    index: StartIndex,
     by_address: ByAddress,
 }
 
 #[derive(Debug)]
-enum Index {
+enum StartIndex {
     /// The search table inside `.eh_frame_hdr`: byte offset of its first entry and number of entries.
     Table { offset: usize, count: usize },
     /// Ranges sorted by start, for files without a usable table.
@@ -38,13 +38,13 @@ const ENTRY: usize = 8;
 impl FunctionStarts {
     pub(crate) fn new(sections: Arc<UnwindSections>) -> FunctionStarts {
         let index = match sections.eh_frame_hdr.as_ref().and_then(|header| find_table(&header.data)) {
-            Some((offset, count)) => Index::Table { offset, count },
-            None => Index::Scanned(scan(&sections)),
+            Some((offset, count)) => StartIndex::Table { offset, count },
+            None => StartIndex::Scanned(scan(&sections)),
         };
         let mut starts = FunctionStarts { sections, index, by_address: ByAddress::default() };
         let count = match &starts.index {
-            Index::Table { count, .. } => *count,
-            Index::Scanned(ranges) => ranges.len(),
+            StartIndex::Table { count, .. } => *count,
+            StartIndex::Scanned(ranges) => ranges.len(),
         };
         starts.by_address = ByAddress::new(count, |index| starts.beginning(index));
         starts
@@ -53,8 +53,8 @@ impl FunctionStarts {
     /// Bytes held, including sections that an unwinder may share.
     pub(crate) fn held_bytes(&self) -> u64 {
         let scanned = match &self.index {
-            Index::Table { .. } => 0,
-            Index::Scanned(ranges) => ranges.capacity() * size_of::<(u64, u64)>(),
+            StartIndex::Table { .. } => 0,
+            StartIndex::Scanned(ranges) => ranges.capacity() * size_of::<(u64, u64)>(),
         };
         self.sections.bytes() + (scanned + self.by_address.bytes()) as u64
     }
@@ -65,13 +65,13 @@ impl FunctionStarts {
         // the FDE found does not cover the address, and the answer is "unknown".
         let found = self.by_address.up_to(svma, |index| self.beginning(index)).checked_sub(1)?;
         match &self.index {
-            Index::Table { offset, .. } => {
+            StartIndex::Table { offset, .. } => {
                 let (start, fde) = self.table_entry(*offset, found)?;
                 let eh_frame = self.sections.eh_frame.as_ref()?;
                 let size = fde_size(&self.sections, eh_frame, fde, start)?;
                 cover(start, size, svma)
             }
-            Index::Scanned(ranges) => {
+            StartIndex::Scanned(ranges) => {
                 let &(start, size) = ranges.get(found)?;
                 cover(start, size, svma)
             }
@@ -81,8 +81,8 @@ impl FunctionStarts {
     /// Start of the function at `index`; none beyond the last one.
     fn beginning(&self, index: usize) -> u64 {
         let begins = match &self.index {
-            Index::Table { offset, .. } => self.table_entry(*offset, index).map(|(start, _)| start),
-            Index::Scanned(ranges) => ranges.get(index).map(|&(start, _)| start),
+            StartIndex::Table { offset, .. } => self.table_entry(*offset, index).map(|(start, _)| start),
+            StartIndex::Scanned(ranges) => ranges.get(index).map(|&(start, _)| start),
         };
         begins.unwrap_or(u64::MAX)
     }
@@ -136,11 +136,11 @@ fn fde_size(sections: &UnwindSections, section: &UnwindSection, fde: u64, start:
 fn scan(sections: &UnwindSections) -> Vec<(u64, u64)> {
     let bases = sections.bases();
     let mut ranges = if let Some(section) = &sections.eh_frame {
-        let mut eh_frame: EhFrame<Slice<'_>> = EhFrame::new(&section.data, LittleEndian);
+        let mut eh_frame: EhFrame<SectionReader<'_>> = EhFrame::new(&section.data, LittleEndian);
         eh_frame.set_address_size(8);
         scan_entries(&eh_frame, &bases)
     } else if let Some(data) = &sections.debug_frame {
-        let mut debug_frame: DebugFrame<Slice<'_>> = DebugFrame::new(data, LittleEndian);
+        let mut debug_frame: DebugFrame<SectionReader<'_>> = DebugFrame::new(data, LittleEndian);
         debug_frame.set_address_size(8);
         scan_entries(&debug_frame, &bases)
     } else {
@@ -153,7 +153,7 @@ fn scan(sections: &UnwindSections) -> Vec<(u64, u64)> {
 
 fn scan_entries<'a, S>(section: &S, bases: &gimli::BaseAddresses) -> Vec<(u64, u64)>
 where
-    S: gimli::UnwindSection<Slice<'a>>,
+    S: gimli::UnwindSection<SectionReader<'a>>,
     S::Offset: gimli::UnwindOffset<usize> + Eq,
 {
     let mut ranges = Vec::new();

@@ -63,7 +63,7 @@ pub struct Function {
 pub struct Symbols {
     image: Arc<ElfFile>,
     finder: DebugFileFinder,
-    tables: Option<Tables>,
+    tables: Option<NameTables>,
     names: DemangledNames,
     frames: Vec<DwarfFrame>,
     notes: Vec<String>,
@@ -73,7 +73,7 @@ pub struct Symbols {
 }
 
 #[derive(Debug)]
-struct Tables {
+struct NameTables {
     symbols: SymbolTable,
     starts: FunctionStarts,
     plt: Plt,
@@ -125,7 +125,8 @@ impl Symbols {
     pub fn resolve(&mut self, svma: u64, out: &mut Vec<Function>) {
         out.clear();
         let most = self.most;
-        let tables = self.tables.get_or_insert_with(|| Tables::load(&self.image, &self.finder, most, &mut self.notes));
+        let tables =
+            self.tables.get_or_insert_with(|| NameTables::load(&self.image, &self.finder, most, &mut self.notes));
         self.frames.clear();
         // No unit covers the linker's stubs; searching all units to learn that would take long.
         if !tables.plt.contains(svma)
@@ -269,8 +270,8 @@ impl Called {
     }
 }
 
-impl Tables {
-    fn load(image: &ElfFile, finder: &DebugFileFinder, most: u64, notes: &mut Vec<String>) -> Tables {
+impl NameTables {
+    fn load(image: &ElfFile, finder: &DebugFileFinder, most: u64, notes: &mut Vec<String>) -> NameTables {
         let has_dwarf = sections::is_in(image);
         // An image with both needs no debug file.
         let has_symbols = image.section(b".symtab").is_some();
@@ -292,7 +293,7 @@ impl Tables {
         };
         let starts = FunctionStarts::new(image.unwind_sections());
         let entry = entry_function(image, &symbols, &starts);
-        Tables { symbols, starts, plt: Plt::new(image), go: OnceCell::new(), dwarf, entry }
+        NameTables { symbols, starts, plt: Plt::new(image), go: OnceCell::new(), dwarf, entry }
     }
 
     fn called(&mut self, image: &ElfFile, svma: u64) -> Called {
@@ -375,7 +376,7 @@ fn text(name: &[u8]) -> Option<String> {
     std::str::from_utf8(name).ok().map(str::to_owned)
 }
 
-fn function(name: Named, start: Option<u64>, frame: &DwarfFrame, inlined: bool) -> Function {
+fn function(name: DemangledName, start: Option<u64>, frame: &DwarfFrame, inlined: bool) -> Function {
     Function {
         linkage_name: name.linkage,
         display_name: name.display,
@@ -391,10 +392,10 @@ fn function(name: Named, start: Option<u64>, frame: &DwarfFrame, inlined: bool) 
 
 /// Names of symbols and debug information with their logical and display forms, each computed once.
 #[derive(Debug, Default)]
-struct DemangledNames(HashMap<Box<str>, Named>);
+struct DemangledNames(HashMap<Box<str>, DemangledName>);
 
 #[derive(Debug, Clone, Default)]
-struct Named {
+struct DemangledName {
     linkage: Option<Arc<str>>,
     display: Option<Arc<str>>,
 }
@@ -409,10 +410,10 @@ impl DemangledNames {
                 raw.len() + named.linkage.as_deref().map_or(0, str::len) + named.display.as_deref().map_or(0, str::len)
             })
             .sum();
-        (shared + self.0.capacity() * size_of::<(Box<str>, Named)>()) as u64
+        (shared + self.0.capacity() * size_of::<(Box<str>, DemangledName)>()) as u64
     }
 
-    fn get(&mut self, raw: &str) -> Named {
+    fn get(&mut self, raw: &str) -> DemangledName {
         if let Some(named) = self.0.get(raw) {
             return named.clone();
         }
@@ -421,7 +422,8 @@ impl DemangledNames {
             Some(named) => named.clone(),
             None => {
                 let display = meter::contained(|| demangle(&logical)).flatten();
-                let named = Named { linkage: Some(Arc::from(logical.as_str())), display: display.map(Arc::from) };
+                let named =
+                    DemangledName { linkage: Some(Arc::from(logical.as_str())), display: display.map(Arc::from) };
                 self.0.insert(logical.as_str().into(), named.clone());
                 named
             }

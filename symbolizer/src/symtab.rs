@@ -28,7 +28,7 @@ pub(crate) struct SymbolTable {
     by_name: OnceCell<HashMap<u64, Owners>>,
     hasher: DefaultHashBuilder,
     /// Functions of clones and parts, by the index of their symbols; computed once.
-    clones: RefCell<HashMap<usize, Definition>>,
+    clones: RefCell<HashMap<usize, SymbolDefinition>>,
     by_address: ByAddress,
     /// Ordered ranges where a function may extend beyond the next symbol. Elsewhere only the symbol before an address
     /// can be its function; otherwise a stripped program would be searched far back for each address without a name.
@@ -36,11 +36,11 @@ pub(crate) struct SymbolTable {
     /// Ranges of code: sections, or segments if the image has no section headers.
     code: Vec<Range<u64>>,
     /// Names that were not chosen for their address; a function with aliases has a few.
-    aliases: HashMap<u64, Vec<Name>>,
+    aliases: HashMap<u64, Vec<NameRef>>,
     /// For visible, unmangled names among those: the name that was chosen instead.
-    chosen: HashMap<Box<[u8]>, Name>,
+    chosen: HashMap<Box<[u8]>, NameRef>,
     /// Functions whose code is chosen at program start (ifuncs), by the address of the resolver.
-    chosen_at_start: HashMap<u64, Name>,
+    chosen_at_start: HashMap<u64, NameRef>,
     /// Whether a limit truncated the table.
     pub(crate) cut: bool,
 }
@@ -53,7 +53,7 @@ struct Symbol {
     svma: u64,
     /// Saturated: no function is 4 GiB long.
     size: u32,
-    name: Name,
+    name: NameRef,
 }
 
 /// Instead of a compilation unit: a symbol visible to other units.
@@ -81,7 +81,7 @@ struct Owners {
 
 /// Distinguishes functions of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Definition {
+pub(crate) struct SymbolDefinition {
     /// Whether other compilation units may have a function of that name.
     pub(crate) local: bool,
     /// Start of the function that a symbol is a clone or a part of.
@@ -91,15 +91,15 @@ pub(crate) struct Definition {
 /// Position of a name: the string table in the top two bits, the offset in the rest. String tables are at most
 /// [`limits::MAX_SECTION_BYTES`] long, which fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Name(u32);
+struct NameRef(u32);
 
 const NAME_OFFSET_BITS: u32 = 30;
 const _: () = assert!(limits::MAX_SECTION_BYTES <= 1 << NAME_OFFSET_BITS);
 
-impl Name {
-    fn new(table: usize, offset: u32) -> Option<Name> {
+impl NameRef {
+    fn new(table: usize, offset: u32) -> Option<NameRef> {
         let table = u32::try_from(table).ok().filter(|table| *table < 4)?;
-        (offset >> NAME_OFFSET_BITS == 0).then_some(Name(table << NAME_OFFSET_BITS | offset))
+        (offset >> NAME_OFFSET_BITS == 0).then_some(NameRef(table << NAME_OFFSET_BITS | offset))
     }
 }
 
@@ -115,10 +115,10 @@ pub(crate) struct FoundSymbol<'a> {
 }
 
 /// A symbol while the table is built.
-struct Candidate {
+struct SymbolCandidate {
     svma: u64,
     size: u64,
-    name: Name,
+    name: NameRef,
     local: bool,
     weak: bool,
     /// Whether its address is that of an ifunc resolver (STT_GNU_IFUNC).
@@ -150,11 +150,11 @@ impl SymbolTable {
         table
     }
 
-    fn read_file(&mut self, file: &ElfFile, code: &[Range<u64>], candidates: &mut Vec<Candidate>) {
+    fn read_file(&mut self, file: &ElfFile, code: &[Range<u64>], candidates: &mut Vec<SymbolCandidate>) {
         let first = candidates.len();
         // Units of different files are distinct.
         let mut unit =
-            candidates.iter().map(|it: &Candidate| it.unit).filter(|&unit| unit < OF_NO_FILE).max().unwrap_or(0);
+            candidates.iter().map(|it: &SymbolCandidate| it.unit).filter(|&unit| unit < OF_NO_FILE).max().unwrap_or(0);
         for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
             let Some(section) = file.sections().iter().find(|section| section.kind == kind) else { continue };
             let Some(strings) = file.sections().get(section.link as usize) else { continue };
@@ -193,15 +193,15 @@ impl SymbolTable {
     }
 
     /// Keeps one symbol for each address, by [`names::AliasRank`], with the largest stated size.
-    fn choose(&mut self, mut candidates: Vec<Candidate>) {
+    fn choose(&mut self, mut candidates: Vec<SymbolCandidate>) {
         let strings = std::mem::take(&mut self.strings);
-        let text = |name: Name| name_in(&strings, name);
+        let text = |name: NameRef| name_in(&strings, name);
         candidates.sort_unstable_by_key(|candidate| candidate.svma);
         // Names are read only where several symbols share an address: string tables are many times larger than the
         // symbol table.
         let mut budget = limits::MAX_ALIAS_BYTES;
         for group in candidates.chunk_by_mut(|a, b| a.svma == b.svma).filter(|group| group.len() > 1) {
-            let bytes = |group: &[Candidate]| group.iter().map(|c| text(c.name).len() + 1).sum::<usize>();
+            let bytes = |group: &[SymbolCandidate]| group.iter().map(|c| text(c.name).len() + 1).sum::<usize>();
             // Measured in parts, because measuring is the expensive step.
             for part in group.chunks(1024) {
                 budget = budget.saturating_sub(bytes(part));
@@ -217,7 +217,7 @@ impl SymbolTable {
         }
         let mut symbols: Vec<Symbol> = Vec::new();
         let mut units: Vec<u32> = Vec::new();
-        let mut aliases: HashMap<u64, Vec<Name>> = HashMap::new();
+        let mut aliases: HashMap<u64, Vec<NameRef>> = HashMap::new();
         let mut chosen = HashMap::new();
         let mut chosen_at_start = HashMap::new();
         for candidate in candidates {
@@ -290,21 +290,21 @@ impl SymbolTable {
     /// A clone or part belongs to the function of its compilation unit with the name without the suffix, or to its
     /// lowest clone if there is none. Functions visible to other units are not listed with their unit: if the unit has
     /// no function of that name, the clone belongs to the visible one.
-    pub(crate) fn definition(&self, found: &FoundSymbol<'_>) -> Definition {
-        let own = Definition { local: false, start: found.start };
+    pub(crate) fn definition(&self, found: &FoundSymbol<'_>) -> SymbolDefinition {
+        let own = SymbolDefinition { local: false, start: found.start };
         let unit = self.units.get(found.index).copied().unwrap_or(GLOBAL);
-        let Ok(name) = str::from_utf8(found.name) else { return Definition { local: unit != GLOBAL, ..own } };
+        let Ok(name) = str::from_utf8(found.name) else { return SymbolDefinition { local: unit != GLOBAL, ..own } };
         let local = unit != GLOBAL || names::is_of_unit(name);
         let whole = names::without_clone_suffixes(name);
         if whole.len() == name.len() || !local {
-            return Definition { local, ..own };
+            return SymbolDefinition { local, ..own };
         }
         if let Some(known) = self.clones.borrow().get(&found.index) {
             return *known;
         }
         if let Some(position) = position_of_no_file(unit) {
             let definition = self.nearest_whole(name, position).or_else(|| self.shared(whole));
-            let definition = definition.unwrap_or(Definition { local, ..own });
+            let definition = definition.unwrap_or(SymbolDefinition { local, ..own });
             self.clones.borrow_mut().insert(found.index, definition);
             return definition;
         }
@@ -316,13 +316,13 @@ impl SymbolTable {
         let starts = family.map(|(symbol, _)| (self.text(symbol.name).len() != whole.len(), symbol.svma));
         let (is_clone, lowest) = starts.min().unwrap_or((true, found.start));
         let definition = if is_clone { self.shared(whole) } else { None };
-        let definition = definition.unwrap_or(Definition { local, start: lowest });
+        let definition = definition.unwrap_or(SymbolDefinition { local, start: lowest });
         self.clones.borrow_mut().insert(found.index, definition);
         definition
     }
 
     /// The one function of a name without a unit.
-    fn shared(&self, name: &str) -> Option<Definition> {
+    fn shared(&self, name: &str) -> Option<SymbolDefinition> {
         match self.owners(name.as_bytes()) {
             Owners { shared: Some(shared), counts: [1, _], .. } => self.definition_at(shared),
             _ => None,
@@ -331,7 +331,7 @@ impl SymbolTable {
 
     /// The function of which `name` is a clone or part, if no file symbols separate units: among the symbols whose name
     /// has the most suffixes removed, the nearest in the table, because linkers keep the symbols of a unit together.
-    fn nearest_whole(&self, name: &str, position: u32) -> Option<Definition> {
+    fn nearest_whole(&self, name: &str, position: u32) -> Option<SymbolDefinition> {
         // One pass over the table for all of them: a name may have thousands of suffixes.
         let wholes: HashSet<usize> =
             std::iter::successors(names::without_clone_suffix(name), |shorter| names::without_clone_suffix(shorter))
@@ -343,16 +343,16 @@ impl SymbolTable {
             .map(|(symbol, other)| (symbol, self.text(symbol.name), other))
             .filter(|(_, text, _)| wholes.contains(&text.len()) && name.as_bytes().starts_with(text))
             .min_by_key(|(_, text, other)| (text.len(), other.abs_diff(position)));
-        nearest.map(|(symbol, ..)| Definition { local: true, start: symbol.svma })
+        nearest.map(|(symbol, ..)| SymbolDefinition { local: true, start: symbol.svma })
     }
 
-    fn definition_at(&self, index: u32) -> Option<Definition> {
+    fn definition_at(&self, index: u32) -> Option<SymbolDefinition> {
         let (symbol, unit) = self.symbols.get(index as usize).zip(self.units.get(index as usize))?;
-        Some(Definition { local: *unit != GLOBAL, start: symbol.svma })
+        Some(SymbolDefinition { local: *unit != GLOBAL, start: symbol.svma })
     }
 
     /// The function of a name, as far as the name determines it: one visible to all units, or the only one.
-    pub(crate) fn definition_of(&self, name: &str) -> Option<Definition> {
+    pub(crate) fn definition_of(&self, name: &str) -> Option<SymbolDefinition> {
         match self.owners(name.as_bytes()) {
             Owners { local: Some(index), counts: [0, 1], .. } | Owners { shared: Some(index), counts: [1, 0], .. } => {
                 self.definition_at(index)
@@ -400,7 +400,7 @@ impl SymbolTable {
             as u64
     }
 
-    fn text(&self, name: Name) -> &[u8] {
+    fn text(&self, name: NameRef) -> &[u8] {
         name_in(&self.strings, name)
     }
 }
@@ -431,7 +431,7 @@ fn overlaps(symbols: &[Symbol]) -> Vec<Range<u64>> {
     overlaps
 }
 
-fn name_in(strings: &[Arc<[u8]>], name: Name) -> &[u8] {
+fn name_in(strings: &[Arc<[u8]>], name: NameRef) -> &[u8] {
     let table = (name.0 >> NAME_OFFSET_BITS) as usize;
     let offset = name.0 & ((1 << NAME_OFFSET_BITS) - 1);
     strings.get(table).map_or(&[], |strings| string_at(strings, offset))
@@ -445,7 +445,7 @@ fn candidate(
     strings: &[u8],
     code: &[Range<u64>],
     local_unit: u32,
-) -> Option<Candidate> {
+) -> Option<SymbolCandidate> {
     let (svma, size) = (symbol.st_value.get(LE), symbol.st_size.get(LE));
     if symbol.st_shndx.get(LE).0 == elf::SHN_UNDEF.0 || svma == 0 {
         return None;
@@ -467,7 +467,7 @@ fn candidate(
     let weak = symbol.st_bind() == elf::STB_WEAK;
     let unit = if local { local_unit } else { GLOBAL };
     let chooses = symbol.st_type() == elf::STT_GNU_IFUNC;
-    Some(Candidate { svma, size, name: Name::new(table, offset)?, local, weak, chooses, unit })
+    Some(SymbolCandidate { svma, size, name: NameRef::new(table, offset)?, local, weak, chooses, unit })
 }
 
 #[cfg(test)]
@@ -486,7 +486,7 @@ mod tests {
             &[(u64::MAX - 8, u32::MAX), (u64::MAX - 4, 0)],
         ];
         for sizes in sizes {
-            let symbol = |&(svma, size): &(u64, u32)| Symbol { svma, size, name: Name(0) };
+            let symbol = |&(svma, size): &(u64, u32)| Symbol { svma, size, name: NameRef(0) };
             let symbols: Vec<Symbol> = sizes.iter().map(symbol).collect();
             let (overlaps, by_address) = (overlaps(&symbols), index(&symbols));
             let table = SymbolTable { overlaps, by_address, symbols, ..SymbolTable::default() };
@@ -504,7 +504,7 @@ mod tests {
         // All local and of unknown file: one whole function, its part with 3,000 suffixes, and many others.
         let part = format!("walk{}", ".cold".repeat(3_000));
         let strings: Arc<[u8]> = format!("walk\0other\0{part}\0").into_bytes().into();
-        let symbol = |svma: u64, at: u32| Symbol { svma, size: 1, name: Name::new(0, at).unwrap() };
+        let symbol = |svma: u64, at: u32| Symbol { svma, size: 1, name: NameRef::new(0, at).unwrap() };
         let others = (1..200_000).map(|i| symbol(i * 16, 5));
         let symbols: Vec<Symbol> = others.chain([symbol(1 << 30, 0), symbol(1 << 31, 11)]).collect();
         let units = (0..symbols.len() as u32).map(|i| OF_NO_FILE | i).collect();
@@ -513,7 +513,7 @@ mod tests {
         let began = std::time::Instant::now();
         for _ in 0..1_000 {
             let found = FoundSymbol { name: part.as_bytes(), start: 1 << 31, sized: true, index };
-            assert_eq!(table.definition(&found), Definition { local: true, start: 1 << 30 });
+            assert_eq!(table.definition(&found), SymbolDefinition { local: true, start: 1 << 30 });
         }
         assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
     }

@@ -15,7 +15,7 @@ use crate::meter::Metered;
 
 /// A file with an image's debug information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Part {
+pub(crate) enum DebugPart {
     /// The image, or its debug file.
     Main,
     /// The file with entries shared by several images.
@@ -27,13 +27,13 @@ pub(crate) enum Part {
 /// A debug entry: its unit and offset.
 #[derive(Clone, Copy)]
 pub(crate) struct DebugEntry<'a> {
-    pub(crate) part: Part,
+    pub(crate) part: DebugPart,
     pub(crate) unit: UnitRef<'a, Metered>,
     pub(crate) offset: UnitOffset,
 }
 
 /// The units of an image, parsed when a reference leads into them.
-pub(crate) struct Units {
+pub(crate) struct DebugUnits {
     main: FileUnits,
     supplement: Option<FileUnits>,
     /// Positions in `main` of units with a split part.
@@ -47,11 +47,11 @@ struct FileUnits {
     parsed: Vec<OnceCell<Option<Box<Unit<Metered>>>>>,
 }
 
-impl Units {
+impl DebugUnits {
     /// Creates the units of `dwarf`, which begin at `starts`, and of its supplement.
-    pub(crate) fn new(dwarf: Arc<gimli::Dwarf<Metered>>, starts: Vec<usize>, of_supplement: Vec<usize>) -> Units {
+    pub(crate) fn new(dwarf: Arc<gimli::Dwarf<Metered>>, starts: Vec<usize>, of_supplement: Vec<usize>) -> DebugUnits {
         let supplement = dwarf.sup.clone().map(|dwarf| FileUnits::new(dwarf, of_supplement));
-        Units { main: FileUnits::new(dwarf, starts), supplement, skeletons: OnceCell::new() }
+        DebugUnits { main: FileUnits::new(dwarf, starts), supplement, skeletons: OnceCell::new() }
     }
 
     /// The entry with the name of a function: copies refer to their abstract instance and definitions to their
@@ -78,9 +78,10 @@ impl Units {
     fn follow<'a>(&'a self, from: DebugEntry<'a>, reference: AttributeValue<Metered>) -> Option<DebugEntry<'a>> {
         match (reference, from.part) {
             (AttributeValue::UnitRef(offset), _) => Some(DebugEntry { offset, ..from }),
-            (AttributeValue::DebugInfoRef(target), Part::Main) => self.main.at(target, Part::Main),
-            (AttributeValue::DebugInfoRef(target), Part::Supplement) | (AttributeValue::DebugInfoRefSup(target), _) => {
-                self.supplement.as_ref()?.at(target, Part::Supplement)
+            (AttributeValue::DebugInfoRef(target), DebugPart::Main) => self.main.at(target, DebugPart::Main),
+            (AttributeValue::DebugInfoRef(target), DebugPart::Supplement)
+            | (AttributeValue::DebugInfoRefSup(target), _) => {
+                self.supplement.as_ref()?.at(target, DebugPart::Supplement)
             }
             // In a type unit. A split file has one unit, which refers to no other.
             _ => None,
@@ -89,7 +90,7 @@ impl Units {
 
     /// The unit with the line table of an entry: a split unit uses that of its skeleton.
     pub(crate) fn with_lines<'a>(&'a self, at: DebugEntry<'a>) -> Option<UnitRef<'a, Metered>> {
-        let Part::Split(id) = at.part else { return Some(at.unit) };
+        let DebugPart::Split(id) = at.part else { return Some(at.unit) };
         let skeletons = self.skeletons.get_or_init(|| {
             let ids = (0..self.main.starts.len()).filter_map(|index| Some((self.main.split_id(index)?.0, index)));
             ids.collect()
@@ -104,7 +105,7 @@ impl FileUnits {
         FileUnits { dwarf, starts, parsed }
     }
 
-    fn at(&self, target: DebugInfoOffset, part: Part) -> Option<DebugEntry<'_>> {
+    fn at(&self, target: DebugInfoOffset, part: DebugPart) -> Option<DebugEntry<'_>> {
         let index = self.starts.partition_point(|&start| start <= target.0).checked_sub(1)?;
         let unit = self.unit(index)?;
         Some(DebugEntry { part, unit, offset: target.to_unit_offset(&unit.header)? })
@@ -138,19 +139,19 @@ impl<'a> DebugEntry<'a> {
     /// Creates an entry from the unit and offset that `addr2line` gives.
     pub(crate) fn new(unit: UnitRef<'a, Metered>, offset: UnitOffset) -> DebugEntry<'a> {
         let part = match unit.unit.dwo_id {
-            Some(id) if unit.dwarf.file_type == DwarfFileType::Dwo => Part::Split(id.0),
-            _ => Part::Main,
+            Some(id) if unit.dwarf.file_type == DwarfFileType::Dwo => DebugPart::Split(id.0),
+            _ => DebugPart::Main,
         };
         DebugEntry { part, unit, offset }
     }
 
     /// Identifies the entry in the image.
-    pub(crate) fn key(&self) -> Option<(Part, usize)> {
+    pub(crate) fn key(&self) -> Option<(DebugPart, usize)> {
         Some((self.part, self.offset.to_debug_info_offset(&self.unit.header)?.0))
     }
 
     /// Identifies the unit in the image.
-    pub(crate) fn unit_key(&self) -> Option<(Part, usize)> {
+    pub(crate) fn unit_key(&self) -> Option<(DebugPart, usize)> {
         Some((self.part, self.unit.header.debug_info_offset()?.0))
     }
 

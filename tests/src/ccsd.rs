@@ -53,7 +53,7 @@ pub fn binary() -> PathBuf {
 
 /// The result of a program that has ended.
 #[derive(Debug)]
-pub struct Ended {
+pub struct EndedProgram {
     /// Exit status as its parent sees it.
     pub status: ExitStatus,
     /// Standard output.
@@ -62,10 +62,10 @@ pub struct Ended {
     pub stderr: String,
 }
 
-impl Ended {
+impl EndedProgram {
     /// Runs a command to its end.
     #[must_use]
-    pub fn of(command: &mut Command) -> Ended {
+    pub fn of(command: &mut Command) -> EndedProgram {
         command.stdin(Stdio::null());
         // ETXTBSY: a program that was just written is busy while another thread's forked child holds the file open,
         // until it calls exec.
@@ -76,7 +76,7 @@ impl Ended {
             }
         };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let ended = Ended { status: output.status, stdout: text(&output.stdout), stderr: text(&output.stderr) };
+        let ended = EndedProgram { status: output.status, stdout: text(&output.stdout), stderr: text(&output.stderr) };
         ended.assert_no_panic();
         ended
     }
@@ -112,24 +112,24 @@ pub fn as_user(command: &mut Command, user: u32) -> &mut Command {
 
 /// `ccsd record` of a program.
 #[must_use]
-pub struct Record {
+pub struct RecordCommand {
     options: Vec<OsString>,
     program: Vec<OsString>,
     user: Option<u32>,
 }
 
-impl Record {
-    pub fn new(program: impl AsRef<OsStr>, args: &[&str]) -> Record {
+impl RecordCommand {
+    pub fn new(program: impl AsRef<OsStr>, args: &[&str]) -> RecordCommand {
         let program = std::iter::once(program.as_ref().to_owned()).chain(args.iter().map(OsString::from)).collect();
-        Record { options: Vec::new(), program, user: None }
+        RecordCommand { options: Vec::new(), program, user: None }
     }
 
-    pub fn options(mut self, options: &[&str]) -> Record {
+    pub fn options(mut self, options: &[&str]) -> RecordCommand {
         self.options.extend(options.iter().map(OsString::from));
         self
     }
 
-    pub fn user(mut self, user: u32) -> Record {
+    pub fn user(mut self, user: u32) -> RecordCommand {
         self.user = Some(user);
         self
     }
@@ -151,7 +151,7 @@ impl Record {
     pub fn run(&self) -> Recorded {
         let dir = scratch();
         let file = dir.path().join("profile.ccsd");
-        let ended = Ended::of(&mut self.command(&file));
+        let ended = EndedProgram::of(&mut self.command(&file));
         assert!(ended.status.success(), "{ended:?}");
         Recorded::read(dir, &file, ended)
     }
@@ -272,7 +272,7 @@ impl Collecting {
         let text = |name: &str| {
             String::from_utf8_lossy(&fs::read(self.dir.path().join(name)).unwrap_or_default()).into_owned()
         };
-        let ended = Ended { status, stdout: text("stdout"), stderr: text("stderr") };
+        let ended = EndedProgram { status, stdout: text("stdout"), stderr: text("stderr") };
         ended.assert_no_panic();
         // Nothing is left for the guard to end.
         let dir = std::mem::replace(&mut self.dir, scratch());

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::ccsd::{Collecting, Ended, ccsd};
+use crate::ccsd::{Collecting, EndedProgram, ccsd};
 use crate::fixture::scratch;
 
 /// A running `ccsd daemon`, and what it says.
@@ -112,8 +112,8 @@ impl Daemon {
     }
 
     #[must_use]
-    pub fn run(&self, args: &[&str]) -> Ended {
-        Ended::of(&mut self.ccsd(args))
+    pub fn run(&self, args: &[&str]) -> EndedProgram {
+        EndedProgram::of(&mut self.ccsd(args))
     }
 
     /// Creates a session without a client. Returns its number.
@@ -123,7 +123,7 @@ impl Daemon {
     #[must_use]
     pub fn detached(&self, options: &[&str], pid: u32) -> u32 {
         let mut command = self.ccsd(["attach", "--detach"]);
-        let ended = Ended::of(command.args(options).arg(pid.to_string()));
+        let ended = EndedProgram::of(command.args(options).arg(pid.to_string()));
         assert!(ended.status.success(), "{ended:?}");
         ended.stdout.trim().parse().unwrap()
     }

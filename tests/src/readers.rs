@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::ccsd::Ended;
+use crate::ccsd::EndedProgram;
 use crate::fixture::scratch;
 use crate::suite::{Need, find_program};
 
@@ -41,7 +41,7 @@ pub const GAP: &str = "[...]";
 #[must_use]
 pub fn pprof_top(file: &Path) -> Weights {
     let args = ["tool", "pprof", "-top", "-unit=ns", "-nodecount=100000", "-nodefraction=0"];
-    let top = Ended::of(Command::new("go").args(args).arg(file));
+    let top = EndedProgram::of(Command::new("go").args(args).arg(file));
     assert!(top.status.success(), "{top:?}");
     let rows = top.stdout.lines().skip_while(|line| !line.trim_start().starts_with("flat ")).skip(1);
     let nanoseconds = |text: &str| text.trim_end_matches("ns").parse::<u64>().unwrap();
@@ -61,7 +61,7 @@ pub fn callgrind_costs(file: &Path, inclusive: bool) -> BTreeMap<String, u64> {
     let mut command = Command::new("callgrind_annotate");
     let inclusive_option = if inclusive { "--inclusive=yes" } else { "--inclusive=no" };
     command.args(["--threshold=100", "--show-percs=no", "--auto=no", inclusive_option]).arg(file);
-    let annotated = Ended::of(&mut command);
+    let annotated = EndedProgram::of(&mut command);
     assert!(annotated.status.success(), "{annotated:?}");
     let rows = annotated.stdout.lines().skip_while(|line| !line.contains("file:function")).skip(2);
     let mut costs = BTreeMap::new();
@@ -82,7 +82,7 @@ pub fn callgrind_costs(file: &Path, inclusive: bool) -> BTreeMap<String, u64> {
 pub fn callgrind_calls(file: &Path) -> BTreeMap<(String, String), (u64, u64)> {
     let mut command = Command::new("callgrind_annotate");
     command.args(["--threshold=100", "--show-percs=no", "--auto=no", "--tree=calling"]).arg(file);
-    let annotated = Ended::of(&mut command);
+    let annotated = EndedProgram::of(&mut command);
     assert!(annotated.status.success(), "{annotated:?}");
     let (mut caller, mut calls) = (String::new(), BTreeMap::new());
     for line in annotated.stdout.lines().skip_while(|line| !line.contains("file:function")) {
@@ -143,7 +143,7 @@ pub fn firefox_functions(file: &Path, threads: usize) -> Weights {
     }
     let mut ask = |thread: &str| loop {
         let arguments = ["thread", "functions", "--json", "--limit", "100000", "--session", "test", "--thread", thread];
-        let ended = Ended::of(reader().args(arguments));
+        let ended = EndedProgram::of(reader().args(arguments));
         if ended.status.success() {
             return ended.stdout;
         }
@@ -191,7 +191,7 @@ fn sandwich_once(file: &Path) -> BTreeMap<String, (Rounded, Rounded)> {
     let page = page.parent().unwrap().join("../dist/release/index.html").canonicalize().unwrap();
     let dir = scratch();
     let script = dir.path().join("load.js");
-    let encoded = Ended::of(Command::new("base64").arg("--wrap=0").arg(file)).stdout;
+    let encoded = EndedProgram::of(Command::new("base64").arg("--wrap=0").arg(file)).stdout;
     fs::write(&script, format!("speedscope.loadFileFromBase64(\"profile\", \"{encoded}\")")).unwrap();
     let mut browser = Command::new("chromium");
     browser.args(["--headless", "--no-sandbox", "--disable-dev-shm-usage", "--allow-file-access-from-files"]);
@@ -204,7 +204,7 @@ fn sandwich_once(file: &Path) -> BTreeMap<String, (Rounded, Rounded)> {
     ]);
     browser.arg(format!("--user-data-dir={}", dir.path().join("browser").display()));
     browser.arg(format!("file://{}#localProfilePath={}&view=sandwich", page.display(), script.display()));
-    let document = Ended::of(&mut browser).stdout;
+    let document = EndedProgram::of(&mut browser).stdout;
     let text = |cell: &str| -> String {
         let cell = cell.split("</td>").next().unwrap();
         let parts = cell.split('<').map(|part| part.split_once('>').map_or("", |(_, text)| text));

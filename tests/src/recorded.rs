@@ -7,7 +7,7 @@ use ccsd_profile::view::{FlatView, GraphView, ProcessRow, Selection, StacksView,
 use ccsd_profile::{CostCentreId, Loaded, Profile, Recovery, read_profile};
 use tempfile::TempDir;
 
-use crate::ccsd::Ended;
+use crate::ccsd::EndedProgram;
 use crate::statistics::assert_share;
 
 /// A profile that ccsd has written, and how it ended.
@@ -19,7 +19,7 @@ pub struct Recorded {
     /// Whether the file has its end.
     pub finished: bool,
     /// How ccsd ended.
-    pub ended: Ended,
+    pub ended: EndedProgram,
     /// The file.
     pub file: PathBuf,
     /// Where it is.
@@ -28,7 +28,7 @@ pub struct Recorded {
 
 /// Samples of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Samples {
+pub struct SampleCounts {
     /// With it as leaf.
     pub own: u64,
     /// With it on the stack.
@@ -41,11 +41,11 @@ impl Recorded {
     /// # Panics
     /// If it is none.
     #[must_use]
-    pub fn open(dir: TempDir, file: &Path, ended: Ended) -> Recorded {
+    pub fn open(dir: TempDir, file: &Path, ended: EndedProgram) -> Recorded {
         Recorded::read(dir, file, ended)
     }
 
-    pub(crate) fn read(dir: TempDir, file: &Path, ended: Ended) -> Recorded {
+    pub(crate) fn read(dir: TempDir, file: &Path, ended: EndedProgram) -> Recorded {
         let input = File::open(file).unwrap_or_else(|error| panic!("{}: {error}; {ended:?}", file.display()));
         let loaded = read_profile(input).unwrap_or_else(|error| panic!("{}: {error}; {ended:?}", file.display()));
         let Loaded { profile, recovery, finished, .. } = loaded;
@@ -163,11 +163,11 @@ impl Recorded {
 
     /// The samples of the function of this name; none if it was not seen.
     #[must_use]
-    pub fn samples(&self, name: &str) -> Samples {
-        let Some(function) = self.function(name) else { return Samples::default() };
+    pub fn samples(&self, name: &str) -> SampleCounts {
+        let Some(function) = self.function(name) else { return SampleCounts::default() };
         let flat = self.flat();
         let row = flat.row(function).unwrap();
-        Samples { own: row.samples_self, inherited: row.samples_inherited }
+        SampleCounts { own: row.samples_self, inherited: row.samples_inherited }
     }
 
     /// Asserts the shares in which these functions divide the samples that they have together, each with what it has

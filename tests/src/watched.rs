@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::ccsd::{Ended, ccsd};
+use crate::ccsd::{EndedProgram, ccsd};
 use crate::fixture::{build, copy_program, scratch};
 
 /// For what must happen at some point; processes are looked for every second or so.
@@ -18,7 +18,7 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A daemon with a watch on one executable, and a program of that name.
 #[derive(Debug)]
-pub struct Service {
+pub struct WatchedService {
     /// Where all of it is.
     pub dir: TempDir,
     /// The daemon.
@@ -27,14 +27,14 @@ pub struct Service {
     pub program: PathBuf,
 }
 
-impl Service {
+impl WatchedService {
     /// Starts a daemon whose watch on `forever.c` has `more` in its configuration.
     #[must_use]
-    pub fn start(more: &str) -> Service {
+    pub fn start(more: &str) -> WatchedService {
         let dir = scratch();
         let program = dir.path().join("watched");
         copy_program(build("forever.c", &["-O1"]), &program);
-        let mut service = Service { daemon: Command::new("true").spawn().unwrap(), program, dir };
+        let mut service = WatchedService { daemon: Command::new("true").spawn().unwrap(), program, dir };
         service.configure(more);
         let command = service.command();
         service.begin(command);
@@ -79,7 +79,7 @@ impl Service {
         let log = fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.daemon = command.spawn().unwrap();
-        self.until("it listens", || Ended::of(&mut self.ccsd(&["daemon", "status"])).status.success());
+        self.until("it listens", || EndedProgram::of(&mut self.ccsd(&["daemon", "status"])).status.success());
     }
 
     /// `ccsd`, as its client.
@@ -92,8 +92,8 @@ impl Service {
 
     /// `ccsd` on what is stored.
     #[must_use]
-    pub fn stored(&self, args: &[&str]) -> Ended {
-        Ended::of(self.ccsd(args).arg("--state-dir").arg(self.path("state")))
+    pub fn stored(&self, args: &[&str]) -> EndedProgram {
+        EndedProgram::of(self.ccsd(args).arg("--state-dir").arg(self.path("state")))
     }
 
     /// The report of a time as JSON.
@@ -157,7 +157,7 @@ impl Service {
     }
 }
 
-impl Drop for Service {
+impl Drop for WatchedService {
     fn drop(&mut self) {
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
 
 use ccsd_profile::view::{FlatView, Selection};
-use ccsd_tests::ccsd::{Ended, Record};
+use ccsd_tests::ccsd::{EndedProgram, RecordCommand};
 use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::{SIGMAS, assert_samples, wilson};
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
             let dir = scratch();
             let data = dir.path().join("perf.data");
             let program = build("weights.c", &["-O1"]);
-            let run = Ended::of(
+            let run = EndedProgram::of(
                 Command::new("perf")
                     .args(["record", "-q", "-e", "cpu-clock", "-F", RATE, "-o"])
                     .arg(&data)
@@ -98,7 +98,7 @@ fn main() -> ExitCode {
             );
             assert!(run.status.success(), "{run:?}");
             let report =
-                Ended::of(Command::new("perf").args(["report", "--stdio", "-F", "sample,sym", "-i"]).arg(&data));
+                EndedProgram::of(Command::new("perf").args(["report", "--stdio", "-F", "sample,sym", "-i"]).arg(&data));
             assert!(report.status.success(), "{report:?}");
             // `  146  [.] weight_12`
             let theirs: BTreeMap<&str, u64> = report
@@ -129,7 +129,7 @@ fn main() -> ExitCode {
 }
 
 fn record() -> Recorded {
-    let recorded = Record::new(build("weights.c", &["-O1"]), &["2000"]).options(&["-F", RATE]).run();
+    let recorded = RecordCommand::new(build("weights.c", &["-O1"]), &["2000"]).options(&["-F", RATE]).run();
     recorded.assert_whole().assert_complete();
     recorded
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::{Collecting, Ended, NOBODY, as_user, ccsd};
+use ccsd_tests::ccsd::{Collecting, EndedProgram, NOBODY, as_user, ccsd};
 use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::{assert_samples, assert_share};
@@ -81,9 +81,9 @@ fn main() -> ExitCode {
             let name = "called-like-nothing-else-here";
             let program = dir.path().join(name);
             copy_program(build("forever.c", &["-O1"]), &program);
-            let attach = |name: &str| Ended::of(&mut ccsd(["attach", "--no-output", "--duration", "0.3", name]));
+            let attach = |name: &str| EndedProgram::of(&mut ccsd(["attach", "--no-output", "--duration", "0.3", name]));
             attach(name).assert_refused(2, &["no process is called", name]);
-            let dump = |name: &str| Ended::of(&mut ccsd(["dump", name]));
+            let dump = |name: &str| EndedProgram::of(&mut ccsd(["dump", name]));
             dump(name).assert_refused(2, &["no process is called", name]);
             let first = Running::start(&program, &["first", "a b"]);
             let pid = first.pid().to_string();
@@ -115,7 +115,7 @@ fn main() -> ExitCode {
             let roots = Running::start(&program, &[]);
             let attach = |user: u32| {
                 let mut command = ccsd(["attach", "--user", "--no-output", "--duration", "0.3", name]);
-                Ended::of(as_user(&mut command, user))
+                EndedProgram::of(as_user(&mut command, user))
             };
             let ended = attach(NOBODY);
             ended.assert_refused(2, &["no process that you may look at is called", name]);

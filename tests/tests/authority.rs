@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitCode, Stdio};
 
-use ccsd_tests::ccsd::{Ended, NOBODY, as_user, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, NOBODY, as_user, ccsd};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
@@ -66,9 +66,11 @@ fn daemon_of_a_stranger() {
     let found = |args: &[&str], user: u32| {
         let mut command = ccsd(args);
         command.env_remove("CCSD_SOCKET").env("XDG_RUNTIME_DIR", impostor.runtime_dir.path());
-        Ended::of(as_user(&mut command, user))
+        EndedProgram::of(as_user(&mut command, user))
     };
-    let at = |args: &[&str], socket: &Path, user: u32| Ended::of(as_user(ccsd(args).env("CCSD_SOCKET", socket), user));
+    let at = |args: &[&str], socket: &Path, user: u32| {
+        EndedProgram::of(as_user(ccsd(args).env("CCSD_SOCKET", socket), user))
+    };
     let socket = impostor.socket();
     let named = ["user nobody", socket.to_str().unwrap()];
     let target = Running::start_command(&mut Command::new(build("forever.c", &["-O1"])));
@@ -117,8 +119,8 @@ fn relatives(mode: u32) -> PathBuf {
     program
 }
 
-fn as_nobody(daemon: &Daemon, args: &[&str]) -> Ended {
-    Ended::of(as_user(&mut daemon.ccsd(args), NOBODY))
+fn as_nobody(daemon: &Daemon, args: &[&str]) -> EndedProgram {
+    EndedProgram::of(as_user(&mut daemon.ccsd(args), NOBODY))
 }
 
 /// Saves a session's profile as seen by this user.
@@ -212,7 +214,7 @@ fn private_debug_files() {
         let profile = scratch();
         let file = profile.path().join("profile.ccsd");
         let mut command = daemon.ccsd(["record", "--daemon", "-F", "1999", "-o"]);
-        let ended = Ended::of(as_user(command.arg(&file).arg("--").arg(program).arg("now"), user));
+        let ended = EndedProgram::of(as_user(command.arg(&file).arg("--").arg(program).arg("now"), user));
         assert!(ended.status.success(), "{ended:?}");
         let recorded = Recorded::open(profile, &file, ended);
         let names = recorded.names();

@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::OnceLock;
 
 use ccsd_profile::{Recovery, read_profile};
-use ccsd_tests::ccsd::{Ended, NOBODY, Record, as_user, binary, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, NOBODY, RecordCommand, as_user, binary, ccsd};
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::{Recorded, with_commas};
 use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
@@ -73,7 +73,7 @@ fn targets(suite: Suite) -> Suite {
             let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
             let pid = fixture.pid().to_string();
             let mut command = ccsd(["attach", "--no-output", &pid]);
-            Ended::of(as_user(&mut command, NOBODY)).assert_refused(2, &[&pid, "root", "CAP_PERFMON"]);
+            EndedProgram::of(as_user(&mut command, NOBODY)).assert_refused(2, &[&pid, "root", "CAP_PERFMON"]);
         })
         .test("target_dies_during_attach", &[CC], || {
             // The target is told to end when ccsd starts: it ends before ccsd finds it, while its events are opened, or
@@ -114,9 +114,9 @@ fn programs(suite: Suite) -> Suite {
         .test("program_of_this_folder", &[CC], || {
             let dir = scratch();
             fs::copy(build("weights.c", &["-O1"]), dir.path().join("slow")).unwrap();
-            let ended = Ended::of(ccsd(["record", "--no-output", "slow"]).current_dir(dir.path()));
+            let ended = EndedProgram::of(ccsd(["record", "--no-output", "slow"]).current_dir(dir.path()));
             ended.assert_refused(127, &["slow", "not found", "did you mean ./slow?"]);
-            let ended = Ended::of(ccsd(["record", "--no-output", "slower"]).current_dir(dir.path()));
+            let ended = EndedProgram::of(ccsd(["record", "--no-output", "slower"]).current_dir(dir.path()));
             ended.assert_refused(127, &["slower", "not found"]);
             assert!(!ended.stderr.contains("did you mean"), "{}", ended.stderr);
         })
@@ -131,15 +131,16 @@ fn programs(suite: Suite) -> Suite {
                 ("report --hide /(/", "expression"),
                 ("daemon stop session:first", "number of a session"),
             ] {
-                Ended::of(&mut ccsd(line.split(' '))).assert_refused(2, &[message]);
+                EndedProgram::of(&mut ccsd(line.split(' '))).assert_refused(2, &[message]);
             }
         })
         .test("options_of_other_profilers", &[], || {
             for option in ["-p", "-p1", "--pid"] {
-                let ended = Ended::of(&mut ccsd(["record", option, "1"]));
+                let ended = EndedProgram::of(&mut ccsd(["record", option, "1"]));
                 ended.assert_refused(2, &[option, "unknown option", "ccsd attach PID"]);
             }
-            Ended::of(&mut ccsd(["record", "-g", "--", "true"])).assert_refused(2, &["-g", "ccsd record --help"]);
+            EndedProgram::of(&mut ccsd(["record", "-g", "--", "true"]))
+                .assert_refused(2, &["-g", "ccsd record --help"]);
         })
         .test("program_not_executable", &[], || {
             let dir = scratch();
@@ -157,7 +158,7 @@ fn programs(suite: Suite) -> Suite {
         .test("nothing_is_left_of_a_program_that_did_not_start", &[], || {
             let dir = scratch();
             let file = dir.path().join("p.ccsd");
-            let ended = Ended::of(ccsd(["record", "-o"]).arg(&file).args(["--", "/nowhere/at/all"]));
+            let ended = EndedProgram::of(ccsd(["record", "-o"]).arg(&file).args(["--", "/nowhere/at/all"]));
             ended.assert_refused(127, &["/nowhere/at/all"]);
             assert!(!file.exists());
         })
@@ -188,10 +189,10 @@ fn files(suite: Suite) -> Suite {
                 let dir = scratch();
                 let file = dir.path().join("p.data");
                 fs::write(&file, bytes).unwrap();
-                let ended = Ended::of(ccsd(["import"]).arg(&file).arg("-o").arg(dir.path().join("p.ccsd")));
+                let ended = EndedProgram::of(ccsd(["import"]).arg(&file).arg("-o").arg(dir.path().join("p.ccsd")));
                 ended.assert_refused(2, &["p.data", "perf.data", what]);
             }
-            let imported = Ended::of(ccsd(["import", "-o", "/dev/null"]).arg(&good().file));
+            let imported = EndedProgram::of(ccsd(["import", "-o", "/dev/null"]).arg(&good().file));
             imported.assert_refused(2, &["is a profile of ccsd already"]);
         })
         .test("file_of_a_newer_version", &[CC], || {
@@ -248,7 +249,7 @@ fn files(suite: Suite) -> Suite {
             }
         })
         .test("views_that_exclude_each_other", &[CC], || {
-            let ended = Ended::of(ccsd(["report", "--flat", "--graph"]).arg(&good().file));
+            let ended = EndedProgram::of(ccsd(["report", "--flat", "--graph"]).arg(&good().file));
             assert_eq!(ended.status.code(), Some(2), "{ended:?}");
         })
         .test("function_that_is_not_there", &[CC], || {
@@ -267,9 +268,9 @@ fn files(suite: Suite) -> Suite {
                 &["diff", "--json", "--function", "quicksilver", file, file],
                 &["diff", "--focus", "quicksilver", file, file],
             ] {
-                Ended::of(&mut ccsd(words)).assert_refused(2, &["quicksilver"]);
+                EndedProgram::of(&mut ccsd(words)).assert_refused(2, &["quicksilver"]);
             }
-            let recorded = Record::new(build("weights.c", &["-O1", "-g"]), &["300"]).run();
+            let recorded = RecordCommand::new(build("weights.c", &["-O1", "-g"]), &["300"]).run();
             let file = recorded.file.to_str().unwrap();
             // Patterns work in every option, and a typo is answered with suggestions.
             for option in ["--function", "--hide", "--focus"] {
@@ -278,20 +279,21 @@ fn files(suite: Suite) -> Suite {
                     ("module:wieghts*", &["module:wieghts*"]),
                     ("/^quick/", &["/^quick/"]),
                 ] {
-                    Ended::of(&mut ccsd(["report", option, pattern, file])).assert_refused(2, parts);
+                    EndedProgram::of(&mut ccsd(["report", option, pattern, file])).assert_refused(2, parts);
                 }
             }
             for pattern in ["weight_1*", "/^weight_(11|12)$/", "file:weights.c"] {
                 for command in [&["report", "--function"][..], &["diff", file, "--function"], &["annotate"]] {
-                    let ended = Ended::of(ccsd(command).args([pattern, file]));
+                    let ended = EndedProgram::of(ccsd(command).args([pattern, file]));
                     assert!(ended.status.success() && ended.stdout.contains("weight_12"), "{pattern}: {ended:?}");
                 }
             }
-            Ended::of(&mut ccsd(["report", "--function", "thread:x", file])).assert_refused(2, &["--focus"]);
-            Ended::of(&mut ccsd(["export", "html", "--view", "graph", file])).assert_refused(2, &["#view=graph"]);
+            EndedProgram::of(&mut ccsd(["report", "--function", "thread:x", file])).assert_refused(2, &["--focus"]);
+            EndedProgram::of(&mut ccsd(["export", "html", "--view", "graph", file]))
+                .assert_refused(2, &["#view=graph"]);
         })
         .test("metric_that_is_not_there", &[CC], || {
-            let ended = Ended::of(ccsd(["report", "--metric", "joules"]).arg(&good().file));
+            let ended = EndedProgram::of(ccsd(["report", "--metric", "joules"]).arg(&good().file));
             ended.assert_refused(2, &["joules"]);
         })
 }
@@ -330,7 +332,7 @@ fn outputs(suite: Suite) -> Suite {
             let mut record = ccsd(["record", "--"]);
             record.arg(build("weights.c", &["-O1"])).arg("300").current_dir(dir.path());
             as_user(&mut record, NOBODY);
-            assert_shown_but_not_saved(&Ended::of(&mut record), "profile.ccsd");
+            assert_shown_but_not_saved(&EndedProgram::of(&mut record), "profile.ccsd");
         })
         .test("output_is_something_else", &[CC], || {
             let dir = scratch();
@@ -363,7 +365,7 @@ fn outputs(suite: Suite) -> Suite {
                           status=$?; cp \"$1/p.ccsd\" \"$2\"; exit $status";
             let mut command = Command::new("unshare");
             command.args(["-m", "sh", "-c", script, "sh"]).arg(&disk).arg(&kept).arg(binary());
-            let ended = Ended::of(command.arg(build("hostile.c", &["-O1", "-pthread", "-ldl"])));
+            let ended = EndedProgram::of(command.arg(build("hostile.c", &["-O1", "-pthread", "-ldl"])));
             assert_shown_but_not_saved(&ended, "p.ccsd");
             assert!(ended.stderr.contains("No space left"), "{}", ended.stderr);
             let loaded = read_profile(fs::File::open(&kept).unwrap()).unwrap();
@@ -379,10 +381,10 @@ fn rates(suite: Suite) -> Suite {
         let max = fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate").unwrap();
         let max: u64 = max.trim().parse().unwrap();
         for rate in ["0", "-5", "x", "", "1.5", &(max + 1).to_string(), "18446744073709551616"] {
-            let ended = Ended::of(&mut ccsd(["record", "--no-output", "-F", rate, "--", "true"]));
+            let ended = EndedProgram::of(&mut ccsd(["record", "--no-output", "-F", rate, "--", "true"]));
             ended.assert_refused(2, &[&max.to_string()]);
         }
-        let ended = Ended::of(&mut ccsd(["record", "--no-output", "--duration", "0", "--", "true"]));
+        let ended = EndedProgram::of(&mut ccsd(["record", "--no-output", "--duration", "0", "--", "true"]));
         assert_eq!(ended.status.code(), Some(2), "{ended:?}");
     })
 }
@@ -392,12 +394,12 @@ fn machines(suite: Suite) -> Suite {
     suite
         .test("no_perf_events", &[CC], || {
             for errno in [libc::EPERM, libc::ENOSYS, libc::EACCES] {
-                let ended = Ended::of(refuse(errno).arg(binary()).args(["record", "--no-output", "--", "true"]));
+                let ended = EndedProgram::of(refuse(errno).arg(binary()).args(["record", "--no-output", "--", "true"]));
                 ended.assert_refused(2, &["perf events", "perf_event_open"]);
             }
             let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
             let pid = fixture.pid().to_string();
-            let ended = Ended::of(refuse(libc::EPERM).arg(binary()).args(["attach", "--no-output", &pid]));
+            let ended = EndedProgram::of(refuse(libc::EPERM).arg(binary()).args(["attach", "--no-output", &pid]));
             ended.assert_refused(2, &["perf events"]);
         })
         .test("the_program_does_not_run_where_it_cannot_be_sampled", &[CC], || {
@@ -405,7 +407,7 @@ fn machines(suite: Suite) -> Suite {
             let trace = dir.path().join("trace");
             let mut command = refuse(libc::EPERM);
             command.arg(binary()).args(["record", "--no-output", "--", "touch"]).arg(&trace);
-            Ended::of(&mut command).assert_refused(2, &[]);
+            EndedProgram::of(&mut command).assert_refused(2, &[]);
             assert!(!trace.exists());
         })
         .test("proc_of_another_namespace", &[Need::Root, UNSHARE], || {
@@ -413,7 +415,7 @@ fn machines(suite: Suite) -> Suite {
             for what in ["record --no-output -- true", "attach --no-output 2", "dump 2"] {
                 let mut command = Command::new("unshare");
                 command.args(["--pid", "--fork"]).arg(binary()).args(what.split(' '));
-                Ended::of(&mut command).assert_refused(2, &["/proc is not that of this PID namespace"]);
+                EndedProgram::of(&mut command).assert_refused(2, &["/proc is not that of this PID namespace"]);
             }
         })
         .test("paranoid", &[CC, Need::Root, UNSHARE], || {
@@ -425,7 +427,7 @@ fn machines(suite: Suite) -> Suite {
             let mut command = Command::new("unshare");
             command.args(["-m", "sh", "-c", script, "sh"]).arg(&three).arg(build("refuse.c", &[]));
             command.arg(libc::EACCES.to_string()).arg(binary()).args(["record", "--no-output", "--", "true"]);
-            Ended::of(&mut command)
+            EndedProgram::of(&mut command)
                 .assert_refused(2, &["perf_event_paranoid is 3", "sysctl kernel.perf_event_paranoid=2"]);
         })
         .test("no_locked_memory_of_ones_own", &[CC, Need::Root], || {
@@ -435,7 +437,7 @@ fn machines(suite: Suite) -> Suite {
             let mut shell = Command::new("sh");
             shell.args(["-c", "ulimit -l 0; exec \"$@\"", "sh"]).arg(binary()).args(["record", "-v", "-o"]).arg(&file);
             shell.arg("--").arg(build("weights.c", &["-O1"])).arg("500");
-            let ended = Ended::of(as_user(&mut shell, WITHOUT_MEMORY));
+            let ended = EndedProgram::of(as_user(&mut shell, WITHOUT_MEMORY));
             assert!(ended.status.success(), "{ended:?}");
             assert!(ended.stderr.contains("locked-memory allowance"), "{}", ended.stderr);
             let loaded = read_profile(fs::File::open(&file).unwrap()).unwrap();
@@ -450,11 +452,11 @@ fn machines(suite: Suite) -> Suite {
             let mut shell = Command::new("sh");
             shell.args(["-c", "ulimit -l 0; exec \"$@\"", "sh"]).arg(binary());
             shell.args(["record", "--no-output", "--", "true"]);
-            let ended = Ended::of(as_user(&mut shell, HOGGED));
+            let ended = EndedProgram::of(as_user(&mut shell, HOGGED));
             ended.assert_refused(2, &["locked", "perf_event_mlock_kb", "ulimit -l"]);
         })
         .test("event_that_is_not_there", &[], || {
-            let ended = Ended::of(&mut ccsd(["record", "--no-output", "-e", "no-such-event", "--", "true"]));
+            let ended = EndedProgram::of(&mut ccsd(["record", "--no-output", "-e", "no-such-event", "--", "true"]));
             assert_eq!(ended.status.code(), Some(2), "{ended:?}");
             assert!(ended.stderr.contains("no-such-event") && ended.stderr.contains("cpu-clock"), "{ended:?}");
         })
@@ -465,24 +467,24 @@ fn machines(suite: Suite) -> Suite {
             let limit = 3 + 6 * std::thread::available_parallelism().unwrap().get();
             let mut shell = Command::new("sh");
             shell.args(["-c", &format!("ulimit -n {limit}; exec \"$@\""), "sh"]).arg(binary());
-            let ended = Ended::of(shell.args(["attach", "--no-output", &fixture.pid().to_string()]));
+            let ended = EndedProgram::of(shell.args(["attach", "--no-output", &fixture.pid().to_string()]));
             ended.assert_refused(1, &[&format!("{limit} files"), "ulimit"]);
         })
 }
 
-fn attach(pid: &str) -> Ended {
-    Ended::of(&mut ccsd(["attach", "--no-output", "--", pid]))
+fn attach(pid: &str) -> EndedProgram {
+    EndedProgram::of(&mut ccsd(["attach", "--no-output", "--", pid]))
 }
 
-fn record(program: &str) -> Ended {
-    Ended::of(&mut ccsd(["record", "--no-output", "--", program]))
+fn record(program: &str) -> EndedProgram {
+    EndedProgram::of(&mut ccsd(["record", "--no-output", "--", program]))
 }
 
-fn report(file: &Path) -> Ended {
-    Ended::of(ccsd(["report"]).arg(file))
+fn report(file: &Path) -> EndedProgram {
+    EndedProgram::of(ccsd(["report"]).arg(file))
 }
 
-fn report_bytes(bytes: &[u8]) -> Ended {
+fn report_bytes(bytes: &[u8]) -> EndedProgram {
     let dir = scratch();
     let file = dir.path().join("p.ccsd");
     fs::write(&file, bytes).unwrap();
@@ -493,21 +495,21 @@ fn report_bytes(bytes: &[u8]) -> Ended {
 fn good() -> &'static Recorded {
     static RECORDED: OnceLock<Recorded> = OnceLock::new();
     RECORDED.get_or_init(|| {
-        let recorded = Record::new(build("many.c", &["-O1"]), &["2500"]).run();
+        let recorded = RecordCommand::new(build("many.c", &["-O1"]), &["2500"]).run();
         recorded.assert_whole();
         recorded
     })
 }
 
-fn record_to(file: &Path, user: Option<u32>) -> Ended {
-    let mut record = Record::new(build("weights.c", &["-O1"]), &["300"]);
+fn record_to(file: &Path, user: Option<u32>) -> EndedProgram {
+    let mut record = RecordCommand::new(build("weights.c", &["-O1"]), &["300"]);
     if let Some(user) = user {
         record = record.user(user);
     }
-    Ended::of(&mut record.command(file))
+    EndedProgram::of(&mut record.command(file))
 }
 
-fn assert_shown_but_not_saved(ended: &Ended, name: &str) {
+fn assert_shown_but_not_saved(ended: &EndedProgram, name: &str) {
     ended.assert_refused(1, &[name]);
     let shown =
         ended.stderr.contains(" samples ") && ended.stderr.lines().filter(|line| line.contains('%')).count() > 0;
@@ -533,10 +535,10 @@ fn spawn(mut command: Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-fn finish(child: Child) -> Ended {
+fn finish(child: Child) -> EndedProgram {
     let output = child.wait_with_output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    let ended = Ended { status: output.status, stdout: text(output.stdout), stderr: text(output.stderr) };
+    let ended = EndedProgram { status: output.status, stdout: text(output.stdout), stderr: text(output.stderr) };
     ended.assert_no_panic();
     ended
 }

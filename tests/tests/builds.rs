@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use ccsd_tests::ccsd::Record;
+use ccsd_tests::ccsd::RecordCommand;
 use ccsd_tests::fixture::build;
 use ccsd_tests::suite::{CC, CXX, Need, Suite};
 
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
 }
 
 fn check(source: &str, flags: &[&str], proportions: &[(&str, u64)], arcs: &[(&str, &str)]) {
-    let recorded = Record::new(build(source, flags), &[]).options(&["-F", "1999"]).run();
+    let recorded = RecordCommand::new(build(source, flags), &[]).options(&["-F", "1999"]).run();
     recorded.assert_whole().assert_complete();
     recorded.assert_proportions(proportions, ALLOWANCE);
     for (caller, callee) in arcs {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::{Ended, Record, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, RecordCommand, ccsd};
 use ccsd_tests::fixture::build;
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::assert_share;
@@ -34,7 +34,7 @@ const LINES: [(&str, &str, u32); 14] = [
 ];
 
 /// Weights of lines.
-type Lines = BTreeMap<u32, u64>;
+type LineCosts = BTreeMap<u32, u64>;
 
 fn source() -> Vec<String> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/callsites.h");
@@ -49,29 +49,30 @@ fn line_of(comment: &str) -> u32 {
 
 fn record(name: &str) -> Recorded {
     let program = build(name, &["-O2", "-g"]);
-    let recorded = Record::new(&program, &[]).run();
+    let recorded = RecordCommand::new(&program, &[]).run();
     recorded.assert_whole().assert_complete();
     recorded
 }
 
 /// Total of each line of a function from `annotate`.
-fn annotated(recorded: &Recorded, function: &str, options: &[&str]) -> Lines {
-    let ended = Ended::of(ccsd(["annotate", function, "--json"]).args(options).arg(&recorded.file));
+fn annotated(recorded: &Recorded, function: &str, options: &[&str]) -> LineCosts {
+    let ended = EndedProgram::of(ccsd(["annotate", function, "--json"]).args(options).arg(&recorded.file));
     assert!(ended.status.success(), "{ended:?}");
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
     let functions = document["functions"].as_array().unwrap().iter();
     lines_of(functions.flat_map(|it| it["files"].as_array().unwrap()).flat_map(|it| it["lines"].as_array().unwrap()))
 }
 
-fn lines_of<'a>(rows: impl Iterator<Item = &'a Value>) -> Lines {
+fn lines_of<'a>(rows: impl Iterator<Item = &'a Value>) -> LineCosts {
     let number = |row: &Value, key: &str| row[key].as_u64().unwrap();
     let rows = rows.map(|row| (number(row, "line") as u32, number(row, "inherited_weight")));
     rows.filter(|&(line, weight)| line > 0 && weight > 0).collect()
 }
 
 /// The same from `report --view lines`.
-fn reported(recorded: &Recorded, function: &str) -> Lines {
-    let ended = Ended::of(ccsd(["report", "--view", "lines", "--json", "-n", "0", "--min", "0"]).arg(&recorded.file));
+fn reported(recorded: &Recorded, function: &str) -> LineCosts {
+    let ended =
+        EndedProgram::of(ccsd(["report", "--view", "lines", "--json", "-n", "0", "--min", "0"]).arg(&recorded.file));
     assert!(ended.status.success(), "{ended:?}");
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
     let functions = document["lines"]["functions"].as_array().unwrap().iter();
@@ -81,22 +82,22 @@ fn reported(recorded: &Recorded, function: &str) -> Lines {
 
 fn export(recorded: &Recorded, format: &str) -> PathBuf {
     let file = recorded.dir.path().join(format);
-    let ended = Ended::of(ccsd(["export", format, "-o"]).arg(&file).arg(&recorded.file));
+    let ended = EndedProgram::of(ccsd(["export", format, "-o"]).arg(&file).arg(&recorded.file));
     assert!(ended.status.success(), "{ended:?}");
     file
 }
 
 /// Costs of the fixture's lines from callgrind_annotate: self, and each call.
-fn callgrind(recorded: &Recorded) -> Lines {
+fn callgrind(recorded: &Recorded) -> LineCosts {
     let mut command = Command::new("callgrind_annotate");
     command
         .args(["--threshold=100", "--show-percs=no", "--auto=yes", "--context=100"])
         .arg(export(recorded, "callgrind"));
-    let ended = Ended::of(&mut command);
+    let ended = EndedProgram::of(&mut command);
     assert!(ended.status.success(), "{ended:?}");
     let shown = ended.stdout.lines().skip_while(|it| !(it.contains("source: ") && it.ends_with("callsites.h")));
     let shown = shown.skip(4).take_while(|line| !line.starts_with("-----"));
-    let mut lines = Lines::new();
+    let mut lines = LineCosts::new();
     let mut number = 0;
     for line in shown.filter(|line| !line.is_empty() && !line.starts_with("-- line")) {
         let (cost, rest) = line.trim_start().split_once(' ').unwrap_or((line.trim_start(), ""));
@@ -108,9 +109,9 @@ fn callgrind(recorded: &Recorded) -> Lines {
 }
 
 /// Costs of a function's lines from pprof.
-fn pprof(recorded: &Recorded, function: &str) -> Lines {
+fn pprof(recorded: &Recorded, function: &str) -> LineCosts {
     let args = ["tool", "pprof", "-top", "-lines", "-unit=ns", "-nodecount=100000", "-nodefraction=0"];
-    let ended = Ended::of(Command::new("go").args(args).arg(export(recorded, "pprof")));
+    let ended = EndedProgram::of(Command::new("go").args(args).arg(export(recorded, "pprof")));
     assert!(ended.status.success(), "{ended:?}");
     let rows = ended.stdout.lines().skip_while(|line| !line.trim_start().starts_with("flat ")).skip(1);
     let rows = rows.filter_map(|row| {
@@ -143,7 +144,8 @@ fn main() -> ExitCode {
         .test("what_is_selected", &[CC], || {
             let recorded = record("callsites.c");
             // A hidden function's self cost counts for the line that called it.
-            let ended = Ended::of(ccsd(["annotate", "directly", "--json", "--hide", "work"]).arg(&recorded.file));
+            let ended =
+                EndedProgram::of(ccsd(["annotate", "directly", "--json", "--hide", "work"]).arg(&recorded.file));
             let document: Value = serde_json::from_str(&ended.stdout).unwrap();
             let rows = document["functions"][0]["files"][0]["lines"].as_array().unwrap();
             let second = rows.iter().find(|row| row["line"] == line_of("direct, second")).unwrap();
@@ -152,13 +154,14 @@ fn main() -> ExitCode {
             // Only below a function; only a part of the time.
             let main = line_of("main directly");
             let all = annotated(&recorded, "main", &[]);
-            assert_eq!(annotated(&recorded, "main", &["--focus", "directly"]), Lines::from([(main, all[&main])]));
+            assert_eq!(annotated(&recorded, "main", &["--focus", "directly"]), LineCosts::from([(main, all[&main])]));
             assert!(!annotated(&recorded, "main", &["--ignore", "directly"]).contains_key(&main));
             let half = format!("+{}ms", recorded.profile.accounting().duration_ns / 2_000_000);
             // One of the parts may have no samples of it.
             let parts = ["--since", "--until"].map(|option| {
-                let there = Ended::of(ccsd(["annotate", "main", option, &half]).arg(&recorded.file)).status.success();
-                if there { annotated(&recorded, "main", &[option, &half]) } else { Lines::new() }
+                let there =
+                    EndedProgram::of(ccsd(["annotate", "main", option, &half]).arg(&recorded.file)).status.success();
+                if there { annotated(&recorded, "main", &[option, &half]) } else { LineCosts::new() }
             });
             let sum = |line: u32| parts.iter().filter_map(|part| part.get(&line)).sum::<u64>();
             all.iter().for_each(|(&line, &weight)| assert_eq!(sum(line), weight, "{line}"));
@@ -177,7 +180,7 @@ fn costs(recorded: &Recorded) {
         let found = line * samples / weight;
         assert_share(comment, found, samples - calibrated, f64::from(units) / 100.0, 0.1);
     }
-    let text = Ended::of(ccsd(["annotate", "main"]).arg(&recorded.file)).stdout;
+    let text = EndedProgram::of(ccsd(["annotate", "main"]).arg(&recorded.file)).stdout;
     let row = text.lines().find(|line| line.contains("/* main directly */")).unwrap();
     assert!(row.contains("directly(unit);") && text.contains("main ("), "{text}");
     assert!(!text.contains("no lines of calls"), "{text}");

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use ccsd_profile::TruncationReason;
-use ccsd_tests::ccsd::Record;
+use ccsd_tests::ccsd::RecordCommand;
 use ccsd_tests::fixture::{build, build_with};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, CXX, MUSL, Need, OPENSSL, Suite};
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         })
         .test("signal_handler_on_its_own_stack", &[CC], || {
             let program = build("code.c", &[&KEEP_CALLS[..], &["-ldl"]].concat());
-            let recorded = Record::new(program, &["sigaltstack"]).options(&RATE).run();
+            let recorded = RecordCommand::new(program, &["sigaltstack"]).options(&RATE).run();
             recorded.assert_whole();
             recorded.assert_only_caller("on_signal", "handler_loop");
             // The interrupted code is always known. Its callers are on a stack that is not in the sample; if the
@@ -81,7 +81,7 @@ fn main() -> ExitCode {
         })
         .test("parents_in_vfork", &[CC, Need::Root], || {
             // Most of the time is in the kernel, so only root sees them there.
-            let recorded = Record::new(build("vfork.c", &["-O1"]), &["1500"]).options(&["-F", "9999"]).run();
+            let recorded = RecordCommand::new(build("vfork.c", &["-O1"]), &["1500"]).options(&["-F", "9999"]).run();
             recorded.assert_whole().assert_complete();
             let samples = recorded.samples("vfork").inherited;
             assert!(samples > 100, "{samples} samples of vfork in {:?}", recorded.names());
@@ -90,7 +90,7 @@ fn main() -> ExitCode {
         })
         .test("shells_in_vfork", &[Need::Root], || {
             let script = "i=0; while [ $i -lt 100 ]; do /bin/true; i=$((i+1)); done";
-            let recorded = Record::new("sh", &["-c", script]).options(&["-F", "9999"]).run();
+            let recorded = RecordCommand::new("sh", &["-c", script]).options(&["-F", "9999"]).run();
             recorded.assert_whole().assert_complete();
         })
         .test("coroutines", &[CC], || {
@@ -117,7 +117,8 @@ fn main() -> ExitCode {
             for flags in [["-Wl,-z,lazy", "-fcf-protection=none"], ["-Wl,-z,lazy,-z,ibtplt", "-fcf-protection=full"]] {
                 let library = build("lazy.c", &[&["-O1", "-fPIC", "-shared"], &flags[..]].concat());
                 let program = build("code.c", &[&KEEP_CALLS[..], &["-ldl"]].concat());
-                let recorded = Record::new(program, &["binding", library.to_str().unwrap()]).options(&RATE).run();
+                let recorded =
+                    RecordCommand::new(program, &["binding", library.to_str().unwrap()]).options(&RATE).run();
                 assert_complete(&recorded);
                 let (bound, resolver) = (recorded.samples("lazy_calls"), recorded.samples("_dl_fixup"));
                 assert!(resolver.inherited > 50, "{:?}", recorded.names());
@@ -152,14 +153,14 @@ fn main() -> ExitCode {
                 for algorithm in ["aes-128-gcm", "sha512", "sha256", "chacha20-poly1305"] {
                     let speed = ["openssl", "speed", "-seconds", "1", "-bytes", "16384", "-evp", algorithm];
                     let arguments = Some(capabilities).filter(|set| !set.is_empty()).into_iter().chain(speed);
-                    recordings.push(Record::new("env", &arguments.collect::<Vec<_>>()).options(&RATE).run());
+                    recordings.push(RecordCommand::new("env", &arguments.collect::<Vec<_>>()).options(&RATE).run());
                 }
             }
             // Each runs for a second of real time, which has few samples on a busy machine.
             assert_all_complete(&recordings);
         })
         .test("exceptions_in_flight", &[CXX], || {
-            let recorded = Record::new(build("throw.cpp", &["-O1"]), &[]).options(&RATE).run();
+            let recorded = RecordCommand::new(build("throw.cpp", &["-O1"]), &[]).options(&RATE).run();
             assert_complete(&recorded);
             // The exception is raised once, and resumed after each destructor.
             let (raised, resumed) = (recorded.samples("_Unwind_RaiseException"), recorded.samples("_Unwind_Resume"));
@@ -177,7 +178,7 @@ fn main() -> ExitCode {
 fn record(kind: &str, flags: &[&str]) -> Recorded {
     // The file's own flags come last and take precedence.
     let program = build("code.c", &[&KEEP_CALLS[..], &["-ldl"], flags].concat());
-    let recorded = Record::new(program, &[kind]).options(&RATE).run();
+    let recorded = RecordCommand::new(program, &[kind]).options(&RATE).run();
     assert_complete(&recorded);
     recorded
 }
@@ -185,7 +186,7 @@ fn record(kind: &str, flags: &[&str]) -> Recorded {
 /// Records a program linked with musl.
 fn record_musl(flags: &[&str]) -> Recorded {
     let program = build_with("musl-gcc", "musl.c", &[&KEEP_CALLS[..], flags].concat());
-    Record::new(program, &[]).options(&RATE).run()
+    RecordCommand::new(program, &[]).options(&RATE).run()
 }
 
 fn musl(flags: &[&str]) {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 
-use ccsd_tests::ccsd::{Ended, Record, binary, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, RecordCommand, binary, ccsd};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::recorded::Recorded;
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
             let program = dir.path().join("a\x1b[31mb");
             copy_program(build("forever.c", &["-O1"]), &program);
             let fixture = Running::start(&program, &[]);
-            let ended = Ended::of(&mut ccsd(["__complete", "attach", ""]));
+            let ended = EndedProgram::of(&mut ccsd(["__complete", "attach", ""]));
             assert!(ended.stdout.contains(&fixture.pid().to_string()) && !ended.stdout.contains('\x1b'), "{ended:?}");
             let names: Vec<&str> = ended.stdout.lines().filter(|line| line.starts_with('a')).collect();
             assert!(names.iter().all(|line| !line.contains("31m")), "{names:?}");
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
                 &["--", "--", ""],
                 &[],
             ] {
-                let ended = Ended::of(ccsd(["__complete"]).args(words));
+                let ended = EndedProgram::of(ccsd(["__complete"]).args(words));
                 assert!(ended.status.success() && ended.stderr.is_empty(), "{words:?}: {ended:?}");
                 assert!(!ended.stdout.is_empty(), "{words:?}");
             }
@@ -105,12 +105,12 @@ fn main() -> ExitCode {
             assert_eq!(offered(&["report", "a file"])[0], "files");
             assert_eq!(offered(&["man", "-o", ""])[0], "directories");
             assert_eq!(offered(&["record", "--", "printen"])[0], "commands");
-            let with_about = Ended::of(&mut ccsd(["__complete", "daemon", "stat"]));
+            let with_about = EndedProgram::of(&mut ccsd(["__complete", "daemon", "stat"]));
             assert_eq!(with_about.stdout, "values\nstatus\tList sessions and watches\n");
         })
         .test("scripts_of_zsh_and_fish_are_accepted_where_the_shells_are", &[], || {
             for shell in ["zsh", "fish"] {
-                let script = Ended::of(&mut ccsd(["completions", shell])).stdout;
+                let script = EndedProgram::of(&mut ccsd(["completions", shell])).stdout;
                 assert!(script.contains("ccsd __complete"), "{script}");
                 let dir = scratch();
                 let path = dir.path().join("script");
@@ -161,12 +161,12 @@ fn main() -> ExitCode {
 /// One profile for all tests.
 fn shared() -> &'static Recorded {
     static RECORDED: OnceLock<Recorded> = OnceLock::new();
-    RECORDED.get_or_init(|| Record::new(build("weights.c", &["-O1", "-g"]), &["300"]).run())
+    RECORDED.get_or_init(|| RecordCommand::new(build("weights.c", &["-O1", "-g"]), &["300"]).run())
 }
 
 /// The first words of the lines of an answer.
 fn lines(command: &mut Command) -> Vec<String> {
-    let ended = Ended::of(command);
+    let ended = EndedProgram::of(command);
     assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
     ended.stdout.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect()
 }
@@ -197,7 +197,7 @@ impl Shell {
             fs::write(path(empty), "").unwrap();
         }
         fs::copy(&shared().file, path("profile.ccsd")).unwrap();
-        fs::write(path("script"), Ended::of(&mut ccsd(["completions", "bash"])).stdout).unwrap();
+        fs::write(path("script"), EndedProgram::of(&mut ccsd(["completions", "bash"])).stdout).unwrap();
         let mut command = Command::new("bash");
         command.args(["--noprofile", "--norc", "-i"]).current_dir(dir.path());
         command.env("PS1", "> ").env("PATH", with_first(&path("bin"))).env("CCSD_SOCKET", &daemon.socket);

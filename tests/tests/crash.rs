@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use ccsd_profile::Crash;
-use ccsd_tests::ccsd::{Collecting, Ended, NOBODY, Record, ccsd};
+use ccsd_tests::ccsd::{Collecting, EndedProgram, NOBODY, RecordCommand, ccsd};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
@@ -112,8 +112,8 @@ fn crash_program() -> PathBuf {
     build("crash.c", &["-g", "-O0", "-pthread"])
 }
 
-fn program(how: &str) -> Record {
-    Record::new(crash_program(), &[how])
+fn program(how: &str) -> RecordCommand {
+    RecordCommand::new(crash_program(), &[how])
 }
 
 /// Records a program that dies, and ccsd, which dies of the same signal.
@@ -157,13 +157,13 @@ fn fault() {
         assert!(line.contains(part) && line.contains("crash.c:"), "{stderr}");
     }
     // and later.
-    let report = Ended::of(ccsd(["report"]).arg(&recorded.file)).stdout;
+    let report = EndedProgram::of(ccsd(["report"]).arg(&recorded.file)).stdout;
     assert!(
         report.contains("# died     ") && report.contains("SIGSEGV") && report.contains("#    #1   second at "),
         "{report}"
     );
     assert!(report.lines().take_while(|line| !line.is_empty()).all(|line| line.starts_with('#')), "{report}");
-    let json = Ended::of(ccsd(["report", "--json", "--hide", "third"]).arg(&recorded.file)).stdout;
+    let json = EndedProgram::of(ccsd(["report", "--json", "--hide", "third"]).arg(&recorded.file)).stdout;
     let json: Value = serde_json::from_str(&json).unwrap();
     let crash = &json["crashes"][0];
     assert_eq!((&crash["signal"], &crash["complete"]), (&Value::from("SIGSEGV"), &Value::from(true)));
@@ -190,7 +190,7 @@ fn exhausted() {
 
 /// Records a program whose recursion fills its stack.
 fn overflow(flags: &str, prepare: impl Fn(&mut Command)) -> Recorded {
-    let record = Record::new(build("overflow.cpp", &["-g", "-O1", "-pthread"]), &[flags]);
+    let record = RecordCommand::new(build("overflow.cpp", &["-g", "-O1", "-pthread"]), &[flags]);
     let recorded = Collecting::start(|file| {
         let mut command = record.command(file);
         prepare(&mut command);
@@ -219,7 +219,7 @@ fn outer_end(flags: &str) -> Vec<String> {
         stderr.split_once("    outer frames as of the thread's sample ").unwrap_or_else(|| panic!("{stderr}"));
     assert!(own.contains("[truncated: ") && !own.contains(" enter at "), "{stderr}");
     assert!(shown.lines().nth(1).is_some_and(|line| line.starts_with(&format!("    #?   {}", names[0]))), "{stderr}");
-    let json = Ended::of(ccsd(["report", "--json"]).arg(&recorded.file)).stdout;
+    let json = EndedProgram::of(ccsd(["report", "--json"]).arg(&recorded.file)).stdout;
     let json: Value = serde_json::from_str(&json).unwrap();
     let frames = json["crashes"][0]["earlier"]["frames"].as_array().unwrap();
     assert_eq!(frames.iter().map(|frame| frame["function"].as_str().unwrap()).collect::<Vec<_>>(), names);

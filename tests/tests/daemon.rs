@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use ccsd_tests::ccsd::{Ended, NOBODY, as_user, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, NOBODY, as_user, ccsd};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::recorded::Recorded;
@@ -43,7 +43,7 @@ fn collect(daemon: &Daemon, args: &[&str], rest: &[&str]) -> Recorded {
     let dir = scratch();
     let file = dir.path().join("profile.ccsd");
     let mut command = daemon.ccsd(args);
-    let ended = Ended::of(command.arg("-o").arg(&file).args(rest));
+    let ended = EndedProgram::of(command.arg("-o").arg(&file).args(rest));
     Recorded::open(dir, &file, ended)
 }
 
@@ -123,7 +123,7 @@ fn arguments() {
         for (options, kept) in [(&[][..], keeps), (&["--no-args"], false)] {
             let id = daemon.detached(options, fixture.pid()).to_string();
             let saved = dir.path().join("saved.ccsd");
-            let ended = Ended::of(daemon.ccsd(["daemon", "save", &id, "-o"]).arg(&saved));
+            let ended = EndedProgram::of(daemon.ccsd(["daemon", "save", &id, "-o"]).arg(&saved));
             assert!(ended.status.success(), "{ended:?}");
             let report = daemon.run(&["report", "--json", &id]);
             assert_eq!((has(&saved), report.stdout.contains(SECRET)), (kept, kept), "{keeps} {options:?}");
@@ -134,11 +134,11 @@ fn arguments() {
             let file = dir.path().join("own.ccsd");
             let pid = fixture.pid().to_string();
             let mut attach = daemon.ccsd(["attach", "--daemon", "-q", "--duration", "0.3", "-o"]);
-            let ended = Ended::of(attach.arg(&file).args(options).arg(&pid));
+            let ended = EndedProgram::of(attach.arg(&file).args(options).arg(&pid));
             assert!(ended.status.success(), "{ended:?}");
             assert_eq!(has(&file), kept, "attach {options:?}");
             let mut record = daemon.ccsd(["record", "--daemon", "-q", "-o"]);
-            let ended = Ended::of(record.arg(&file).args(options).args(["--", "sh", "-c", "exit 0", SECRET]));
+            let ended = EndedProgram::of(record.arg(&file).args(options).args(["--", "sh", "-c", "exit 0", SECRET]));
             assert!(ended.status.success(), "{ended:?}");
             assert_eq!(has(&file), kept, "record {options:?}");
             // The recording daemon did not store them.
@@ -179,7 +179,8 @@ fn a_detached_session() {
     let piped = daemon.ccsd(["daemon", "save", &id.to_string(), "-o", "-"]).output().unwrap();
     assert!(piped.status.success() && piped.stderr.is_empty(), "{}", String::from_utf8_lossy(&piped.stderr));
     assert!(ccsd_profile::read_profile(&piped.stdout[..]).unwrap().finished);
-    let save = Ended::of(daemon.ccsd(["daemon", "save", &id.to_string(), "-o", "now.ccsd"]).current_dir(dir.path()));
+    let save =
+        EndedProgram::of(daemon.ccsd(["daemon", "save", &id.to_string(), "-o", "now.ccsd"]).current_dir(dir.path()));
     assert!(save.status.success(), "{save:?}");
     let saved = Recorded::open(dir, &file, save);
     saved.assert_whole();
@@ -203,7 +204,7 @@ fn a_detached_session() {
     // A number that is both a session and a file in the directory.
     let both = scratch();
     fs::write(both.path().join(id.to_string()), "").unwrap();
-    let in_folder = |args: &[&str]| Ended::of(daemon.ccsd(args).current_dir(both.path()));
+    let in_folder = |args: &[&str]| EndedProgram::of(daemon.ccsd(args).current_dir(both.path()));
     let (file, session) = (format!("./{id}"), format!("session:{id}"));
     in_folder(&["report", &id.to_string()]).assert_refused(2, &["may mean several things", &file, &session]);
     assert!(in_folder(&["report", &session]).status.success());
@@ -249,7 +250,7 @@ fn a_client_that_vanishes() {
 }
 
 /// The lines of JSON that a command prints.
-fn json_lines(ended: &Ended) -> Vec<Value> {
+fn json_lines(ended: &EndedProgram) -> Vec<Value> {
     assert!(ended.status.success(), "{ended:?}");
     ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -257,9 +258,9 @@ fn json_lines(ended: &Ended) -> Vec<Value> {
 fn live_rows() {
     // A complete file is shown once, and again with its end.
     let weights = build("weights.c", &["-O1"]);
-    let recorded = ccsd_tests::ccsd::Record::new(&weights, &["200"]).run();
+    let recorded = ccsd_tests::ccsd::RecordCommand::new(&weights, &["200"]).run();
     let file = recorded.file.to_str().unwrap();
-    let lines = json_lines(&Ended::of(&mut ccsd(["top", "--json", "-n", "3", file])));
+    let lines = json_lines(&EndedProgram::of(&mut ccsd(["top", "--json", "-n", "3", file])));
     let last = lines.last().unwrap();
     assert_eq!(last["received"], recorded.profile.accounting().received);
     assert!(last["ended"].as_str().unwrap().contains("is complete"), "{last}");
@@ -299,7 +300,7 @@ fn without_a_daemon() {
     let nowhere = nowhere.to_str().unwrap();
     // No message and no difference.
     let mut command = ccsd(["record", "--no-output", "-q", "--", "true"]);
-    let ended = Ended::of(command.env("CCSD_SOCKET", nowhere));
+    let ended = EndedProgram::of(command.env("CCSD_SOCKET", nowhere));
     assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(0), ""));
     // An explicit request for the daemon fails.
     for args in [
@@ -309,9 +310,9 @@ fn without_a_daemon() {
         vec!["record", "--socket", nowhere, "--no-output", "--", "true"],
         vec!["attach", "--detach", "--socket", nowhere, "1"],
     ] {
-        Ended::of(&mut ccsd(&args)).assert_refused(2, &["no daemon at", nowhere, "ccsd daemon"]);
+        EndedProgram::of(&mut ccsd(&args)).assert_refused(2, &["no daemon at", nowhere, "ccsd daemon"]);
     }
-    let ended = Ended::of(&mut ccsd(["report", "77", "--socket", nowhere]));
+    let ended = EndedProgram::of(&mut ccsd(["report", "77", "--socket", nowhere]));
     ended.assert_refused(2, &["no file 77", "no daemon at"]);
     // A daemon that does not answer delays only briefly, and is named.
     let daemon = Daemon::start(&[]);
@@ -338,7 +339,7 @@ fn one_daemon_to_a_socket() {
     let dir = scratch();
     let file = dir.path().join("diary");
     fs::write(&file, "dear diary").unwrap();
-    let ended = Ended::of(ccsd(["daemon", "--socket"]).arg(&file));
+    let ended = EndedProgram::of(ccsd(["daemon", "--socket"]).arg(&file));
     ended.assert_refused(2, &["is no socket", "--socket"]);
     assert_eq!(fs::read_to_string(&file).unwrap(), "dear diary");
 }
@@ -380,7 +381,7 @@ fn users_see_their_own() {
     let roots = Running::start(&forever, &[]);
     let mut command = Command::new(&forever);
     let nobodys = Running::start_command(as_user(&mut command, NOBODY));
-    let as_nobody = |args: &[&str]| Ended::of(as_user(&mut daemon.ccsd(args), NOBODY));
+    let as_nobody = |args: &[&str]| EndedProgram::of(as_user(&mut daemon.ccsd(args), NOBODY));
     let of_root = daemon.detached(&[], roots.pid()).to_string();
     // Root's sessions are invisible to nobody, and root's processes may not be profiled.
     let ended = as_nobody(&["daemon", "status", "--json"]);
@@ -411,9 +412,9 @@ fn users_see_their_own() {
     assert_eq!(daemon.sessions().len(), 2);
     // A user without access to the socket is told so, and ccsd works without the daemon.
     let closed = Daemon::start(&["--socket-mode", "600"]);
-    let ended = Ended::of(as_user(&mut closed.ccsd(["daemon", "status"]), NOBODY));
+    let ended = EndedProgram::of(as_user(&mut closed.ccsd(["daemon", "status"]), NOBODY));
     ended.assert_refused(2, &["not permitted to use the daemon", "group ccsd"]);
-    let ended = Ended::of(as_user(&mut closed.ccsd(["record", "--no-output", "--", "true"]), NOBODY));
+    let ended = EndedProgram::of(as_user(&mut closed.ccsd(["record", "--no-output", "--", "true"]), NOBODY));
     assert!(ended.status.success(), "{ended:?}");
     assert!(ended.stderr.contains("not permitted to use the daemon"), "{ended:?}");
 }
@@ -433,7 +434,7 @@ fn privileged_exec() {
     };
     let mut fixture = start();
     let pid = fixture.pid().to_string();
-    let ended = Ended::of(as_user(&mut daemon.ccsd(["attach", "--detach", &pid]), NOBODY));
+    let ended = EndedProgram::of(as_user(&mut daemon.ccsd(["attach", "--detach", &pid]), NOBODY));
     assert!(ended.status.success(), "{ended:?}");
     let id = ended.stdout.trim().to_owned();
     // It was nobody's shell when the session began; now it is root's.
@@ -448,18 +449,18 @@ fn privileged_exec() {
         }
     };
     assert!(session["ended"]["not_permitted"].as_str().unwrap().contains("another user"), "{session}");
-    let report = Ended::of(as_user(&mut daemon.ccsd(["report", "--json", &id]), NOBODY));
+    let report = EndedProgram::of(as_user(&mut daemon.ccsd(["report", "--json", &id]), NOBODY));
     assert!(report.status.success(), "{report:?}");
     assert!(!report.stdout.contains("forever"), "{report:?}");
     // Starting a session now is refused; root may.
-    let ended = Ended::of(as_user(&mut daemon.ccsd(["attach", "--detach", &pid]), NOBODY));
+    let ended = EndedProgram::of(as_user(&mut daemon.ccsd(["attach", "--detach", &pid]), NOBODY));
     ended.assert_refused(2, &["may not profile", &pid]);
     let _ = daemon.detached(&[], fixture.pid());
     fixture.go();
     // Such a program runs to its end when recorded, with its exit status.
     let file = dir.path().join("recorded.ccsd");
     let mut command = daemon.ccsd(["record", "--daemon", "-o"]);
-    let ended = Ended::of(as_user(command.arg(&file).arg("--").arg(&privileged).arg("1500"), NOBODY));
+    let ended = EndedProgram::of(as_user(command.arg(&file).arg("--").arg(&privileged).arg("1500"), NOBODY));
     assert_eq!(ended.status.code(), Some(5), "{ended:?}");
     assert!(ended.stderr.contains("may not be profiled"), "{ended:?}");
     let recorded = Recorded::open(dir, &file, ended);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use ccsd_profile::read_profile;
-use ccsd_tests::ccsd::{Ended, NOBODY, as_user, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, NOBODY, as_user, ccsd};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     Suite::new()
         .test("a_name_that_is_exchanged_with_a_link", &[CC, Need::Root], || {
             for own in [NOBODY, 0] {
-                let place = Place::new();
+                let place = RootDirectory::new();
                 let (name, link) = (place.theirs("p.ccsd"), place.theirs("other"));
                 place.file(&name, "", own);
                 place.link(&place.secret(), &link, NOBODY);
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
             }
         })
         .test("a_directory_that_is_exchanged_with_a_link", &[CC, Need::Root], || {
-            let place = Place::new();
+            let place = RootDirectory::new();
             let (directory, link) = (place.theirs("d"), place.theirs("other"));
             fs::create_dir(&directory).unwrap();
             chown(&directory, Some(NOBODY), Some(NOBODY)).unwrap();
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
             place.assert_untouched();
         })
         .test("a_socket_that_is_exchanged_with_a_link", &[CC, Need::Root], || {
-            let place = Place::new();
+            let place = RootDirectory::new();
             let (name, link) = (place.theirs("s.sock"), place.theirs("other"));
             for _ in 0..SOCKETS {
                 let _ = (fs::remove_file(&name), fs::remove_file(&link));
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
         .test("links_of_root_that_others_may_have_moved", &[CC, Need::Root], || {
             for (mode, followed) in [(0o777, false), (0o775, true), (0o1777, true), (0o755, true)] {
                 for way in WAYS {
-                    let place = Place::new();
+                    let place = RootDirectory::new();
                     let shared = place.own("shared");
                     fs::create_dir(&shared).unwrap();
                     fs::set_permissions(&shared, Permissions::from_mode(mode)).unwrap();
@@ -96,7 +96,7 @@ fn main() -> ExitCode {
         })
         .test("links_of_others_are_not_followed", &[CC, Need::Root], || {
             for way in WAYS {
-                let place = Place::new();
+                let place = RootDirectory::new();
                 // To an existing file, to a missing one, and through a directory.
                 place.link(&place.secret(), &place.theirs("there"), NOBODY);
                 place.link(&place.own("new"), &place.theirs("dangling"), NOBODY);
@@ -113,7 +113,7 @@ fn main() -> ExitCode {
         .test("own_links_are_followed", &[CC, Need::Root], || {
             for way in WAYS {
                 for user in [None, Some(NOBODY)] {
-                    let place = Place::new();
+                    let place = RootDirectory::new();
                     let at = |name: &str| if user.is_some() { place.theirs(name) } else { place.own(name) };
                     let owner = user.unwrap_or(0);
                     place.link(Path::new("later"), &at("dangling"), owner);
@@ -130,7 +130,7 @@ fn main() -> ExitCode {
         })
         .test("hard_links_to_files_of_root", &[CC, Need::Root], || {
             for way in WAYS {
-                let place = Place::new();
+                let place = RootDirectory::new();
                 for (file, contents) in [("secret", SECRET), ("empty", "")] {
                     place.file(&place.own(file), contents, 0);
                     let _ = fs::remove_file(place.theirs("hard"));
@@ -144,7 +144,7 @@ fn main() -> ExitCode {
         })
         .test("files_of_others_in_a_directory_for_all", &[CC, Need::Root], || {
             for way in WAYS {
-                let place = Place::new();
+                let place = RootDirectory::new();
                 let sticky = place.own("sticky");
                 fs::create_dir(&sticky).unwrap();
                 fs::set_permissions(&sticky, Permissions::from_mode(0o1777)).unwrap();
@@ -165,7 +165,7 @@ fn main() -> ExitCode {
         })
         .test("what_is_no_regular_file", &[CC, Need::Root], || {
             for way in WAYS {
-                let place = Place::new();
+                let place = RootDirectory::new();
                 mkfifo(&place.theirs("fifo"), Mode::S_IRWXU).unwrap();
                 chown(place.theirs("fifo"), Some(NOBODY), Some(NOBODY)).unwrap();
                 let ended = place.run(way, &place.theirs("fifo"), None);
@@ -177,7 +177,7 @@ fn main() -> ExitCode {
         })
         .test("mode_and_umask_are_kept", &[CC, Need::Root], || {
             for way in WAYS {
-                let place = Place::new();
+                let place = RootDirectory::new();
                 let name = place.own("kept");
                 place.file(&name, "", 0);
                 for mode in [0o600, 0o644, 0o660] {
@@ -191,13 +191,13 @@ fn main() -> ExitCode {
                 let plain = place.command(way, &place.own("private"), None);
                 command.arg(plain.get_program()).args(plain.get_args());
                 command.envs(plain.get_envs().map(|(name, value)| (name, value.unwrap_or_default())));
-                let ended = Ended::of(&mut command);
+                let ended = EndedProgram::of(&mut command);
                 assert!(ended.status.success(), "{ended:?}");
                 assert_eq!(fs::metadata(place.own("private")).unwrap().mode() & 0o7777, 0o600, "{way}");
             }
         })
         .test("devices_and_descriptors", &[CC, Need::Root], || {
-            let place = Place::new();
+            let place = RootDirectory::new();
             for way in WAYS {
                 for user in [None, Some(NOBODY)] {
                     let ended = place.run(way, Path::new("/dev/null"), user);
@@ -239,7 +239,7 @@ fn main() -> ExitCode {
             place.assert_untouched();
         })
         .test("what_a_file_that_is_replaced_permits_is_no_matter", &[CC, Need::Root], || {
-            let place = Place::new();
+            let place = RootDirectory::new();
             // A read-only file in a writable directory.
             let name = place.theirs("read-only");
             place.file(&name, "", NOBODY);
@@ -260,20 +260,20 @@ fn main() -> ExitCode {
         })
         .test("a_device_that_is_not_there", &[CC], || {
             // The terminal of a session without one.
-            let place = Place::new();
+            let place = RootDirectory::new();
             for way in ["record", "export"] {
                 let plain = place.command(way, Path::new("/dev/tty"), None);
                 let mut command = Command::new("setsid");
                 command.arg("-w").arg(plain.get_program()).args(plain.get_args());
                 command.envs(plain.get_envs().map(|(name, value)| (name, value.unwrap_or_default())));
-                let ended = Ended::of(command.stdin(Stdio::null()));
+                let ended = EndedProgram::of(command.stdin(Stdio::null()));
                 assert!(!ended.status.success(), "{way} {ended:?}");
                 assert!(ended.stderr.contains("/dev/tty: No such device or address"), "{way} {ended:?}");
             }
         })
         .test("a_full_disk_leaves_what_was_there", &[CC, Need::Root, UNSHARE], || {
             for way in ["import", "export", "save"] {
-                let place = Place::new();
+                let place = RootDirectory::new();
                 let (disk, kept) = (place.own("disk"), place.own("kept"));
                 fs::create_dir(&disk).unwrap();
                 let old = place.own("old");
@@ -286,7 +286,7 @@ fn main() -> ExitCode {
                 command.args(["-m", "sh", "-c", script, "sh"]).arg(&disk).arg(&old).arg(&kept);
                 command.arg(plain.get_program()).args(plain.get_args());
                 command.envs(plain.get_envs().map(|(name, value)| (name, value.unwrap_or_default())));
-                let ended = Ended::of(command.env("DISK", &disk).env("KEPT", &kept));
+                let ended = EndedProgram::of(command.env("DISK", &disk).env("KEPT", &kept));
                 assert_eq!(ended.status.code(), Some(1), "{way} {ended:?}");
                 assert_eq!(fs::read(&old).unwrap(), fs::read(&kept).unwrap());
                 assert_eq!(ended.stdout.lines().collect::<Vec<_>>(), ["full", "x"], "{way}");
@@ -294,7 +294,7 @@ fn main() -> ExitCode {
         })
         .test("what_is_no_profile_and_no_export_is_left_alone", &[CC, Need::Root], || {
             for way in WAYS {
-                let place = Place::new();
+                let place = RootDirectory::new();
                 let name = place.own("thesis");
                 place.file(&name, "years of work", 0);
                 place.run(way, &name, None).assert_refused(2, &["thesis", "not overwritten"]);
@@ -307,14 +307,14 @@ fn main() -> ExitCode {
 }
 
 /// A directory of root, with a private file of root, and a directory of another user.
-struct Place {
+struct RootDirectory {
     dir: TempDir,
     /// A session to save, and its target.
     session: OnceCell<(Daemon, Running)>,
 }
 
-impl Place {
-    fn new() -> Place {
+impl RootDirectory {
+    fn new() -> RootDirectory {
         let dir = scratch();
         // Like root's directories: nobody else can create names here.
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
@@ -322,11 +322,12 @@ impl Place {
             fs::create_dir(dir.path().join(name)).unwrap();
             chown(dir.path().join(name), Some(owner), Some(owner)).unwrap();
         }
-        let place = Place { dir, session: OnceCell::new() };
+        let place = RootDirectory { dir, session: OnceCell::new() };
         place.file(&place.secret(), SECRET, 0);
         fs::set_permissions(place.secret(), Permissions::from_mode(0o600)).unwrap();
         fs::write(place.dir.path().join("script.txt"), SCRIPT).unwrap();
-        let ended = Ended::of(ccsd(["import"]).arg(place.dir.path().join("script.txt")).arg("-o").arg(place.profile()));
+        let ended =
+            EndedProgram::of(ccsd(["import"]).arg(place.dir.path().join("script.txt")).arg("-o").arg(place.profile()));
         assert!(ended.status.success(), "{ended:?}");
         place
     }
@@ -380,8 +381,8 @@ impl Place {
         command
     }
 
-    fn run(&self, way: &str, output: &Path, user: Option<u32>) -> Ended {
-        Ended::of(&mut self.command(way, output, user))
+    fn run(&self, way: &str, output: &Path, user: Option<u32>) -> EndedProgram {
+        EndedProgram::of(&mut self.command(way, output, user))
     }
 
     /// Asserts that root's files are unchanged, and none was created.
@@ -414,7 +415,7 @@ fn session() -> (Daemon, Running) {
     let target = Running::start_command(as_user(&mut command, NOBODY));
     let daemon = Daemon::start(&["--socket-mode", "666"]);
     let mut attach = daemon.ccsd(["attach", "--detach"]);
-    let ended = Ended::of(as_user(attach.arg(target.pid().to_string()), NOBODY));
+    let ended = EndedProgram::of(as_user(attach.arg(target.pid().to_string()), NOBODY));
     assert_eq!(ended.stdout.trim(), "1", "{ended:?}");
     (daemon, target)
 }

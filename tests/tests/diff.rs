@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use ccsd_profile::{
     ContextId, CostCentre, Encoder, Image, Limits, LineId, Metric, Process, Profile, Session, Thread, Unit,
 };
-use ccsd_tests::ccsd::{Ended, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, ccsd};
 use ccsd_tests::fixture::scratch;
 use ccsd_tests::suite::Suite;
 use serde_json::Value;
@@ -60,7 +60,7 @@ fn growth() {
     let of = |name: &str, f: u64, g: u64| written(dir.path(), name, &[("f", f), ("g", g)]);
     let (old, new) = (of("old", 500, 500), of("new", 700, 300));
     let diff = |options: &[&str], before: &[&PathBuf], after: &[&PathBuf]| {
-        Ended::of(ccsd(["diff"]).args(options).arg("--before").args(before).arg("--after").args(after))
+        EndedProgram::of(ccsd(["diff"]).args(options).arg("--before").args(before).arg("--after").args(after))
     };
     let status = |options: &[&str], before: &[&PathBuf], after: &[&PathBuf]| {
         let ended = diff(options, before, after);
@@ -76,7 +76,7 @@ fn growth() {
     assert_eq!(status(&[], &[&old], &[&new]), Some(0));
     // Within chance.
     assert_eq!(status(&["--fail-above", "5"], &[&of("few", 5, 5)], &[&of("few more", 7, 3)]), Some(0));
-    let two = Ended::of(ccsd(["diff", "--fail-above", "5", "--json"]).arg(&old).arg(&new));
+    let two = EndedProgram::of(ccsd(["diff", "--fail-above", "5", "--json"]).arg(&old).arg(&new));
     assert!(
         two.status.code() == Some(3) && two.stderr.contains("1 row grew") && two.stderr.contains("f (demo) +20.00")
     );
@@ -106,7 +106,7 @@ fn growth() {
     let ended = diff(&["--fail-above", "10", "--absolute"], &[&alone], &[&longer]);
     assert!(ended.status.code() == Some(3) && ended.stderr.contains("g (demo) +20.00"), "{ended:?}");
     assert!(!ended.stderr.contains("f (demo)"), "{ended:?}");
-    Ended::of(
+    EndedProgram::of(
         ccsd(["diff", "--svg"])
             .arg(dir.path().join("x.svg"))
             .arg("--absolute")

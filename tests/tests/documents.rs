@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::{Ended, Record, binary, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, RecordCommand, binary, ccsd};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::suite::{CC, Need, PERF, Suite};
@@ -88,7 +88,7 @@ impl World {
         // This machine may have other servers.
         fs::write(path("pgrep"), format!("#!/bin/sh\necho {}\n", server.pid())).unwrap();
         fs::set_permissions(path("pgrep"), fs::Permissions::from_mode(0o755)).unwrap();
-        let ended = Ended::of(&mut Record::new(path("prog"), &[]).command(&path("profile.ccsd")));
+        let ended = EndedProgram::of(&mut RecordCommand::new(path("prog"), &[]).command(&path("profile.ccsd")));
         assert!(ended.status.success(), "{ended:?}");
         for profile in ["before", "after", "b1", "b2", "a1", "a2"] {
             fs::copy(path("profile.ccsd"), path(&format!("{profile}.ccsd"))).unwrap();
@@ -109,7 +109,7 @@ impl World {
         World { dir, _server: server, sessions: Daemon::start(&[]), watching }
     }
 
-    fn run(&self, document: &str, command: &str) -> Ended {
+    fn run(&self, document: &str, command: &str) -> EndedProgram {
         let socket = match command {
             _ if command.contains("watch") || command.contains("metrics") => self.watching.socket.clone(),
             _ if document == "daemon/docs/service.md" => self.sessions.socket.clone(),
@@ -128,7 +128,7 @@ impl World {
             .env("TMPDIR", self.dir.path())
             .env_remove("XDG_RUNTIME_DIR")
             .env_remove("SUDO_UID");
-        Ended::of(&mut shell)
+        EndedProgram::of(&mut shell)
     }
 }
 
@@ -137,7 +137,8 @@ fn has_stored(daemon: &Daemon) -> bool {
     let ended = daemon.run(&["daemon", "watches", "--json"]);
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
     let is_sampling = document["watches"][0]["status"]["samples"].as_u64().is_some_and(|samples| samples > 20);
-    is_sampling && Ended::of(&mut daemon.ccsd(["report", "--watch", "server", "--since", "-1h"])).status.success()
+    is_sampling
+        && EndedProgram::of(&mut daemon.ccsd(["report", "--watch", "server", "--since", "-1h"])).status.success()
 }
 
 fn every_command_works() {
@@ -175,7 +176,7 @@ fn every_command_works() {
 }
 
 fn every_command_that_is_named_exists() {
-    let help = Ended::of(&mut ccsd(["--help"])).stdout;
+    let help = EndedProgram::of(&mut ccsd(["--help"])).stdout;
     for document in DOCUMENTS {
         let text = text_of(document);
         for (at, _) in text.match_indices("`ccsd ") {

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, Stdio};
 
-use ccsd_tests::ccsd::{Ended, NOBODY, as_user, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, NOBODY, as_user, ccsd};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build};
 use ccsd_tests::suite::{CC, Need, Suite};
@@ -211,7 +211,7 @@ fn main() -> ExitCode {
             let script = "while :; do exec sh -c \"$1\" sh \"$1\"; done";
             let mut child = Command::new("sh").args(["-c", script, "sh", script]).spawn().unwrap();
             for _ in 0..5 {
-                let ended = Ended::of(&mut ccsd(["dump", &child.id().to_string()]));
+                let ended = EndedProgram::of(&mut ccsd(["dump", &child.id().to_string()]));
                 assert!(matches!(ended.status.code(), Some(0 | 1)), "{ended:?}");
             }
             assert!(child.try_wait().unwrap().is_none());
@@ -221,27 +221,27 @@ fn main() -> ExitCode {
         .test("who_may_not", &[CC, Need::Root], || {
             let fixture = waiting("inlined", None);
             let mut command = ccsd(["dump", &fixture.pid().to_string()]);
-            let ended = Ended::of(as_user(&mut command, NOBODY));
+            let ended = EndedProgram::of(as_user(&mut command, NOBODY));
             ended.assert_refused(2, &["not permitted", "user root", "CAP_SYS_PTRACE"]);
         })
         .test("what_is_no_process", &[CC], || {
-            Ended::of(&mut ccsd(["dump", "2147483647"])).assert_refused(2, &["no process with PID 2147483647"]);
+            EndedProgram::of(&mut ccsd(["dump", "2147483647"])).assert_refused(2, &["no process with PID 2147483647"]);
             let mut child = Command::new("true").spawn().unwrap();
             until("it has ended", || {
                 fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap().contains(") Z ")
             });
-            Ended::of(&mut ccsd(["dump", &child.id().to_string()])).assert_refused(2, &["zombie"]);
+            EndedProgram::of(&mut ccsd(["dump", &child.id().to_string()])).assert_refused(2, &["zombie"]);
             child.wait().unwrap();
             // One of several fails: the others are shown.
             let fixture = waiting("inlined", None);
-            let ended = Ended::of(&mut ccsd(["dump", "2147483647", &fixture.pid().to_string()]));
+            let ended = EndedProgram::of(&mut ccsd(["dump", "2147483647", &fixture.pid().to_string()]));
             ended.assert_refused(1, &["no process with PID 2147483647"]);
             assert!(ended.stdout.contains("wait_here"), "{ended:?}");
         })
         .test("kernel_threads", &[Need::Root], || {
             // Kernel threads, unless this is a container.
             if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
-                Ended::of(&mut ccsd(["dump", "2"])).assert_refused(2, &["kernel thread"]);
+                EndedProgram::of(&mut ccsd(["dump", "2"])).assert_refused(2, &["kernel thread"]);
             }
         })
         .test("the_process_ends_as_it_would", &[CC], || {
@@ -264,7 +264,7 @@ fn by_a_daemon() {
     let of_nobody = Running::start_command(as_user(command.arg("inlined"), NOBODY));
     let dump = |user: u32, args: &[&str], pid: u32| {
         let mut command = daemon.ccsd(["dump"]);
-        Ended::of(as_user(command.args(args).arg(pid.to_string()), user))
+        EndedProgram::of(as_user(command.args(args).arg(pid.to_string()), user))
     };
     // The daemon's dump equals the user's own.
     let own = threads(&of_root);
@@ -303,8 +303,8 @@ fn waiting(mode: &str, number: Option<usize>) -> Running {
     Running::start(&build("dump.c", &FLAGS), &args)
 }
 
-fn dump(fixture: &Running, options: &[&str]) -> Ended {
-    let ended = Ended::of(ccsd(["dump"]).args(options).arg(fixture.pid().to_string()));
+fn dump(fixture: &Running, options: &[&str]) -> EndedProgram {
+    let ended = EndedProgram::of(ccsd(["dump"]).args(options).arg(fixture.pid().to_string()));
     assert!(ended.status.success(), "{ended:?}");
     ended
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::{Ended, NOBODY, as_user};
+use ccsd_tests::ccsd::{EndedProgram, NOBODY, as_user};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
@@ -23,8 +23,8 @@ fn main() -> ExitCode {
 }
 
 /// A session of user nobody on a program of nobody.
-fn as_nobody(daemon: &Daemon, args: &[&str]) -> Ended {
-    let ended = Ended::of(as_user(&mut daemon.ccsd(args), NOBODY));
+fn as_nobody(daemon: &Daemon, args: &[&str]) -> EndedProgram {
+    let ended = EndedProgram::of(as_user(&mut daemon.ccsd(args), NOBODY));
     assert!(ended.status.success(), "{ended:?}");
     ended
 }

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 
 use ccsd_profile::import::PERF_SCRIPT;
-use ccsd_tests::ccsd::{Ended, Record, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, RecordCommand, ccsd};
 use ccsd_tests::fixture::build;
 use ccsd_tests::readers::{
     ANNOTATE, BROWSER, DOT, FIREFOX_PROFILER, GAP, GPROF2DOT, SPEEDSCOPE, Weights, callgrind_costs, firefox_functions,
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
                 let expected = reported(recorded, &[]);
                 found.retain(|name, _| expected.contains_key(name));
                 assert_eq!(found, expected);
-                let raw = Ended::of(Command::new("go").args(["tool", "pprof", "-raw"]).arg(&file));
+                let raw = EndedProgram::of(Command::new("go").args(["tool", "pprof", "-raw"]).arg(&file));
                 let is_program = |name: &str| name.contains("/weights") || name.contains("/recursion");
                 let program = recorded.profile.images().iter().find(|it| is_program(&it.name)).unwrap();
                 assert!(raw.stdout.contains("cpu-clock/nanoseconds[dflt]"), "{}", raw.stdout);
@@ -102,7 +102,7 @@ fn main() -> ExitCode {
             for (format, reader) in [("callgrind", "callgrind"), ("folded", "collapse"), ("gprof", "prof")] {
                 let file = export(recorded, format, &[]);
                 let args = ["-f", reader, "--node-thres=0", "--edge-thres=0"];
-                let graph = Ended::of(Command::new("gprof2dot").args(args).arg(&file));
+                let graph = EndedProgram::of(Command::new("gprof2dot").args(args).arg(&file));
                 assert!(graph.status.success(), "{format}: {graph:?}");
                 // gprof prints hundredths of seconds: of the function, of each callee that is added to it, and of the total
                 // that both are divided by. The graph prints hundredths of a percent.
@@ -131,13 +131,13 @@ fn main() -> ExitCode {
             }
             // gprof's text must declare cycles.
             let file = export(recursive(), "gprof", &[]);
-            let graph = Ended::of(Command::new("gprof2dot").args(["-f", "prof"]).arg(&file));
+            let graph = EndedProgram::of(Command::new("gprof2dot").args(["-f", "prof"]).arg(&file));
             assert!(graph.status.success() && graph.stderr.is_empty(), "{graph:?}");
         })
         .test("graphviz_draws_it", &[CC, DOT], || {
             let recorded = recursive();
             let file = export(recorded, "dot", &[]);
-            let drawn = Ended::of(Command::new("dot").arg("-Tplain").arg(&file));
+            let drawn = EndedProgram::of(Command::new("dot").arg("-Tplain").arg(&file));
             assert!(drawn.status.success() && drawn.stderr.is_empty(), "{drawn:?}");
             let weights = reported(recorded, &[]);
             let total = total(recorded, &[]);
@@ -201,7 +201,7 @@ fn main() -> ExitCode {
         .test("differences", &[CC], || {
             let (old, new) = (plain(), recursive());
             let diff = |options: &[&str]| {
-                let ended = Ended::of(ccsd(["diff"]).args(options).arg(&old.file).arg(&new.file));
+                let ended = EndedProgram::of(ccsd(["diff"]).args(options).arg(&old.file).arg(&new.file));
                 assert!(ended.status.success(), "{options:?}: {ended:?}");
                 ended.stdout
             };
@@ -246,11 +246,11 @@ fn main() -> ExitCode {
             assert!(pruned["left_out"].as_u64().unwrap() > 0, "{pruned}");
             assert_eq!((sum("before"), sum("after")), (total(old, &[]), total(new, &[])));
             assert!(diff(&["--min", "5"]).contains("more functions; -n 0 without --min shows all]"));
-            Ended::of(ccsd(["diff", "--min", "5", "--svg", "/nowhere/x.svg"]).arg(&old.file).arg(&new.file))
+            EndedProgram::of(ccsd(["diff", "--min", "5", "--svg", "/nowhere/x.svg"]).arg(&old.file).arg(&new.file))
                 .assert_refused(2, &["--min"]);
             let file = new.dir.path().join("difference.svg");
             for options in [&["--svg"][..], &["--absolute", "--svg"]] {
-                let ended = Ended::of(ccsd(["diff"]).arg(&old.file).arg(&new.file).args(options).arg(&file));
+                let ended = EndedProgram::of(ccsd(["diff"]).arg(&old.file).arg(&new.file).args(options).arg(&file));
                 assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
                 let svg = std::fs::read_to_string(&file).unwrap();
                 assert!(
@@ -260,7 +260,7 @@ fn main() -> ExitCode {
             }
             // Two time ranges of one file: no sample is in both.
             let half = format!("+{}ms", old.profile.accounting().duration_ns / 2_000_000);
-            let ended = Ended::of(
+            let ended = EndedProgram::of(
                 ccsd(["diff", "--json", "--against", &format!("+0..{half}"), "--since", &half]).arg(&old.file),
             );
             if ended.status.success() {
@@ -270,8 +270,8 @@ fn main() -> ExitCode {
             } else {
                 ended.assert_refused(2, &["interval"]);
             }
-            Ended::of(ccsd(["diff"]).arg(&old.file)).assert_refused(2, &["two profiles"]);
-            Ended::of(ccsd(["diff", "--focus", "weight_12"]).arg(&old.file).arg(&new.file))
+            EndedProgram::of(ccsd(["diff"]).arg(&old.file)).assert_refused(2, &["two profiles"]);
+            EndedProgram::of(ccsd(["diff", "--focus", "weight_12"]).arg(&old.file).arg(&new.file))
                 .assert_refused(2, &["the profile after", "weight_12"]);
         })
         .test("what_perf_has_printed", &[CC, PERF], || {
@@ -282,13 +282,13 @@ fn main() -> ExitCode {
                 let data = dir.path().join(format!("{}.data", &graph[..2]));
                 let mut perf = Command::new("perf");
                 perf.args(["record", "-q", "-e", "cpu-clock:u", "-F", "999", "--call-graph", graph, "-o"]).arg(&data);
-                let recorded = Ended::of(perf.arg("--").arg(&program).args(["three", "30", "10"]));
+                let recorded = EndedProgram::of(perf.arg("--").arg(&program).args(["three", "30", "10"]));
                 assert!(recorded.status.success(), "{recorded:?}");
                 let file = dir.path().join(format!("{}.ccsd", &graph[..2]));
-                let text = Ended::of(Command::new("perf").arg("script").args(PERF_SCRIPT).arg("-i").arg(&data));
+                let text = EndedProgram::of(Command::new("perf").arg("script").args(PERF_SCRIPT).arg("-i").arg(&data));
                 let printed = dir.path().join("script.txt");
                 std::fs::write(&printed, text.stdout).unwrap();
-                let imported = Ended::of(ccsd(["import", "-o"]).arg(&file).arg(&printed));
+                let imported = EndedProgram::of(ccsd(["import", "-o"]).arg(&file).arg(&printed));
                 assert!(imported.status.success() && imported.stderr.is_empty(), "{imported:?}");
                 assert!(
                     imported.stdout.contains("complete are those that begin with a process or thread"),
@@ -298,7 +298,7 @@ fn main() -> ExitCode {
                 // The same samples, counted from perf's text output.
                 let mut script = Command::new("perf");
                 script.args(["script", "--no-inline", "--max-stack", "10000", "-F", "period,ip,sym", "-i"]).arg(&data);
-                let script = Ended::of(&mut script);
+                let script = EndedProgram::of(&mut script);
                 let mut expected: Weights = Weights::new();
                 let mut samples = 0;
                 for block in script.stdout.split("\n\n").filter(|block| !block.trim().is_empty()) {
@@ -330,7 +330,7 @@ fn main() -> ExitCode {
             let text = dir.path().join("precious");
             std::fs::write(&text, "dear diary\n").unwrap();
             let import =
-                |options: &[&str]| Ended::of(ccsd(["import"]).args(options).arg(&text).current_dir(dir.path()));
+                |options: &[&str]| EndedProgram::of(ccsd(["import"]).args(options).arg(&text).current_dir(dir.path()));
             import(&[]).assert_refused(2, &["precious", "without a sample"]);
             import(&["-o", "precious"]).assert_refused(2, &["not a ccsd profile"]);
             assert!(!dir.path().join("profile.ccsd").exists());
@@ -355,7 +355,7 @@ fn main() -> ExitCode {
             ask(recorded, &["--only", "/(/"]).assert_refused(2, &["regular expression"]);
             let to = |path: &str| {
                 let mut command = ccsd(["export", "folded"]);
-                Ended::of(command.arg(&recorded.file).args(["-o", path]))
+                EndedProgram::of(command.arg(&recorded.file).args(["-o", path]))
             };
             to("/nowhere/at/all").assert_refused(2, &["/nowhere/at/all"]);
             to(recorded.file.to_str().unwrap()).assert_refused(2, &["the profile itself"]);
@@ -372,7 +372,7 @@ fn main() -> ExitCode {
             for format in FORMATS.into_iter().chain(["html"]) {
                 let file = recorded.dir.path().join("again");
                 for number in 1..=2 {
-                    let ended = Ended::of(ccsd(["export", format]).arg(&recorded.file).arg("-o").arg(&file));
+                    let ended = EndedProgram::of(ccsd(["export", format]).arg(&recorded.file).arg("-o").arg(&file));
                     assert!(ended.status.success(), "{format} {number}: {ended:?}");
                 }
                 std::fs::remove_file(file).unwrap();
@@ -380,15 +380,15 @@ fn main() -> ExitCode {
             assert!(to("-").stdout.contains(";main"));
             assert!(!std::path::Path::new("-").exists());
             for format in ["csv", "folded"] {
-                let whole = Ended::of(ccsd(["export", format]).arg(&recorded.file));
+                let whole = EndedProgram::of(ccsd(["export", format]).arg(&recorded.file));
                 assert!(whole.stdout.contains("# ccsd ") && whole.stdout.contains("samples received"), "{whole:?}");
-                let bare = Ended::of(ccsd(["export", format, "--no-comments"]).arg(&recorded.file));
+                let bare = EndedProgram::of(ccsd(["export", format, "--no-comments"]).arg(&recorded.file));
                 assert!(bare.stderr.contains("samples received") && bare.stderr.lines().count() == 1, "{bare:?}");
                 let rows = whole.stdout.lines().filter(|line| !line.starts_with('#'));
                 assert!(rows.eq(bare.stdout.lines()), "{bare:?}");
             }
             for format in FORMATS {
-                let missing = Ended::of(&mut ccsd(["export", format, "/nowhere.ccsd"]));
+                let missing = EndedProgram::of(&mut ccsd(["export", format, "/nowhere.ccsd"]));
                 missing.assert_refused(2, &["/nowhere.ccsd"]);
             }
         })
@@ -398,7 +398,7 @@ fn main() -> ExitCode {
 fn plain() -> &'static Recorded {
     static RECORDED: OnceLock<Recorded> = OnceLock::new();
     RECORDED.get_or_init(|| {
-        Record::new(build("weights.c", &["-O1", "-g"]), &["1000"]).options(&["-F", "1999", "--user"]).run()
+        RecordCommand::new(build("weights.c", &["-O1", "-g"]), &["1000"]).options(&["-F", "1999", "--user"]).run()
     })
 }
 
@@ -406,7 +406,7 @@ fn recursive() -> &'static Recorded {
     static RECORDED: OnceLock<Recorded> = OnceLock::new();
     RECORDED.get_or_init(|| {
         let program = build("recursion.c", &["-O1", "-fno-optimize-sibling-calls"]);
-        Record::new(program, &["three", "30", "20"]).options(&["-F", "1999", "--user"]).run()
+        RecordCommand::new(program, &["three", "30", "20"]).options(&["-F", "1999", "--user"]).run()
     })
 }
 
@@ -414,19 +414,19 @@ fn recursive() -> &'static Recorded {
 fn export(recorded: &Recorded, format: &str, options: &[&str]) -> PathBuf {
     let name: String = options.join("").chars().filter(char::is_ascii_alphanumeric).collect();
     let file = recorded.dir.path().join(format!("{name}.{format}"));
-    let ended = Ended::of(ccsd(["export", format]).arg(&recorded.file).args(options).arg("-o").arg(&file));
+    let ended = EndedProgram::of(ccsd(["export", format]).arg(&recorded.file).args(options).arg("-o").arg(&file));
     assert!(ended.status.success() && ended.stdout.is_empty(), "{format}: {ended:?}");
     assert!(ended.stderr.is_empty(), "{format}: {ended:?}");
     file
 }
 
-fn ask(recorded: &Recorded, options: &[&str]) -> Ended {
-    Ended::of(ccsd(["export", "folded"]).arg(&recorded.file).args(options))
+fn ask(recorded: &Recorded, options: &[&str]) -> EndedProgram {
+    EndedProgram::of(ccsd(["export", "folded"]).arg(&recorded.file).args(options))
 }
 
 /// Weights by function from `ccsd report --json`.
 fn reported(recorded: &Recorded, options: &[&str]) -> Weights {
-    let ended = Ended::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
+    let ended = EndedProgram::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
     assert!(ended.status.success(), "{options:?}: {ended:?}");
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
     let mut weights = Weights::new();
@@ -444,7 +444,7 @@ fn reported(recorded: &Recorded, options: &[&str]) -> Weights {
 
 /// The whole weight.
 fn total(recorded: &Recorded, options: &[&str]) -> u64 {
-    let ended = Ended::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
+    let ended = EndedProgram::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
     document["flat"]["total"]["weight"].as_u64().unwrap()
 }

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use ccsd_tests::ccsd::{Ended, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, ccsd};
 use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::suite::{CC, CXX, Need, PYTHON, Suite, find_program, new_python};
 
@@ -75,7 +75,7 @@ fn record(program: &Path, args: &[&str]) -> Screen {
     let mut command = ccsd(["record", "-o"]);
     // Node writes a log to its directory.
     command.arg("profile.ccsd").arg("--").arg(program).args(args).current_dir(dir.path());
-    let ended = Ended::of(&mut command);
+    let ended = EndedProgram::of(&mut command);
     ended.assert_no_panic();
     assert!(ended.status.success(), "{}", ended.stderr);
     let answer = ended.stderr.split("\n# ").next().unwrap().split("\nsaved in ").next().unwrap();
@@ -120,11 +120,11 @@ fn accounting() {
     let file = dir.path().join("profile.ccsd");
     let program = build("answers/copies.cpp", &["-O2", "-g"]);
     let mut command = ccsd(["record", "--verbose", "-o"]);
-    let ended = Ended::of(command.arg(&file).arg("--").arg(&program));
+    let ended = EndedProgram::of(command.arg(&file).arg("--").arg(&program));
     for label in ["# target ", "# event ", "# samples ", "# stacks ", "# cost "] {
         assert!(ended.stderr.contains(label), "{label}: {}", ended.stderr);
     }
-    let report = |options: &[&str]| Ended::of(ccsd(["report"]).args(options).arg(&file)).stdout;
+    let report = |options: &[&str]| EndedProgram::of(ccsd(["report"]).args(options).arg(&file)).stdout;
     assert!(report(&["-v"]).contains("\n# stacks "));
     assert!(report(&["--flat"]).contains("95% interval"));
     let short = report(&[]);

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::{Ended, Record, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, RecordCommand, ccsd};
 use ccsd_tests::fixture::build;
 use ccsd_tests::suite::{CC, PYTHON, Suite};
 use serde_json::{Value, json};
@@ -20,13 +20,13 @@ fn main() -> ExitCode {
         })
         .test("fresh_recordings", &[PYTHON, CC], || {
             for (source, args) in [("weights.c", &["300"][..]), ("recursion.c", &["three", "30", "20"])] {
-                let recorded = Record::new(build(source, &["-O1"]), args).run();
+                let recorded = RecordCommand::new(build(source, &["-O1"]), args).run();
                 assert!(recorded.total() > 0);
                 assert_alike(&recorded.file);
             }
         })
         .test("a_file_that_is_cut_off", &[PYTHON, CC], || {
-            let recorded = Record::new(build("weights.c", &["-O1"]), &["300"]).run();
+            let recorded = RecordCommand::new(build("weights.c", &["-O1"]), &["300"]).run();
             let mut bytes = std::fs::read(&recorded.file).unwrap();
             bytes.truncate(bytes.len() - 3);
             std::fs::write(&recorded.file, bytes).unwrap();
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 /// Asserts that the reader finds the same flat profile, stacks and accounting.
 fn assert_alike(file: &Path) {
     let reader: PathBuf = [env!("CARGO_MANIFEST_DIR"), "reader", "ccsd_reader.py"].iter().collect();
-    let ended = Ended::of(Command::new("python3").arg(reader).arg("--json").arg(file));
+    let ended = EndedProgram::of(Command::new("python3").arg(reader).arg("--json").arg(file));
     assert!(ended.status.success(), "{ended:?}");
     let found: Value = serde_json::from_str(&ended.stdout).unwrap();
     let flat = report(file, "flat");
@@ -72,7 +72,7 @@ fn assert_alike(file: &Path) {
 }
 
 fn report(file: &Path, view: &str) -> Value {
-    let ended = Ended::of(ccsd(["report", "--json", "--view", view, "-n", "0"]).arg(file));
+    let ended = EndedProgram::of(ccsd(["report", "--json", "--view", view, "-n", "0"]).arg(file));
     assert!(ended.status.success(), "{ended:?}");
     serde_json::from_str(&ended.stdout).unwrap()
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::ExitCode;
 
 use ccsd_profile::view::{Selection, StacksView};
-use ccsd_tests::ccsd::{NOBODY, Record};
+use ccsd_tests::ccsd::{NOBODY, RecordCommand};
 use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::{SIGMAS, wilson};
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     Suite::new()
         .test("perf_map", &[CC], || assert_named(&generated("map")))
         .test("perf_map_of_an_ordinary_user", &[CC, Need::Root], || {
-            let recorded = Record::new(program(), &["map"]).options(&RATE).user(NOBODY).run();
+            let recorded = RecordCommand::new(program(), &["map"]).options(&RATE).user(NOBODY).run();
             assert_named(&finished(recorded));
         })
         .test("perf_map_written_at_the_end", &[CC], || assert_named(&generated("late")))
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
                 program.display()
             );
             let options = ["--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", &script];
-            assert_named(&Record::new("unshare", &options).options(&RATE).run());
+            assert_named(&RecordCommand::new("unshare", &options).options(&RATE).run());
         })
         .test("no_map", &[CC], || assert_nameless(&generated("none")))
         .test("perf_map_of_another_user", &[CC, Need::Root], || assert_nameless(&generated("foreign")))
@@ -63,7 +63,7 @@ fn program() -> std::path::PathBuf {
 }
 
 fn generated(how: &str) -> Recorded {
-    finished(Record::new(program(), &[how]).options(&RATE).run())
+    finished(RecordCommand::new(program(), &[how]).options(&RATE).run())
 }
 
 /// Removes the program's files in `/tmp`.
@@ -136,7 +136,8 @@ fn python() {
         def outer():\n    return sum(map(inner, [30000] * 60))\nouter()\n";
     fs::write(&script, source).unwrap();
     let script = script.to_str().unwrap();
-    let recorded = finished(Record::new(new_python().unwrap(), &["-S", "-X", "perf", script]).options(&RATE).run());
+    let recorded =
+        finished(RecordCommand::new(new_python().unwrap(), &["-S", "-X", "perf", script]).options(&RATE).run());
     recorded.assert_whole().assert_complete();
     let names = ["inner", "outer", "<module>"].map(|name| format!("py::{name}:{script}"));
     let is = |wanted: String| move |text: &str| text == wanted;
@@ -159,7 +160,7 @@ fn run_node(options: &[&str]) -> (Recorded, String) {
     // Otherwise it is written to the current directory.
     let log = format!("--logfile={}", dir.path().join("v8.log").display());
     let args = [options, &[&log, script.to_str().unwrap()]].concat();
-    let recorded = finished(Record::new("node", &args).options(&RATE).run());
+    let recorded = finished(RecordCommand::new("node", &args).options(&RATE).run());
     recorded.assert_whole();
     (recorded, script.display().to_string())
 }
@@ -223,7 +224,7 @@ fn run_java(options: &[&str]) -> Recorded {
     assert!(compiled.success());
     // Few threads for the compiler and the collector: the program is of interest.
     let more = ["-XX:+UseSerialGC", "-cp", dir.path().to_str().unwrap(), "Demo"];
-    let recorded = finished(Record::new("java", &[options, &more].concat()).options(&RATE).run());
+    let recorded = finished(RecordCommand::new("java", &[options, &more].concat()).options(&RATE).run());
     recorded.assert_whole();
     recorded
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ccsd_profile::view::{Selection, ThreadsView};
 use ccsd_profile::{CostCentreId, Shed};
-use ccsd_tests::ccsd::{Collecting, Ended, Record, binary, ccsd};
+use ccsd_tests::ccsd::{Collecting, EndedProgram, RecordCommand, binary, ccsd};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
@@ -197,7 +197,7 @@ fn main() -> ExitCode {
         .test("what_was_full_is_shown", &[CC], || {
             let recorded = piped("1500");
             let report = |args: &[&str]| {
-                let ended = Ended::of(ccsd(["report"]).arg(&recorded.file).args(args));
+                let ended = EndedProgram::of(ccsd(["report"]).arg(&recorded.file).args(args));
                 assert!(ended.status.success(), "{ended:?}");
                 ended.stdout
             };
@@ -210,7 +210,7 @@ fn main() -> ExitCode {
         })
         .test("too_little_memory_is_refused", &[], || {
             let mut command: Command = ccsd(["record", "--memory", "15MiB", "--", "true"]);
-            Ended::of(&mut command).assert_refused(2, &["15MiB", "16 MiB"]);
+            EndedProgram::of(&mut command).assert_refused(2, &["15MiB", "16 MiB"]);
         })
         .run()
 }
@@ -220,7 +220,7 @@ fn piped(milliseconds: &str) -> Recorded {
     let dir = scratch();
     let file = dir.path().join("profile.ccsd");
     let options = ["record", "--no-daemon", "--user", "-F", "4999", "-e", "cpu-clock", "--memory", "16M"];
-    let ended = Ended::of(
+    let ended = EndedProgram::of(
         Command::new("sh")
             .args(["-c", "file=$1; shift; \"$@\" 3>&1 >/dev/null | cat >\"$file\"", "sh"])
             .arg(&file)
@@ -251,8 +251,9 @@ fn hold(what: &str, args: &[&str]) -> Running {
 /// weight; the row `[elided]` exists if and only if something was elided.
 fn record(rate: &str, what: &str, milliseconds: &str, more: &[&str]) -> Recorded {
     let args: Vec<&str> = [what, milliseconds].iter().chain(more).copied().collect();
-    let recorded =
-        Record::new(program(), &args).options(&["--user", "-F", rate, "-e", "cpu-clock", "--memory", "16M"]).run();
+    let recorded = RecordCommand::new(program(), &args)
+        .options(&["--user", "-F", rate, "-e", "cpu-clock", "--memory", "16M"])
+        .run();
     for process in recorded.processes() {
         let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", process.pid));
     }

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::{Collecting, NOBODY, Record, as_user};
+use ccsd_tests::ccsd::{Collecting, NOBODY, RecordCommand, as_user};
 use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
                 program = program().display(),
                 path = path.display()
             );
-            let recorded = Record::new("unshare", &["--mount", "sh", "-c", &script]).options(&RATE).run();
+            let recorded = RecordCommand::new("unshare", &["--mount", "sh", "-c", &script]).options(&RATE).run();
             assert_works(&recorded, "program");
         })
         .test("mount_namespace_attached_to", &[CC, UNSHARE, Need::Root], || {
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
             let dir = scratch();
             copy_program(build("images.c", &["-O1", "-static"]), dir.path().join("program"));
             let root = dir.path().to_str().unwrap();
-            let recorded = Record::new("chroot", &[root, "/program", "now"]).options(&RATE).run();
+            let recorded = RecordCommand::new("chroot", &[root, "/program", "now"]).options(&RATE).run();
             assert_works(&recorded, "program");
             let fixture = Running::start_command(Command::new("chroot").args([root, "/program", "wait"]));
             assert_works(&attach(None, fixture), "program");
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
                 let (_dir, path) = copy(OsStr::from_bytes(name));
                 let shown = String::from_utf8_lossy(name.strip_suffix(b" (deleted)").unwrap_or(name)).into_owned();
                 let shown = shown.replace("\\012", "\n");
-                let recorded = Record::new(&path, &["now"]).options(&RATE).user(NOBODY).run();
+                let recorded = RecordCommand::new(&path, &["now"]).options(&RATE).user(NOBODY).run();
                 assert_works(&recorded, &shown);
                 let fixture = Running::start_command(as_user(Command::new(&path).arg("wait"), NOBODY));
                 assert_works(&attach(Some(NOBODY), fixture), &shown);
@@ -179,7 +179,7 @@ fn library(spoil: impl FnOnce(&Path)) {
 
 fn in_memory(user: Option<u32>) {
     let (memfd, program) = (build("memfd.c", &["-O1"]), program());
-    let mut record = Record::new(memfd, &[program.to_str().unwrap(), "now"]).options(&RATE);
+    let mut record = RecordCommand::new(memfd, &[program.to_str().unwrap(), "now"]).options(&RATE);
     if let Some(user) = user {
         record = record.user(user);
     }

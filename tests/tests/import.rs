@@ -6,13 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::{Ended, binary, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, binary, ccsd};
 use ccsd_tests::fixture::{build, copy_program, scratch};
 use ccsd_tests::suite::{CC, PERF, PYTHON, Suite};
 use serde_json::Value;
 
 /// Samples in which a function runs, and in which it is on the stack.
-type Counts = BTreeMap<String, (u64, u64)>;
+type FunctionCounts = BTreeMap<String, (u64, u64)>;
 
 /// Flags of the program that takes pages.
 const PAGES: [&str; 5] = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-pthread"];
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         })
         .test("what_this_perf_records_as_it_counts_it", &[PERF, PYTHON], || {
             let script: PathBuf = [env!("CARGO_MANIFEST_DIR"), "recordings", "check.py"].iter().collect();
-            let ended = Ended::of(Command::new("python3").arg(script).arg(binary()));
+            let ended = EndedProgram::of(Command::new("python3").arg(script).arg(binary()));
             assert!(ended.status.success() && ended.stdout.contains("as perf has them"), "{ended:?}");
         })
         .test("stacks_that_begin_at_no_entry_are_truncated", &[CC, PERF], || {
@@ -108,15 +108,15 @@ fn main() -> ExitCode {
             assert_eq!(counts.len(), 2, "{counts:?}");
             let profile = data.with_extension("ccsd");
             for (event, samples) in &counts {
-                let ended = Ended::of(ccsd(["import", "-e", event]).arg(&data).arg("-o").arg(&profile));
+                let ended = EndedProgram::of(ccsd(["import", "-e", event]).arg(&data).arg("-o").arg(&profile));
                 assert!(ended.status.success(), "{ended:?}");
                 let document = report(&profile);
                 assert_eq!(document["accounting"]["received"].as_u64(), Some(*samples), "{event}");
             }
             // Otherwise the message lists the events.
-            let ended = Ended::of(ccsd(["import"]).arg(&data).arg("-o").arg(&profile));
+            let ended = EndedProgram::of(ccsd(["import"]).arg(&data).arg("-o").arg(&profile));
             assert!(ended.stdout.contains("--event chooses one of cpu-clock, page-faults"), "{ended:?}");
-            let ended = Ended::of(ccsd(["import", "-e", "other"]).arg(&data).arg("-o").arg(&profile));
+            let ended = EndedProgram::of(ccsd(["import", "-e", "other"]).arg(&data).arg("-o").arg(&profile));
             ended.assert_refused(2, &["no event other", "cpu-clock, page-faults"]);
         })
         .test("events_of_a_group_are_metrics", &[CC, PERF], || {
@@ -140,7 +140,7 @@ fn main() -> ExitCode {
                     let (samples, sum) = counts.get(*event).copied().unwrap_or_default();
                     assert_eq!(weight(&profile, event), sum, "{event} of {group}: {counts:?}");
                     let alone = dir.path().join("alone.ccsd");
-                    let ended = Ended::of(ccsd(["import", "-e", event]).arg(&data).arg("-o").arg(&alone));
+                    let ended = EndedProgram::of(ccsd(["import", "-e", event]).arg(&data).arg("-o").arg(&alone));
                     if samples == 0 {
                         ended.assert_refused(2, &["has no samples"]);
                         continue;
@@ -179,7 +179,7 @@ fn main() -> ExitCode {
                 let mut perf = Command::new("perf");
                 perf.args(["script", "--no-inline", "--max-stack", "1000", "-F", fields, "-i"]).arg(&data);
                 let text = dir.path().join("text");
-                fs::write(&text, Ended::of(&mut perf).stdout).unwrap();
+                fs::write(&text, EndedProgram::of(&mut perf).stdout).unwrap();
                 let document = report(&import(&text));
                 assert_eq!(document["accounting"]["received"].as_u64(), Some(samples), "{fields}");
                 let rows = document["flat"]["rows"].as_array().unwrap();
@@ -198,7 +198,7 @@ fn main() -> ExitCode {
             let data = record_of(&program, dir.path(), &["-g"]);
             fs::remove_file(&program).unwrap();
             fs::copy(build("weights.c", &["-O1"]), &program).unwrap();
-            let ended = Ended::of(ccsd(["import"]).arg(&data).arg("-o").arg(dir.path().join("p.ccsd")));
+            let ended = EndedProgram::of(ccsd(["import"]).arg(&data).arg("-o").arg(dir.path().join("p.ccsd")));
             assert!(ended.status.success(), "{ended:?}");
             let note = ended.stdout.lines().find(|line| line.contains("not as they were when recorded"));
             assert!(note.is_some_and(|note| note.contains("program")), "{}", ended.stdout);
@@ -213,7 +213,7 @@ fn main() -> ExitCode {
             let import = |bytes: &[u8]| {
                 fs::write(&damaged, bytes).unwrap();
                 let _ = fs::remove_file(&profile);
-                let ended = Ended::of(ccsd(["import"]).arg(&damaged).arg("-o").arg(&profile));
+                let ended = EndedProgram::of(ccsd(["import"]).arg(&damaged).arg("-o").arg(&profile));
                 match ended.status.code() {
                     Some(0) => {}
                     Some(2) => {
@@ -247,7 +247,8 @@ fn main() -> ExitCode {
             let mut perf = Command::new("perf");
             perf.args(["script", "--header", "--no-inline", "--max-stack", "65535", "-F"]);
             let text = dir.path().join("script.txt");
-            let printed = Ended::of(perf.args(["comm,pid,tid,time,event,period,ip,sym,dso", "-i"]).arg(&data)).stdout;
+            let printed =
+                EndedProgram::of(perf.args(["comm,pid,tid,time,event,period,ip,sym,dso", "-i"]).arg(&data)).stdout;
             fs::write(&text, printed).unwrap();
             for recording in [&data, &text, &record_to_pipe(dir.path(), &["-g"])] {
                 let profile = import(recording);
@@ -258,7 +259,7 @@ fn main() -> ExitCode {
                             .iter()
                             .map(|&word| if word == "FILE" { file.to_str().unwrap() } else { word })
                             .collect();
-                        let ended = Ended::of(&mut ccsd(&words));
+                        let ended = EndedProgram::of(&mut ccsd(&words));
                         assert!(ended.status.success(), "{ended:?}");
                         assert!(!ended.stdout.is_empty(), "{ended:?}");
                         let lines = ended.stdout.lines().filter(|line| !line.contains(file.to_str().unwrap()));
@@ -279,7 +280,7 @@ fn main() -> ExitCode {
                 assert_eq!(json(recording), Some(recording.metadata().unwrap().len()));
             }
             // A recording is never overwritten, not even by an export of that name.
-            let ended = Ended::of(ccsd(["export", "folded"]).arg(&data).arg("-o").arg(&data));
+            let ended = EndedProgram::of(ccsd(["export", "folded"]).arg(&data).arg("-o").arg(&data));
             ended.assert_refused(2, &["is the profile itself"]);
         })
         .test("recordings_that_are_damaged_are_named_by_every_command", &[CC, PERF], || {
@@ -288,7 +289,7 @@ fn main() -> ExitCode {
             let damaged = dir.path().join("damaged.data");
             for part in 0..10 {
                 fs::write(&damaged, &whole[..whole.len() * part / 10]).unwrap();
-                let ended = Ended::of(ccsd(["report"]).arg(&damaged));
+                let ended = EndedProgram::of(ccsd(["report"]).arg(&damaged));
                 match ended.status.code() {
                     Some(0) => assert!(ended.stdout.contains("cut short"), "{ended:?}"),
                     _ => ended.assert_refused(2, &["damaged.data"]),
@@ -302,7 +303,7 @@ fn main() -> ExitCode {
                 &["annotate", "x"],
                 &["diff", "--against", "+0..+1s", "--since", "+1s"],
             ] {
-                let ended = Ended::of(ccsd(words).arg(&damaged));
+                let ended = EndedProgram::of(ccsd(words).arg(&damaged));
                 ended.assert_refused(2, &["damaged.data is a recording of perf (perf.data), and cannot be read"]);
             }
         })
@@ -340,7 +341,7 @@ fn events_to_pipe(dir: &Path, events: &str, options: &[&str]) -> PathBuf {
 fn import_damaged(dir: &Path, bytes: &[u8]) {
     let damaged = dir.join("damaged.data");
     fs::write(&damaged, bytes).unwrap();
-    let ended = Ended::of(ccsd(["import"]).arg(&damaged).arg("-o").arg(dir.join("damaged.ccsd")));
+    let ended = EndedProgram::of(ccsd(["import"]).arg(&damaged).arg("-o").arg(dir.join("damaged.ccsd")));
     match ended.status.code() {
         Some(0) => {}
         Some(2) => ended.assert_refused(2, &["damaged.data"]),
@@ -349,7 +350,7 @@ fn import_damaged(dir: &Path, bytes: &[u8]) {
 }
 
 fn perf_compresses() -> bool {
-    let ended = Ended::of(Command::new("perf").args(["version", "--build-options"]));
+    let ended = EndedProgram::of(Command::new("perf").args(["version", "--build-options"]));
     ended.stdout.lines().any(|line| line.contains("zstd") && line.contains("on"))
 }
 
@@ -361,7 +362,7 @@ fn record_events(dir: &Path, events: &str, options: &[&str]) -> PathBuf {
     if !options.contains(&"-c") {
         perf.args(["-F", "999"]);
     }
-    let ended = Ended::of(perf.args(options).arg("--").arg(build("pages.c", &PAGES)));
+    let ended = EndedProgram::of(perf.args(options).arg("--").arg(build("pages.c", &PAGES)));
     assert!(ended.status.success(), "{ended:?}");
     data
 }
@@ -369,13 +370,13 @@ fn record_events(dir: &Path, events: &str, options: &[&str]) -> PathBuf {
 /// Numbers of stacks in perf's output that begin with the first function of a process or thread, and that do not.
 fn outermost(data: &Path) -> (u64, u64) {
     let mut perf = Command::new("perf");
-    let ended = Ended::of(perf.args(["script", "-G", "-F", "event", "-i"]).arg(data));
+    let ended = EndedProgram::of(perf.args(["script", "-G", "-F", "event", "-i"]).arg(data));
     let all = ended.stdout.lines().count() as u64;
     let mut perf = Command::new("perf");
     perf.args(["script", "--no-inline", "-F", "ip,sym,dso", "--max-stack", "1000", "-i"]).arg(data);
     let entries = ["main", "_start", "__libc_start_call_main", "__libc_start_main", "start_thread", "clone3"];
     let others = ["_dl_start_user", "ret_from_fork_asm", "ret_from_fork"];
-    let text = Ended::of(&mut perf).stdout;
+    let text = EndedProgram::of(&mut perf).stdout;
     // A C library may have nameless functions between its entry and what it calls.
     let is_nameless = |line: &&str| line.contains("[unknown]") && line.contains("libc.");
     let last = |stack: &str| {
@@ -391,7 +392,7 @@ fn outermost(data: &Path) -> (u64, u64) {
 
 /// The weight of all samples by a metric.
 fn weight(profile: &Path, metric: &str) -> u64 {
-    let ended = Ended::of(ccsd(["report", "--json", "--metric", metric]).arg(profile));
+    let ended = EndedProgram::of(ccsd(["report", "--json", "--metric", metric]).arg(profile));
     assert!(ended.status.success(), "{ended:?}");
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
     document["flat"]["rows"].as_array().unwrap().iter().map(|row| row["self_weight"].as_u64().unwrap()).sum()
@@ -399,7 +400,7 @@ fn weight(profile: &Path, metric: &str) -> u64 {
 
 /// Number and weight of the samples of each event, from perf.
 fn weights(data: &Path) -> BTreeMap<String, (u64, u64)> {
-    let ended = Ended::of(Command::new("perf").args(["script", "-G", "-F", "event,period", "-i"]).arg(data));
+    let ended = EndedProgram::of(Command::new("perf").args(["script", "-G", "-F", "event,period", "-i"]).arg(data));
     let mut counts: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let words: Vec<&str> = ended.stdout.split_whitespace().collect();
     for (period, event) in words.iter().zip(words.iter().skip(1)) {
@@ -413,7 +414,7 @@ fn weights(data: &Path) -> BTreeMap<String, (u64, u64)> {
 
 /// Number of samples of each event.
 fn events(data: &Path) -> BTreeMap<String, u64> {
-    let ended = Ended::of(Command::new("perf").args(["script", "-G", "-F", "event", "-i"]).arg(data));
+    let ended = EndedProgram::of(Command::new("perf").args(["script", "-G", "-F", "event", "-i"]).arg(data));
     let mut counts = BTreeMap::new();
     for event in ended.stdout.split_whitespace().filter_map(|word| word.strip_suffix(':')) {
         *counts.entry(event.to_owned()).or_default() += 1;
@@ -425,20 +426,20 @@ fn record_of(program: &Path, dir: &Path, options: &[&str]) -> PathBuf {
     let data = dir.join("perf.data");
     let mut perf = Command::new("perf");
     perf.args(["record", "-q", "-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&data);
-    let ended = Ended::of(perf.arg("--").arg(program).args(["three", "30", "20"]));
+    let ended = EndedProgram::of(perf.arg("--").arg(program).args(["three", "30", "20"]));
     assert!(ended.status.success(), "{ended:?}");
     data
 }
 
 fn import(data: &Path) -> PathBuf {
     let profile = data.with_extension("ccsd");
-    let ended = Ended::of(ccsd(["import"]).arg(data).arg("-o").arg(&profile));
+    let ended = EndedProgram::of(ccsd(["import"]).arg(data).arg("-o").arg(&profile));
     assert!(ended.status.success(), "{ended:?}");
     profile
 }
 
 fn report(profile: &Path) -> Value {
-    let ended = Ended::of(ccsd(["report", "--json"]).arg(profile));
+    let ended = EndedProgram::of(ccsd(["report", "--json"]).arg(profile));
     assert!(ended.status.success(), "{ended:?}");
     serde_json::from_str(&ended.stdout).unwrap()
 }
@@ -446,7 +447,7 @@ fn report(profile: &Path) -> Value {
 /// Compares the program's functions in both.
 fn agree(data: &Path, profile: &Path) {
     let document = report(profile);
-    let mut ours = Counts::new();
+    let mut ours = FunctionCounts::new();
     for row in document["flat"]["rows"].as_array().unwrap() {
         let number = |field: &str| row[field].as_u64().unwrap();
         if row["image"].as_str().unwrap().starts_with("recursion") {
@@ -464,12 +465,12 @@ fn agree(data: &Path, profile: &Path) {
 }
 
 /// From `perf script`: functions of the program by name, and the number of samples.
-fn perf_script(data: &Path) -> (Counts, u64) {
+fn perf_script(data: &Path) -> (FunctionCounts, u64) {
     let mut perf = Command::new("perf");
     perf.args(["script", "--no-inline", "-F", "ip,sym,dso", "--max-stack", "1000", "-i"]).arg(data);
-    let ended = Ended::of(&mut perf);
+    let ended = EndedProgram::of(&mut perf);
     assert!(ended.status.success(), "{ended:?}");
-    let (mut counts, mut samples) = (Counts::new(), 0);
+    let (mut counts, mut samples) = (FunctionCounts::new(), 0);
     // Each sample is a paragraph; without call chains, a line.
     let is_chain = ended.stdout.contains("\n\n");
     let separator = if is_chain { "\n\n" } else { "\n" };

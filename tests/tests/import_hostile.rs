@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::{Ended, binary};
+use ccsd_tests::ccsd::{EndedProgram, binary};
 use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::suite::{CC, Need, PERF, Suite};
 use tempfile::TempDir;
@@ -23,16 +23,16 @@ const HEADER: usize = 104;
 fn main() -> ExitCode {
     Suite::new()
         .test("numbers_of_the_header", &[CC, PERF, PRLIMIT], || {
-            let file = Recording::new(&["-g"]);
+            let file = PerfFile::new(&["-g"]);
             file.alter_all(&(8..HEADER).step_by(8).collect::<Vec<_>>(), 8);
         })
         .test("places_of_attributes_and_features", &[CC, PERF, PRLIMIT], || {
-            let file = Recording::new(&["-e", "cpu-clock:u,task-clock:u"]);
+            let file = PerfFile::new(&["-e", "cpu-clock:u,task-clock:u"]);
             let [attributes, table] = [file.attributes(), file.table()];
             file.alter_all(&attributes.chain(table).step_by(8).collect::<Vec<_>>(), 8);
         })
         .test("numbers_of_features", &[CC, PERF, PRLIMIT], || {
-            let file = Recording::new(&["-g", "-e", "cpu-clock:u,task-clock:u"]);
+            let file = PerfFile::new(&["-g", "-e", "cpu-clock:u,task-clock:u"]);
             // The first numbers of each section, with counts and lengths, and some of the rest.
             let features = file.features();
             assert!(features.len() > 5, "{features:?}");
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         })
         .test("numbers_of_records", &[CC, PERF, PRLIMIT], || {
             for options in [&["-g"][..], &["--call-graph", "dwarf,4096"]] {
-                let file = Recording::new(options);
+                let file = PerfFile::new(options);
                 let data = file.data();
                 let places: Vec<usize> = data.clone().step_by((data.len() / 40).next_multiple_of(8)).collect();
                 file.alter_all(&places, 8);
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
             }
         })
         .test("a_count_of_arguments_that_are_not_there", &[CC, PERF, PRLIMIT], || {
-            let file = Recording::new(&["-g"]);
+            let file = PerfFile::new(&["-g"]);
             const CMDLINE: usize = 11;
             let section = file.feature(CMDLINE).expect("perf notes its command line");
             let mut bytes = file.bytes.clone();
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         .test("records_that_claim_more_than_there_is", &[CC, PERF, PRLIMIT], || {
             const AUXTRACE: u32 = 71;
             const COMPRESSED: u32 = 81;
-            let file = Recording::new(&["-g"]);
+            let file = PerfFile::new(&["-g"]);
             for kind in [AUXTRACE, COMPRESSED, 83, 64, u32::MAX] {
                 for size in [0, 1, 1 << 32, i64::MAX as u64, u64::MAX, u64::MAX - 7] {
                     let mut record = kind.to_le_bytes().to_vec();
@@ -134,7 +134,7 @@ fn record(kind: u32, body: &[u8]) -> Vec<u8> {
 }
 
 /// Imports a recording with these records, the last of which is a sample.
-fn made(records: Vec<u8>) -> Ended {
+fn made(records: Vec<u8>) -> EndedProgram {
     // TID and IP, no more.
     let words = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
     let mut attribute = words(&[1 | 136 << 32, 0, 1_000_000, 3, 0, 0]);
@@ -152,13 +152,13 @@ fn made(records: Vec<u8>) -> Ended {
     ended
 }
 
-struct Recording {
+struct PerfFile {
     bytes: Vec<u8>,
     dir: TempDir,
 }
 
-impl Recording {
-    fn new(options: &[&str]) -> Recording {
+impl PerfFile {
+    fn new(options: &[&str]) -> PerfFile {
         let dir = scratch();
         let data = dir.path().join("perf.data");
         let mut perf = Command::new("perf");
@@ -167,10 +167,11 @@ impl Recording {
             perf.args(["-e", "cpu-clock:u"]);
         }
         let program = build("recursion.c", &["-O1", "-fno-omit-frame-pointer"]);
-        let ended =
-            Ended::of(perf.args(options).arg("-o").arg(&data).arg("--").arg(program).args(["three", "30", "10"]));
+        let ended = EndedProgram::of(
+            perf.args(options).arg("-o").arg(&data).arg("--").arg(program).args(["three", "30", "10"]),
+        );
         assert!(ended.status.success(), "{ended:?}");
-        let file = Recording { bytes: fs::read(data).unwrap(), dir };
+        let file = PerfFile { bytes: fs::read(data).unwrap(), dir };
         let whole = file.import(&file.bytes);
         assert!(whole.status.success(), "{whole:?}");
         file
@@ -218,7 +219,7 @@ impl Recording {
         all
     }
 
-    fn import(&self, bytes: &[u8]) -> Ended {
+    fn import(&self, bytes: &[u8]) -> EndedProgram {
         import(&self.dir, bytes)
     }
 
@@ -246,7 +247,7 @@ impl Recording {
 }
 
 /// Imports a file within the limits; asserts success or a one-line error.
-fn import(dir: &TempDir, bytes: &[u8]) -> Ended {
+fn import(dir: &TempDir, bytes: &[u8]) -> EndedProgram {
     let (data, profile): (PathBuf, PathBuf) = (dir.path().join("altered.data"), dir.path().join("altered.ccsd"));
     fs::write(&data, bytes).unwrap();
     let _ = fs::remove_file(&profile);
@@ -266,8 +267,8 @@ fn import(dir: &TempDir, bytes: &[u8]) -> Ended {
     ended
 }
 
-fn run(data: &Path, profile: &Path) -> Ended {
+fn run(data: &Path, profile: &Path) -> EndedProgram {
     let mut command = Command::new("prlimit");
     command.args(LIMITS).arg(binary()).arg("import").arg(data).arg("-o").arg(profile);
-    Ended::of(command.env("CCSD_SOCKET", ""))
+    EndedProgram::of(command.env("CCSD_SOCKET", ""))
 }

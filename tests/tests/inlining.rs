@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::Record;
+use ccsd_tests::ccsd::RecordCommand;
 use ccsd_tests::fixture::build;
 use ccsd_tests::recorded::{Recorded, short_name};
 use ccsd_tests::statistics::{SIGMAS, wilson};
@@ -38,7 +38,7 @@ fn compare(source: &str, inlined_flags: &[&str], plain_flags: &[&str], names: &[
         assert!(has_symbol(&plain, name), "{name} is inlined: the test would show nothing");
     }
     let record = |program: &Path| {
-        let recorded = Record::new(program, &[]).options(&["-F", "1999"]).run();
+        let recorded = RecordCommand::new(program, &[]).options(&["-F", "1999"]).run();
         recorded.assert_whole().assert_complete();
         recorded
     };

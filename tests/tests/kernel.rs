@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use ccsd_profile::view::FlatRow;
-use ccsd_tests::ccsd::{Ended, NOBODY, Record, binary};
+use ccsd_tests::ccsd::{EndedProgram, NOBODY, RecordCommand, binary};
 use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, Suite};
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
             let file = dir.path().join("profile.ccsd");
             let mut command = Command::new("setpriv");
             command.args(["--bounding-set=-syslog", "--inh-caps=-syslog"]).arg(binary()).args(["record", "-o"]);
-            let ended = Ended::of(command.arg(&file).arg("--").arg(motion()).args(READ));
+            let ended = EndedProgram::of(command.arg(&file).arg("--").arg(motion()).args(READ));
             assert!(ended.status.success(), "{ended:?}");
             let recorded = Recorded::open(dir, &file, ended);
             recorded.assert_whole().assert_complete();
@@ -63,8 +63,8 @@ fn motion() -> PathBuf {
     build("motion.c", &["-O1", "-pthread"])
 }
 
-fn record(options: &[&str]) -> Record {
-    Record::new(motion(), &READ).options(options)
+fn record(options: &[&str]) -> RecordCommand {
+    RecordCommand::new(motion(), &READ).options(options)
 }
 
 fn above_the_program(options: &[&str]) {

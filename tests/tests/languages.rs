@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use ccsd_tests::ccsd::Record;
+use ccsd_tests::ccsd::RecordCommand;
 use ccsd_tests::fixture::build;
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, CXX, FORTRAN, GO, Suite};
@@ -110,7 +110,7 @@ fn record(source: &str, flags: &[&str], incomplete: f64) -> Recorded {
 }
 
 fn record_at(rate: &str, source: &str, flags: &[&str], incomplete: f64) -> Recorded {
-    let recorded = Record::new(build(source, flags), &[]).options(&["-F", rate, "--user"]).run();
+    let recorded = RecordCommand::new(build(source, flags), &[]).options(&["-F", rate, "--user"]).run();
     recorded.assert_whole();
     let accounting = recorded.profile.accounting();
     let (truncated, all) = (accounting.truncated_total(), accounting.received);

@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::{Ended, NOBODY, as_user};
+use ccsd_tests::ccsd::{EndedProgram, NOBODY, as_user};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::suite::{CC, Need, PYTHON, Suite};
@@ -62,7 +62,7 @@ fn memory_of_a_user() {
     let mut command = Command::new(build("forever.c", &["-O1"]));
     let fixture = Running::start_command(as_user(&mut command, NOBODY));
     let pid = fixture.pid().to_string();
-    let as_nobody = |args: &[&str]| Ended::of(as_user(&mut daemon.ccsd(args), NOBODY));
+    let as_nobody = |args: &[&str]| EndedProgram::of(as_user(&mut daemon.ccsd(args), NOBODY));
     // The rings alone take 4 MiB for each CPU and session, while there is room.
     let mut sessions = 0;
     let refused = loop {
@@ -103,7 +103,7 @@ fn files() {
     let pids: Vec<String> = targets.iter().map(|target| target.pid().to_string()).collect();
     let mut sessions = 0;
     for _ in 0..10 {
-        let ended = Ended::of(daemon.ccsd(["attach", "--detach", "-F", "49"]).args(&pids));
+        let ended = EndedProgram::of(daemon.ccsd(["attach", "--detach", "-F", "49"]).args(&pids));
         if ended.status.success() {
             sessions += 1;
         } else {
@@ -142,7 +142,7 @@ fn refusals() {
                   for one in all: one.connect(sys.argv[1])\n\
                   for one in all[64:]: assert b'refused' in one.recv(4096)\n";
     let mut command = Command::new("python3");
-    let ended = Ended::of(as_user(command.args(["-c", script]).arg(&daemon.socket), NOBODY));
+    let ended = EndedProgram::of(as_user(command.args(["-c", script]).arg(&daemon.socket), NOBODY));
     assert!(ended.status.success(), "{ended:?}");
     daemon.signal(Signal::SIGTERM);
     let said = daemon.lines_until("ending");

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 
 /// A module by its path in the crate: `["unwind", "step"]`; the root is empty.
-type Module = Vec<String>;
-type Imports = BTreeMap<Module, BTreeSet<Module>>;
+type ModulePath = Vec<String>;
+type Imports = BTreeMap<ModulePath, BTreeSet<ModulePath>>;
 
 /// Crates, and the number of their modules in import cycles. Lower a number when you remove a cycle; do not raise one.
 const CRATES: [(&str, usize); 6] = [
@@ -20,7 +20,7 @@ const CRATES: [(&str, usize); 6] = [
 ];
 
 /// Reads the sources below `folder`, without test-only modules.
-fn read_sources(folder: &Path, module: &Module, sources: &mut BTreeMap<Module, String>) {
+fn read_sources(folder: &Path, module: &ModulePath, sources: &mut BTreeMap<ModulePath, String>) {
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
         if path.is_dir() {
@@ -74,7 +74,7 @@ fn expand(tree: &str, prefix: &str, paths: &mut Vec<String>) {
     }
 }
 
-fn imports(sources: &BTreeMap<Module, String>) -> Imports {
+fn imports(sources: &BTreeMap<ModulePath, String>) -> Imports {
     let mut all = Imports::new();
     for (module, text) in sources {
         let mut paths = Vec::new();
@@ -130,8 +130,8 @@ fn imports(sources: &BTreeMap<Module, String>) -> Imports {
 }
 
 /// Modules in import cycles.
-fn in_circles(imports: &Imports) -> Vec<&Module> {
-    let reaches_itself = |module: &&Module| {
+fn in_circles(imports: &Imports) -> Vec<&ModulePath> {
+    let reaches_itself = |module: &&ModulePath| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![*module]);
         while let Some(at) = next.pop() {
             next.extend(imports.get(at).into_iter().flatten().filter(|to| seen.insert(*to)));
@@ -143,7 +143,7 @@ fn in_circles(imports: &Imports) -> Vec<&Module> {
 
 fn circles_of(folder: &Path) -> Vec<String> {
     let mut sources = BTreeMap::new();
-    read_sources(folder, &Module::new(), &mut sources);
+    read_sources(folder, &ModulePath::new(), &mut sources);
     sources.retain(|module, _| !module.last().is_some_and(|name| name == "tests" || name.ends_with("_tests")));
     assert!(sources.len() > 5, "{}", folder.display());
     in_circles(&imports(&sources)).into_iter().map(|module| format!("crate::{}", module.join("::"))).collect()
@@ -183,10 +183,10 @@ fn only_arch_names_registers() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     for name in ["collector", "symbolizer"] {
         let mut sources = BTreeMap::new();
-        read_sources(&root.join(name).join("src"), &Module::new(), &mut sources);
+        read_sources(&root.join(name).join("src"), &ModulePath::new(), &mut sources);
         // `recorded` is compiled only for tests.
         sources.retain(|module, _| !module.last().is_some_and(|name| name == "recorded" || name.ends_with("_tests")));
-        let is_within = |module: &Module| module.first().is_some_and(|first| first == "arch");
+        let is_within = |module: &ModulePath| module.first().is_some_and(|first| first == "arch");
         assert!(sources.keys().any(is_within), "{name}");
         let named = sources
             .iter()

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use ccsd_profile::view::ProcessRow;
-use ccsd_tests::ccsd::{Collecting, Ended, NOBODY, Record, as_user, binary};
+use ccsd_tests::ccsd::{Collecting, EndedProgram, NOBODY, RecordCommand, as_user, binary};
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::{assert_samples, assert_share};
@@ -26,13 +26,13 @@ fn main() -> ExitCode {
     Suite::new()
         .test("storm_of_children", &[CC], || {
             // Two thousand processes shorter than a sampling period: nothing is lost, and unsampled time is reported.
-            let recorded = Record::new(motion(), &["storm", "2000", "300"]).run();
+            let recorded = RecordCommand::new(motion(), &["storm", "2000", "300"]).run();
             assert_next_to_nothing_is_lost(recorded.assert_whole());
             assert_adds_up(&recorded);
             assert!(note(&recorded, "--per-cpu").is_some(), "{:?}", recorded.profile.session().notes);
         })
         .test("storm_of_children_per_cpu", &[CC, Need::Root], || {
-            let recorded = Record::new(motion(), &["storm", "2000", "300"]).options(&["--per-cpu"]).run();
+            let recorded = RecordCommand::new(motion(), &["storm", "2000", "300"]).options(&["--per-cpu"]).run();
             assert_next_to_nothing_is_lost(recorded.assert_whole().assert_complete());
             assert_expected(&recorded);
             // At least 600 ms, beside the cost of forking.
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
             assert!(note(&recorded, "samples of other programs were taken").is_some());
         })
         .test("two_hundred_busy_threads", &[CC, Need::Root], || {
-            let recorded = Record::new(motion(), &["busy", "200", "8000"]).run();
+            let recorded = RecordCommand::new(motion(), &["busy", "200", "8000"]).run();
             assert_next_to_nothing_is_lost(recorded.assert_whole().assert_complete());
             let accounting = recorded.profile.accounting();
             assert_eq!(accounting.throttled, 0, "{accounting:?}");
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         })
         .test("two_hundred_busy_threads_of_a_user", &[CC, Need::Root], || {
             // This user has small rings and no priority: losses are counted, and the reason is reported.
-            let recorded = Record::new(motion(), &["busy", "200", "8000"]).user(NOBODY).run();
+            let recorded = RecordCommand::new(motion(), &["busy", "200", "8000"]).user(NOBODY).run();
             let accounting = recorded.assert_whole().assert_complete().profile.accounting();
             assert_adds_up(&recorded);
             assert_eq!(accounting.lost > 0, note(&recorded, "wait for the CPU").is_some(), "{accounting:?}");
@@ -99,14 +99,14 @@ fn main() -> ExitCode {
             let mut command = Command::new("prlimit");
             command.arg("--nofile=600:600").arg(binary()).args(["attach", "-o"]).arg(dir.path().join("profile.ccsd"));
             command.arg(fixture.pid().to_string());
-            let ended = Ended::of(as_user(&mut command, NOBODY));
+            let ended = EndedProgram::of(as_user(&mut command, NOBODY));
             ended.assert_refused(1, &["more threads", "600 files", "ulimit -Hn", "CAP_PERFMON"]);
             fixture.go();
             let _ = fixture.finish();
         })
         .test("exec_chain", &[CC, PYTHON], || {
             let script = "import time\nwhile time.process_time() < 0.5: pass";
-            let recorded = Record::new("sh", &["-c", "exec env /usr/bin/python3 -c \"$0\"", script]).run();
+            let recorded = RecordCommand::new("sh", &["-c", "exec env /usr/bin/python3 -c \"$0\"", script]).run();
             recorded.assert_whole();
             let (pid, processes) = one_pid(&recorded);
             let python = processes.iter().max_by_key(|process| process.samples).unwrap();
@@ -254,7 +254,7 @@ fn one_pid(recorded: &Recorded) -> (u32, Vec<ProcessRow>) {
 }
 
 fn execs_itself(options: &[&str]) {
-    let recorded = Record::new(motion(), &["reexec", "5", "100000"]).options(options).run();
+    let recorded = RecordCommand::new(motion(), &["reexec", "5", "100000"]).options(options).run();
     recorded.assert_whole().assert_complete();
     let (_, mut processes) = one_pid(&recorded);
     processes.sort_by_key(|process| process.exec_generation);
@@ -272,7 +272,7 @@ fn pid_is_used_again(options: &[&str]) {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).arg(binary());
     command.args(["record", "--no-adapt", "-o"]).arg(&file);
-    let ended = Ended::of(command.args(options).arg("--").arg(motion()).args(["reuse", "0", "200000"]));
+    let ended = EndedProgram::of(command.args(options).arg("--").arg(motion()).args(["reuse", "0", "200000"]));
     assert!(ended.status.success(), "{ended:?}");
     let recorded = Recorded::open(dir, &file, ended);
     recorded.assert_whole().assert_complete();

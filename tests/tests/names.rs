@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::{Collecting, Ended, Record, ccsd};
+use ccsd_tests::ccsd::{Collecting, EndedProgram, RecordCommand, ccsd};
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, NM, Need, Suite, UNSHARE};
@@ -30,13 +30,13 @@ fn main() -> ExitCode {
                 at = at.path().display(),
                 dir = dir.path().display()
             );
-            let recorded = Record::new("unshare", &["--mount", "sh", "-c", &script]).options(&RATE).run();
+            let recorded = RecordCommand::new("unshare", &["--mount", "sh", "-c", &script]).options(&RATE).run();
             assert_named(&recorded);
         })
         .test("debug_file_in_another_root", &[CC, NM, CHROOT, Need::Root], || {
             let dir = scratch();
             let root = linked(&["-O1", "-g", "-static"], dir.path());
-            assert_named(&Record::new("chroot", &[&root, "/program", "now"]).options(&RATE).run());
+            assert_named(&RecordCommand::new("chroot", &[&root, "/program", "now"]).options(&RATE).run());
             let mut fixture = Running::start_command(Command::new("chroot").args([&root, "/program", "wait"]));
             let collecting = Collecting::attach_as(None, &RATE, &[fixture.pid()]);
             fixture.go();
@@ -84,7 +84,7 @@ fn stripped() {
     let whole = build("images.c", &["-O1"]);
     let program = dir.path().join("program");
     objcopy(&["--strip-all"], &whole, &program);
-    let recorded = Record::new(&program, &["now"]).options(&RATE).run();
+    let recorded = RecordCommand::new(&program, &["now"]).options(&RATE).run();
     recorded.assert_whole().assert_complete();
     // Each function is one row, named by its start, for all its addresses.
     let name = |function| format!("program+{:#x}", start(&whole, function));
@@ -106,7 +106,7 @@ fn without_tables() {
     );
     let program = dir.path().join("program");
     objcopy(&["--strip-all"], &whole, &program);
-    let recorded = Record::new(&program, &["now"]).options(&RATE).run();
+    let recorded = RecordCommand::new(&program, &["now"]).options(&RATE).run();
     recorded.assert_whole();
     let listing = run(Command::new("nm").arg("--numeric-sort").arg(&whole));
     let symbols: Vec<(u64, &str)> = listing
@@ -117,7 +117,7 @@ fn without_tables() {
             Some((u64::from_str_radix(address, 16).ok().filter(|_| "tT".contains(kind))?, name))
         })
         .collect();
-    let report = Ended::of(ccsd(["report", "--json", "-n", "0"]).arg(&recorded.file));
+    let report = EndedProgram::of(ccsd(["report", "--json", "-n", "0"]).arg(&recorded.file));
     let report: Value = serde_json::from_str(&report.stdout).unwrap();
     let mut own: BTreeMap<&str, u64> = BTreeMap::new();
     for row in report["flat"]["rows"].as_array().unwrap() {
@@ -144,5 +144,5 @@ fn mini_debug_info() {
     objcopy(&["--strip-all", "--add-section", &section], &whole, &path("program"));
     assert!(!run(Command::new("nm").arg(&whole)).is_empty());
     fs::remove_file(path("names.xz")).unwrap();
-    assert_named(&Record::new(path("program"), &["now"]).options(&RATE).run());
+    assert_named(&RecordCommand::new(path("program"), &["now"]).options(&RATE).run());
 }

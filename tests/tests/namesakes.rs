@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::{Ended, Record, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, RecordCommand, ccsd};
 use ccsd_tests::fixture::build;
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::assert_share;
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
             assert!(hidden.lines().any(|line| line.ends_with(a)), "{hidden}");
             // The instructions are those of the right file.
             for (label, own, other) in [(a, "namesakes_a.c", "namesakes_b.c"), (b, "namesakes_b.c", "namesakes_a.c")] {
-                let ended = Ended::of(ccsd(["annotate", label, "--asm"]).arg(&recorded.file));
+                let ended = EndedProgram::of(ccsd(["annotate", label, "--asm"]).arg(&recorded.file));
                 let (_, instructions) = ended.stdout.split_once("instructions of walk").expect(&ended.stderr);
                 assert!(instructions.contains(own) && !instructions.contains(other), "{label}: {instructions}");
             }
@@ -95,9 +95,10 @@ fn main() -> ExitCode {
         .test("pprof_tells_them_apart", &[CC, GO], || {
             let recorded = run(&["-g", "-O2"]);
             let file = recorded.dir.path().join("out.pprof");
-            let ended = Ended::of(ccsd(["export", "pprof"]).arg(&recorded.file).arg("-o").arg(&file));
+            let ended = EndedProgram::of(ccsd(["export", "pprof"]).arg(&recorded.file).arg("-o").arg(&file));
             assert!(ended.status.success(), "{ended:?}");
-            let top = Ended::of(Command::new("go").args(["tool", "pprof", "-top", "-nodefraction=0"]).arg(&file));
+            let top =
+                EndedProgram::of(Command::new("go").args(["tool", "pprof", "-top", "-nodefraction=0"]).arg(&file));
             for label in labels(&recorded).values() {
                 assert_eq!(top.stdout.lines().filter(|line| line.ends_with(label)).count(), 1, "{top:?}");
             }
@@ -105,14 +106,14 @@ fn main() -> ExitCode {
         .test("a_difference_tells_them_apart", &[CC], || {
             for flags in [["-g", "-O2"], ["-g0", "-O2"]] {
                 let recorded = run(&flags);
-                let ended = Ended::of(ccsd(["diff", "--json"]).args([&recorded.file, &recorded.file]));
+                let ended = EndedProgram::of(ccsd(["diff", "--json"]).args([&recorded.file, &recorded.file]));
                 let document: Value = serde_json::from_str(&ended.stdout).unwrap();
                 let rows: Vec<&Value> =
                     document["rows"].as_array().unwrap().iter().filter(|row| row["name"] == "walk").collect();
                 assert_eq!(rows.len(), 2, "{document}");
                 assert_ne!(rows[0]["definition"], rows[1]["definition"], "{rows:?}");
                 for tree in [&[][..], &["--tree"]] {
-                    let ended = Ended::of(ccsd(["diff"]).args(tree).args([&recorded.file, &recorded.file]));
+                    let ended = EndedProgram::of(ccsd(["diff"]).args(tree).args([&recorded.file, &recorded.file]));
                     for row in &rows {
                         let label = format!("walk ({})", row["definition"].as_str().unwrap());
                         assert!(ended.stdout.lines().any(|line| line.ends_with(&label)), "{label}: {}", ended.stdout);
@@ -125,17 +126,17 @@ fn main() -> ExitCode {
 
 fn run(flags: &[&str]) -> Recorded {
     let flags: Vec<&str> = flags.iter().copied().chain([OTHER_FILE]).collect();
-    Record::new(build("namesakes_a.c", &flags), &["1000"]).options(&["-F", "1999"]).run()
+    RecordCommand::new(build("namesakes_a.c", &flags), &["1000"]).options(&["-F", "1999"]).run()
 }
 
 fn json(recorded: &Recorded, options: &[&str]) -> Value {
-    let ended = Ended::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
+    let ended = EndedProgram::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
     assert!(ended.status.success(), "{options:?}: {ended:?}");
     serde_json::from_str(&ended.stdout).unwrap()
 }
 
 fn report(recorded: &Recorded, options: &[&str]) -> String {
-    let ended = Ended::of(ccsd(["report"]).args(options).arg(&recorded.file));
+    let ended = EndedProgram::of(ccsd(["report"]).args(options).arg(&recorded.file));
     assert!(ended.status.success(), "{options:?}: {ended:?}");
     ended.stdout
 }
@@ -225,7 +226,7 @@ fn exports(recorded: &Recorded) {
     let labels = labels(recorded);
     for format in ["callgrind", "folded", "speedscope", "firefox", "dot", "gprof", "html", "csv"] {
         let file = recorded.dir.path().join(format!("out.{format}"));
-        let ended = Ended::of(ccsd(["export", format]).arg(&recorded.file).arg("-o").arg(&file));
+        let ended = EndedProgram::of(ccsd(["export", format]).arg(&recorded.file).arg("-o").arg(&file));
         assert!(ended.status.success(), "{ended:?}");
         let text = std::fs::read_to_string(&file).unwrap();
         for label in labels.values() {
@@ -236,7 +237,7 @@ fn exports(recorded: &Recorded) {
         }
     }
     let file = recorded.dir.path().join("out.json");
-    let ended = Ended::of(ccsd(["export", "json"]).arg(&recorded.file).arg("-o").arg(&file));
+    let ended = EndedProgram::of(ccsd(["export", "json"]).arg(&recorded.file).arg("-o").arg(&file));
     assert!(ended.status.success(), "{ended:?}");
     let document: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let functions = document["functions"].as_array().unwrap().iter();

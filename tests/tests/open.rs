@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use ccsd_tests::ccsd::{Ended, Record, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, RecordCommand, ccsd};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
 
 fn recorded() -> &'static Recorded {
     static RECORDED: OnceLock<Recorded> = OnceLock::new();
-    RECORDED.get_or_init(|| Record::new(build("weights.c", &["-O1", "-g"]), &["300"]).run())
+    RECORDED.get_or_init(|| RecordCommand::new(build("weights.c", &["-O1", "-g"]), &["300"]).run())
 }
 
 /// `ccsd` without anything that says where a browser is, and with a runtime folder of its own.
@@ -121,7 +121,7 @@ impl World {
 }
 
 /// A page that was printed, which only this user can read.
-fn page_of(ended: &Ended) -> PathBuf {
+fn page_of(ended: &EndedProgram) -> PathBuf {
     assert!(ended.status.success(), "{ended:?}");
     let path = PathBuf::from(ended.stdout.trim_end());
     assert_private(&path);
@@ -141,13 +141,13 @@ fn exported() -> Vec<u8> {
 
 fn private_file() {
     let world = World::new();
-    let ended = Ended::of(&mut world.open(&["--no-browser"]));
+    let ended = EndedProgram::of(&mut world.open(&["--no-browser"]));
     let path = page_of(&ended);
     assert_eq!(path.parent().unwrap(), world.path("runtime/ccsd"));
     assert_eq!(fs::read(&path).unwrap(), exported());
     assert_eq!(ended.stderr, "");
     // Each has another name.
-    assert_ne!(page_of(&Ended::of(&mut world.open(&["--no-browser"]))), path);
+    assert_ne!(page_of(&EndedProgram::of(&mut world.open(&["--no-browser"]))), path);
     // A runtime folder that others could read, or that is a link, is not taken, nor is one of another user's.
     for spoil in ["mode", "link", "none"] {
         let runtime = world.path("runtime");
@@ -159,11 +159,11 @@ fn private_file() {
             }
             _ => fs::remove_file(&runtime).unwrap(),
         }
-        let path = page_of(&Ended::of(&mut world.open(&["--no-browser"])));
+        let path = page_of(&EndedProgram::of(&mut world.open(&["--no-browser"])));
         assert_eq!(path.parent().unwrap().parent().unwrap(), world.path("tmp"), "{spoil}");
     }
     // What is asked of the profile is asked of its page.
-    let some = page_of(&Ended::of(&mut world.open(&["--no-browser", "--only", "weight_12"])));
+    let some = page_of(&EndedProgram::of(&mut world.open(&["--no-browser", "--only", "weight_12"])));
     let text = fs::read_to_string(some).unwrap();
     assert!(text.contains("weight_12") && !text.contains("\"weight_11\""), "{}", text.len());
 }
@@ -175,7 +175,7 @@ fn browsers() {
     let path = std::env::join_paths([world.path("bin"), "/usr/bin".into(), "/bin".into()]).unwrap();
     let seen = |variables: &[(&str, &OsStr)]| {
         let mut command = world.open(&[]);
-        let ended = Ended::of(command.env("PATH", &path).envs(variables.iter().copied()));
+        let ended = EndedProgram::of(command.env("PATH", &path).envs(variables.iter().copied()));
         let page = page_of(&ended);
         (page.to_str().unwrap().to_owned(), ended.stderr)
     };
@@ -198,7 +198,7 @@ fn browsers() {
         assert!(!world.path("seen").exists());
     }
     // One that fails is not passed over in silence.
-    let ended = Ended::of(world.open(&[]).env("BROWSER", "false"));
+    let ended = EndedProgram::of(world.open(&[]).env("BROWSER", "false"));
     ended.assert_refused(1, &["with false", "the page is"]);
     assert_private(Path::new(ended.stdout.trim_end()));
 }
@@ -206,7 +206,7 @@ fn browsers() {
 fn by_sudo() {
     let world = World::new();
     let browser = world.browser("own");
-    let ended = Ended::of(world.open(&[]).env("SUDO_UID", "1000").env("BROWSER", browser));
+    let ended = EndedProgram::of(world.open(&[]).env("SUDO_UID", "1000").env("BROWSER", browser));
     ended.assert_refused(2, &["as root", "sudo ccsd open --serve", "sudo ccsd export html"]);
     assert!(!world.path("seen").exists() && ended.stdout.is_empty());
     assert!(!world.path("runtime/ccsd").exists());
@@ -221,7 +221,8 @@ fn record_opens() {
     let browser = world.browser("own");
     let file = world.path("x.ccsd");
     let mut command = world.ccsd(&[OsStr::new("record"), OsStr::new("--open"), OsStr::new("-o"), file.as_os_str()]);
-    let ended = Ended::of(command.arg("--").arg(build("weights.c", &["-O1", "-g"])).arg("50").env("BROWSER", browser));
+    let ended =
+        EndedProgram::of(command.arg("--").arg(build("weights.c", &["-O1", "-g"])).arg("50").env("BROWSER", browser));
     assert!(ended.status.success(), "{ended:?}");
     // Standard output is the program's.
     assert!(ended.stdout.starts_with("weight_01 ") && !ended.stdout.contains("page-"), "{ended:?}");
@@ -232,14 +233,14 @@ fn record_opens() {
     assert_eq!(fs::read(page).unwrap(), exported);
     // That no browser works changes nothing in how the program has ended.
     let mut command = world.ccsd(&[OsStr::new("record"), OsStr::new("--open"), OsStr::new("-o"), file.as_os_str()]);
-    let ended = Ended::of(command.args(["--", "sh", "-c", "exit 7"]).env("BROWSER", "false"));
+    let ended = EndedProgram::of(command.args(["--", "sh", "-c", "exit 7"]).env("BROWSER", "false"));
     assert_eq!(ended.status.code(), Some(7), "{ended:?}");
     assert!(ended.stderr.contains("with false"), "{ended:?}");
 }
 
 fn refused() {
     let world = World::new();
-    let open = |args: &[&str]| Ended::of(world.ccsd(&[OsStr::new("open")]).args(args));
+    let open = |args: &[&str]| EndedProgram::of(world.ccsd(&[OsStr::new("open")]).args(args));
     open(&["/nonexistent.ccsd"]).assert_refused(2, &["/nonexistent.ccsd"]);
     open(&["--serve", "/etc/hostname"]).assert_refused(2, &["/etc/hostname"]);
     let ended = open(&["--port", "80", "x"]);
@@ -354,7 +355,7 @@ fn served() {
     assert_eq!(listens("/proc/net/tcp6"), Vec::<String>::new());
     // The port is taken.
     let options = ["--serve", "--no-browser", "--port", &served.port.to_string()];
-    Ended::of(&mut world.open(&options)).assert_refused(2, &["cannot listen on 127.0.0.1:"]);
+    EndedProgram::of(&mut world.open(&options)).assert_refused(2, &["cannot listen on 127.0.0.1:"]);
     // Each has a token of its own.
     let mut other = Served::start(&mut world.open(&["--serve", "--no-browser"]));
     assert_ne!(other.token, served.token);

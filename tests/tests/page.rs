@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ccsd_profile::{
     ContextId, CostCentre, Encoder, Image, Limits, LineId, Metric, Process, Profile, Session, Thread, Unit,
 };
-use ccsd_tests::ccsd::{Ended, Record, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, RecordCommand, ccsd};
 use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, CXX, Need, Suite};
@@ -167,7 +167,7 @@ fn main() -> ExitCode {
                 let drawn = document.split("data-weights=\"").skip(1).map(|it| it.split('"').next().unwrap());
                 let drawn = drawn.map(|it| it.split(' ').map(|it| it.parse().unwrap()).collect()).collect();
                 let mut report = ccsd(["report", "--view", "timeline", "-n", "30", "--json"]);
-                let ended = Ended::of(report.args(options).arg(&file.path));
+                let ended = EndedProgram::of(report.args(options).arg(&file.path));
                 let timeline: Value = serde_json::from_str(&ended.stdout).unwrap();
                 let list =
                     |it: &Value| it.as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).collect::<Vec<_>>();
@@ -220,7 +220,7 @@ fn main() -> ExitCode {
         })
         .test("its_picture_is_drawn", &[CXX, BROWSER], || {
             // A compiler: the picture in the README.
-            let recorded = Record::new("c++", &["-O2", "-c", "-o", "/dev/null", "fixtures/languages.cpp"]).run();
+            let recorded = RecordCommand::new("c++", &["-O2", "-c", "-o", "/dev/null", "fixtures/languages.cpp"]).run();
             let page = page(&recorded, &[]);
             for theme in ["light", "dark"] {
                 let picture = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("page-{theme}.png"));
@@ -252,7 +252,7 @@ fn main() -> ExitCode {
             let path = dir.path().join("evil<img src=x onerror=alert(1)>");
             std::fs::write(&path, program).unwrap();
             std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-            let recorded = Record::new(path, &[]).options(&["-F", "1999", "--user"]).run();
+            let recorded = RecordCommand::new(path, &[]).options(&["-F", "1999", "--user"]).run();
             let document = open(&page(&recorded, &[]), "view=table");
             assert!(rows(&document).contains_key("<script>window.evil=1</script>"), "{document}");
             assert!(!document.contains("<script>window") && !document.contains("<img"), "{document}");
@@ -261,13 +261,15 @@ fn main() -> ExitCode {
             let recorded = recursive();
             let small = page(recorded, &["--max-size", "128K"]);
             assert!(small.metadata().unwrap().len() <= 128 << 10);
-            let refused = Ended::of(ccsd(["export", "html", "--max-size", "1000"]).arg(&recorded.file));
+            let refused = EndedProgram::of(ccsd(["export", "html", "--max-size", "1000"]).arg(&recorded.file));
             refused.assert_refused(2, &["1000"]);
             let none = recorded.dir.path().join("none.html");
-            let refused = Ended::of(ccsd(["export", "html", "--max-size", "1K", "-o"]).arg(&none).arg(&recorded.file));
+            let refused =
+                EndedProgram::of(ccsd(["export", "html", "--max-size", "1K", "-o"]).arg(&none).arg(&recorded.file));
             refused.assert_refused(2, &["1024"]);
             assert!(!none.exists());
-            Ended::of(ccsd(["export", "html", "--max-size", "x"]).arg(&recorded.file)).assert_refused(2, &["max-size"]);
+            EndedProgram::of(ccsd(["export", "html", "--max-size", "x"]).arg(&recorded.file))
+                .assert_refused(2, &["max-size"]);
         })
         .run()
 }
@@ -276,7 +278,7 @@ fn recursive() -> &'static Recorded {
     static RECORDED: OnceLock<Recorded> = OnceLock::new();
     RECORDED.get_or_init(|| {
         let program = build("recursion.c", &["-O1", "-fno-optimize-sibling-calls"]);
-        Record::new(program, &["three", "30", "20"]).options(&["-F", "1999", "--user"]).run()
+        RecordCommand::new(program, &["three", "30", "20"]).options(&["-F", "1999", "--user"]).run()
     })
 }
 
@@ -346,7 +348,7 @@ fn page(recorded: &Recorded, options: &[&str]) -> PathBuf {
 
 fn page_of(profile: &Path, dir: &TempDir, options: &[&str]) -> PathBuf {
     let file = dir.path().join(format!("{}.html", options.concat()));
-    let ended = Ended::of(ccsd(["export", "html"]).arg(profile).args(options).arg("-o").arg(&file));
+    let ended = EndedProgram::of(ccsd(["export", "html"]).arg(profile).args(options).arg("-o").arg(&file));
     assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
     file
 }
@@ -401,12 +403,12 @@ fn open(page: &Path, address: &str) -> String {
     format!("{before}{after}")
 }
 
-fn browse(page: &Path, address: &str, options: &[&str]) -> Ended {
+fn browse(page: &Path, address: &str, options: &[&str]) -> EndedProgram {
     let dir = scratch();
     let mut browser = Command::new("chromium");
     browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]).args(options);
     browser.arg("--virtual-time-budget=10000").arg(format!("--user-data-dir={}", dir.path().display()));
-    Ended::of(browser.arg(format!("file://{}#{address}", page.display())))
+    EndedProgram::of(browser.arg(format!("file://{}#{address}", page.display())))
 }
 
 /// Weights and names of table rows.
@@ -431,7 +433,7 @@ fn reported(recorded: &Recorded, options: &[&str]) -> Weights {
 }
 
 fn reported_of(file: &Path, options: &[&str]) -> Weights {
-    let ended = Ended::of(ccsd(["report", "--json"]).args(options).arg(file));
+    let ended = EndedProgram::of(ccsd(["report", "--json"]).args(options).arg(file));
     assert!(ended.status.success(), "{ended:?}");
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
     let rows = document["flat"]["rows"].as_array().unwrap();

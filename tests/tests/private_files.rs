@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::{Ended, NOBODY, as_user};
+use ccsd_tests::ccsd::{EndedProgram, NOBODY, as_user};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::recorded::Recorded;
@@ -48,7 +48,7 @@ struct Watched<'a> {
 impl Watched<'_> {
     fn start<'a>(daemon: &'a Daemon, user: u32, running: &Running) -> Watched<'a> {
         let pid = running.pid().to_string();
-        let run = |args: &[&str]| Ended::of(as_user(&mut daemon.ccsd(args), user));
+        let run = |args: &[&str]| EndedProgram::of(as_user(&mut daemon.ccsd(args), user));
         let dumped = run(&["dump", "--daemon", "--json", &pid]);
         assert!(dumped.status.success(), "{dumped:?}");
         let ended = run(&["attach", "--detach", "-F", "1999", &pid]);
@@ -69,7 +69,7 @@ impl Watched<'_> {
         let dir = scratch();
         let file = dir.path().join("profile.ccsd");
         let mut save = self.daemon.ccsd(["daemon", "save", &self.id, "-o", file.to_str().unwrap()]);
-        let ended = Ended::of(as_user(&mut save, self.user));
+        let ended = EndedProgram::of(as_user(&mut save, self.user));
         assert!(ended.status.success(), "{ended:?}");
         let report = self.daemon.run(&["report", "--json", file.to_str().unwrap()]);
         assert!(report.status.success(), "{report:?}");

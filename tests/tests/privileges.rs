@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::{Collecting, NOBODY, Record, as_user, ccsd};
+use ccsd_tests::ccsd::{Collecting, NOBODY, RecordCommand, as_user, ccsd};
 use ccsd_tests::fixture::{Running, build};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, Suite};
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         .test("root_attaches_to_its_own", &[CC, Need::Root], || drop(attach(None, None)))
         .test("user_is_refused_the_kernel", &[CC, Need::Root], || {
             let mut command = ccsd(["record", "--kernel", "--no-output", "--", "true"]);
-            let ended = ccsd_tests::ccsd::Ended::of(as_user(&mut command, NOBODY));
+            let ended = ccsd_tests::ccsd::EndedProgram::of(as_user(&mut command, NOBODY));
             if paranoid() <= 1 {
                 assert!(ended.status.success(), "{ended:?}");
             } else {
@@ -57,7 +57,8 @@ fn main() -> ExitCode {
 }
 
 fn record(user: Option<u32>, options: &[&str]) -> Recorded {
-    let mut record = Record::new(build("weights.c", &["-O1"]), &["2000"]).options(&["-F", "1999"]).options(options);
+    let mut record =
+        RecordCommand::new(build("weights.c", &["-O1"]), &["2000"]).options(&["-F", "1999"]).options(options);
     if let Some(user) = user {
         record = record.user(user);
     }

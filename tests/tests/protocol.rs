@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{ExitCode, Stdio};
 
-use ccsd_tests::ccsd::{Ended, NOBODY, as_user};
+use ccsd_tests::ccsd::{EndedProgram, NOBODY, as_user};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build};
 use ccsd_tests::suite::{CC, Need, PYTHON, Suite};
@@ -204,12 +204,12 @@ fn connections_of_a_user() {
                   for s in all: s.connect(sys.argv[1])\nprint('r', end='', flush=True)\nsys.stdin.read()";
     let mut python = std::process::Command::new("python3");
     let holder = Running::start_command(as_user(python.args(["-c", script]).arg(&daemon.socket), NOBODY));
-    let ended = Ended::of(as_user(&mut daemon.ccsd(["daemon", "status"]), NOBODY));
+    let ended = EndedProgram::of(as_user(&mut daemon.ccsd(["daemon", "status"]), NOBODY));
     ended.assert_refused(2, &["64 connections"]);
     // Other users are not affected.
     assert_serves(&daemon);
     drop(holder);
-    while !Ended::of(as_user(&mut daemon.ccsd(["daemon", "status"]), NOBODY)).status.success() {}
+    while !EndedProgram::of(as_user(&mut daemon.ccsd(["daemon", "status"]), NOBODY)).status.success() {}
 }
 
 fn come_and_go() {

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use ccsd_profile::Accounting;
-use ccsd_tests::ccsd::{Collecting, Ended, Record, ccsd};
+use ccsd_tests::ccsd::{Collecting, EndedProgram, RecordCommand, ccsd};
 use ccsd_tests::fixture::{Running, build};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::SIGMAS;
@@ -116,7 +116,7 @@ fn main() -> ExitCode {
         .test("a_budget_chooses_the_rate", &[CC], || {
             let weights = build("weights.c", &["-O1"]);
             let rate = |percent: &str| {
-                let recorded = Record::new(&weights, &["300"]).options(&["--overhead", percent]).run();
+                let recorded = RecordCommand::new(&weights, &["300"]).options(&["--overhead", percent]).run();
                 let (session, pace) = (recorded.profile.session(), &recorded.profile.accounting().pace);
                 let percent: f64 = percent.parse().unwrap();
                 assert_eq!(pace.budget_ppm, (percent * 1e4) as u64);
@@ -140,11 +140,12 @@ fn main() -> ExitCode {
                 (&["--overhead", "cheap"], &["cheap", "percent"]),
                 (&["--overhead", "1", "-F", "99"], &["--overhead", "--frequency"]),
             ] {
-                Ended::of(ccsd(["record"]).args(options).args(["--", "true"])).assert_refused(2, parts);
+                EndedProgram::of(ccsd(["record"]).args(options).args(["--", "true"])).assert_refused(2, parts);
             }
         })
         .test("the_tick_has_no_rate_to_choose", &[Need::Root], || {
-            let ended = Ended::of(&mut ccsd(["record", "--overhead", "1", "-e", "tick", "--no-output", "--", "true"]));
+            let ended =
+                EndedProgram::of(&mut ccsd(["record", "--overhead", "1", "-e", "tick", "--no-output", "--", "true"]));
             // An unusable event is reported first.
             ended.assert_refused(2, &["event tick cannot be used here"]);
         })
@@ -193,7 +194,7 @@ fn assert_time(recorded: &Recorded, name: &str, ns: u64) {
 }
 
 fn report(recorded: &Recorded, options: &[&str]) -> String {
-    let ended = Ended::of(ccsd(["report"]).args(options).arg(&recorded.file));
+    let ended = EndedProgram::of(ccsd(["report"]).args(options).arg(&recorded.file));
     assert!(ended.status.success(), "{ended:?}");
     ended.stdout
 }

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use ccsd_profile::{
     ContextId, CostCentre, Encoder, Image, Limits, LineId, Metric, Process, Profile, Session, Thread, Unit,
 };
-use ccsd_tests::ccsd::{Ended, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, ccsd};
 use ccsd_tests::fixture::scratch;
 use ccsd_tests::readers::{
     ANNOTATE, BROWSER, DOT, FIREFOX_PROFILER, GAP, GPROF2DOT, SPEEDSCOPE, Weights, callgrind_calls, callgrind_costs,
@@ -48,14 +48,14 @@ const STACKS: [(u32, &str, u64); 15] = [
 /// Functions in cycles. Readers of calls compute their inherited weights differently.
 const IN_CIRCLES: [&str; 6] = ["walk", "visit", "leaf", "a", "b", "c"];
 
-type Edges = BTreeSet<(String, String)>;
+type CallCounts = BTreeSet<(String, String)>;
 
 fn main() -> ExitCode {
     Suite::new()
         .test("go_tool_pprof", &[GO], || {
             let file = export("pprof");
             assert_eq!(without_gap(pprof_top(&file)), weights());
-            let raw = Ended::of(Command::new("go").args(["tool", "pprof", "-raw"]).arg(&file)).stdout;
+            let raw = EndedProgram::of(Command::new("go").args(["tool", "pprof", "-raw"]).arg(&file)).stdout;
             let (samples, locations) = raw.split_once("\nLocations\n").unwrap();
             let names: BTreeMap<&str, &str> = locations
                 .lines()
@@ -116,7 +116,7 @@ fn main() -> ExitCode {
             assert_eq!(callgrind_calls(&file), calls);
         })
         .test("graphviz", &[DOT], || {
-            let drawn = Ended::of(Command::new("dot").arg("-Tjson").arg(export("dot")));
+            let drawn = EndedProgram::of(Command::new("dot").arg("-Tjson").arg(export("dot")));
             assert!(drawn.status.success() && drawn.stderr.is_empty(), "{drawn:?}");
             let graph: Value = serde_json::from_str(&drawn.stdout).unwrap();
             let objects = graph["objects"].as_array().unwrap();
@@ -132,9 +132,9 @@ fn main() -> ExitCode {
             assert_eq!(labels, weights.iter().filter(|it| it.0 != "rare").map(drawn).collect());
             let at = |edge: &Value, end: &str| name(edge[end].as_u64().unwrap() as usize);
             let arcs = graph["edges"].as_array().unwrap().iter().map(|edge| (at(edge, "tail"), at(edge, "head")));
-            let arcs: Edges = arcs.filter(|(_, callee)| !callee.starts_with("[other")).collect();
+            let arcs: CallCounts = arcs.filter(|(_, callee)| !callee.starts_with("[other")).collect();
             // Calls between the latest activations of functions.
-            let mut expected = Edges::new();
+            let mut expected = CallCounts::new();
             for (_, stack, _) in samples() {
                 for function in &stack {
                     let latest = stack.iter().rposition(|it| it == function).unwrap();
@@ -148,10 +148,10 @@ fn main() -> ExitCode {
         .test("gprof2dot", &[GPROF2DOT], || {
             for (format, reader) in [("callgrind", "callgrind"), ("folded", "collapse"), ("gprof", "prof")] {
                 let args = ["-f", reader, "--node-thres=0", "--edge-thres=0"];
-                let graph = Ended::of(Command::new("gprof2dot").args(args).arg(export(format)));
+                let graph = EndedProgram::of(Command::new("gprof2dot").args(args).arg(export(format)));
                 assert!(graph.status.success() && graph.stderr.is_empty(), "{format}: {graph:?}");
                 let mut names: BTreeMap<&str, String> = BTreeMap::new();
-                let mut arcs = Edges::new();
+                let mut arcs = CallCounts::new();
                 for line in graph.stdout.lines().filter(|line| line.contains("label=")) {
                     let (ends, rest) = line.trim().split_once(" [").unwrap();
                     if let Some((caller, callee)) = ends.split_once(" -> ") {
@@ -177,7 +177,7 @@ fn main() -> ExitCode {
                     }
                 }
                 let arcs = arcs.iter().map(|(a, b)| (names[a.as_str()].clone(), names[b.as_str()].clone()));
-                let arcs: Edges = arcs.filter(|(a, b)| a != GAP && b != GAP).collect();
+                let arcs: CallCounts = arcs.filter(|(a, b)| a != GAP && b != GAP).collect();
                 assert!(arcs.is_subset(&edges()) && arcs.len() > 12, "{format}: {arcs:?}");
             }
         })
@@ -186,7 +186,7 @@ fn main() -> ExitCode {
             let script = "import csv, json, sys\n\
                 rows = list(csv.DictReader(open(sys.argv[1], newline='')))\n\
                 print(json.dumps([[r['function'], *[int(r[c]) for c in r if c not in ('function', 'image')]] for r in rows]))";
-            let read = Ended::of(Command::new("python3").args(["-c", script]).arg(export("csv")));
+            let read = EndedProgram::of(Command::new("python3").args(["-c", script]).arg(export("csv")));
             assert!(read.status.success(), "{read:?}");
             let rows: Vec<(String, u64, u64, u64, u64)> = serde_json::from_str(&read.stdout).unwrap();
             let (remarks, rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.0.starts_with("# "));
@@ -236,7 +236,7 @@ fn total() -> u64 {
     samples().iter().map(|it| it.2).sum()
 }
 
-fn edges() -> Edges {
+fn edges() -> CallCounts {
     let pairs = |stack: &[String]| stack.windows(2).map(|it| (it[0].clone(), it[1].clone())).collect::<Vec<_>>();
     samples().iter().flat_map(|(_, stack, _)| pairs(stack)).collect()
 }
@@ -256,7 +256,7 @@ fn assert_stacks(stacks: Vec<(Vec<String>, u64)>) {
         *expected.entry(stack).or_default() += weight;
     }
     let mut found: BTreeMap<Vec<String>, u64> = BTreeMap::new();
-    let (mut shown, mut sums) = (Edges::new(), Weights::new());
+    let (mut shown, mut sums) = (CallCounts::new(), Weights::new());
     for (stack, weight) in stacks {
         let pairs = stack.windows(2).filter(|pair| !pair.contains(&GAP.to_owned()));
         shown.extend(pairs.map(|it| (it[0].clone(), it[1].clone())));
@@ -282,7 +282,7 @@ fn export(format: &str) -> PathBuf {
     });
     let file = dir.path().join(format!("fixed.{format}"));
     let profile = dir.path().join("fixed.ccsd");
-    let ended = Ended::of(ccsd(["export", format, "--force"]).arg(profile).arg("-o").arg(&file));
+    let ended = EndedProgram::of(ccsd(["export", format, "--force"]).arg(profile).arg("-o").arg(&file));
     assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
     file
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use ccsd_profile::Phase;
 use ccsd_profile::view::ProcessRow;
-use ccsd_tests::ccsd::{Collecting, Ended, Record, ccsd};
+use ccsd_tests::ccsd::{Collecting, EndedProgram, RecordCommand, ccsd};
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::{assert_samples, assert_share};
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
                     Ok(())
                 });
             }
-            let recorded = Recorded::open(dir, &file, Ended::of(&mut command));
+            let recorded = Recorded::open(dir, &file, EndedProgram::of(&mut command));
             let accounting = recorded.assert_whole().profile.accounting();
             let own = accounting.own.by_phase.unwrap();
             assert_eq!(own.once() + own.lasting(), accounting.own.cpu_ns);
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
             for phase in [Phase::Start, Phase::Images, Phase::Sampling, Phase::Aggregating] {
                 assert!(own.get(phase) > 0, "{phase:?}: {own:?}");
             }
-            let stats = Ended::of(ccsd(["report", "--stats"]).arg(&file)).stdout;
+            let stats = EndedProgram::of(ccsd(["report", "--stats"]).arg(&file)).stdout;
             for (phase, _) in own.iter() {
                 assert!(stats.contains(&format!("CPU: {}", phase.text())), "{stats}");
             }
@@ -87,14 +87,15 @@ fn main() -> ExitCode {
         .test("standard_output_is_the_program_s", &[], || {
             let dir = scratch();
             for command in [&["record", "-o", "-", "--", "true"][..], &["attach", "-o", "-", "1"]] {
-                Ended::of(ccsd(command).current_dir(dir.path())).assert_refused(2, &["standard output", "-o ./-"]);
+                EndedProgram::of(ccsd(command).current_dir(dir.path()))
+                    .assert_refused(2, &["standard output", "-o ./-"]);
             }
             assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         })
         .test("arguments_are_kept_unless_they_are_not_to_be", &[CC], || {
             const SECRET: &str = "--password=hunter2";
             for (options, kept) in [(&[][..], true), (&["--no-args"], false)] {
-                let recorded = Record::new("sh", &["-c", "exit 0", SECRET]).options(options).run();
+                let recorded = RecordCommand::new("sh", &["-c", "exit 0", SECRET]).options(options).run();
                 let bytes = recorded.bytes();
                 assert_eq!(bytes.windows(SECRET.len()).any(|it| it == SECRET.as_bytes()), kept, "{options:?}");
                 assert_eq!(recorded.profile.session().command[0], "sh");
@@ -147,7 +148,7 @@ fn main() -> ExitCode {
             let fixture = build("processes.c", &["-O1", "-pthread"]);
             let script = "exec env -u NOTHING \"$0\" second";
             let recorded =
-                Record::new("sh", &["-c", script, &fixture.to_string_lossy()]).options(&["-F", "1999"]).run();
+                RecordCommand::new("sh", &["-c", script, &fixture.to_string_lossy()]).options(&["-F", "1999"]).run();
             recorded.assert_whole().assert_complete();
             let lives = recorded.processes();
             let last = *by_generation(&lives).last().unwrap();
@@ -163,7 +164,7 @@ fn main() -> ExitCode {
             let fixture = build("processes.c", &["-O1", "-pthread"]);
             let script = "\"$0\" second; \"$0\" second; true";
             let recorded =
-                Record::new("sh", &["-c", script, &fixture.to_string_lossy()]).options(&["-F", "1999"]).run();
+                RecordCommand::new("sh", &["-c", script, &fixture.to_string_lossy()]).options(&["-F", "1999"]).run();
             recorded.assert_whole().assert_complete();
             let name = fixture.file_name().unwrap().to_string_lossy().into_owned();
             let lives = recorded.processes();
@@ -195,7 +196,7 @@ fn main() -> ExitCode {
 }
 
 fn record(source: &str, args: &[&str], options: &[&str]) -> Recorded {
-    let recorded = Record::new(build(source, &["-O1", "-pthread"]), args).options(options).run();
+    let recorded = RecordCommand::new(build(source, &["-O1", "-pthread"]), args).options(options).run();
     recorded.assert_whole();
     recorded
 }

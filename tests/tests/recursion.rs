@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use ccsd_profile::view::{CyclesView, Selection};
-use ccsd_tests::ccsd::Record;
+use ccsd_tests::ccsd::RecordCommand;
 use ccsd_tests::fixture::build;
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::assert_share;
@@ -132,7 +132,7 @@ fn record(mode: &str, depth: u32) -> Recorded {
 fn record_at(rate: &str, mode: &str, depth: u32, rounds: u32) -> Recorded {
     let program = build("recursion.c", &["-O1", "-fno-optimize-sibling-calls"]);
     let arguments = [mode, &depth.to_string(), &rounds.to_string()];
-    let recorded = Record::new(program, &arguments).options(&["-F", rate]).run();
+    let recorded = RecordCommand::new(program, &arguments).options(&["-F", rate]).run();
     recorded.assert_whole();
     recorded
 }

@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::OnceLock;
 
-use ccsd_tests::ccsd::{Ended, Record, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, RecordCommand, ccsd};
 use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::recorded::{Recorded, with_commas};
 use ccsd_tests::suite::{CC, Need, Suite};
@@ -225,7 +225,7 @@ fn main() -> ExitCode {
             let found = &document["butterfly"]["functions"];
             assert_eq!(found.as_array().map(Vec::len), Some(1), "{found}");
             assert_eq!(found[0]["callers"]["nodes"][0]["weight"], found[0]["inherited_weight"]);
-            let refuse = |options: &[&str]| Ended::of(ccsd(["report"]).args(options).arg(&recorded.file));
+            let refuse = |options: &[&str]| EndedProgram::of(ccsd(["report"]).args(options).arg(&recorded.file));
             refuse(&["--view", "butterfly"]).assert_refused(2, &["--function NAME"]);
             refuse(&["--view", "tree", "--function", "main"]).assert_refused(2, &["--focus"]);
         })
@@ -248,30 +248,32 @@ fn main() -> ExitCode {
             // That of the columns; they are none themselves.
             assert_eq!(document["session"]["metrics"].as_array().map(Vec::len), Some(1));
             for (locale, block) in [("C", '@'), ("C.UTF-8", '\u{2588}')] {
-                let ended = Ended::of(ccsd(["report", "--view", "timeline"]).arg(&recorded.file).env("LC_ALL", locale));
+                let ended =
+                    EndedProgram::of(ccsd(["report", "--view", "timeline"]).arg(&recorded.file).env("LC_ALL", locale));
                 assert!(ended.stdout.contains(block) && ended.stdout.contains(" weight_12"), "{ended:?}");
                 assert_eq!(ended.stdout.is_ascii(), locale == "C");
             }
-            Ended::of(&mut ccsd(["report", "--view", "timeline", "session:77777"]))
+            EndedProgram::of(&mut ccsd(["report", "--view", "timeline", "session:77777"]))
                 .assert_refused(2, &["known as a whole", "watch:NAME"]);
         })
         .test("a_name_that_is_none", &[CC], || {
             let recorded = shared();
             for options in [&["--graph"][..], &["--lines"], &["--view", "butterfly"], &["--json"]] {
-                let ask = |name| Ended::of(ccsd(["report", "--function", name]).args(options).arg(&recorded.file));
+                let ask =
+                    |name| EndedProgram::of(ccsd(["report", "--function", name]).args(options).arg(&recorded.file));
                 ask("wieght_12").assert_refused(2, &["wieght_12", "did you mean weight_12 or"]);
                 let nothing = ask("quicksilver");
                 nothing.assert_refused(2, &["quicksilver"]);
                 assert!(!nothing.stderr.contains("did you mean"), "{nothing:?}");
                 assert!(ask("eight_12").status.success());
             }
-            let annotate = Ended::of(ccsd(["annotate", "wieght_12"]).arg(&recorded.file));
+            let annotate = EndedProgram::of(ccsd(["annotate", "wieght_12"]).arg(&recorded.file));
             annotate.assert_refused(2, &["did you mean weight_12"]);
         })
         .test("source_with_costs", &[CC], || {
             let recorded = shared();
             let annotate = |options: &[&str]| {
-                let ended = Ended::of(ccsd(["annotate", "weight_12"]).arg(&recorded.file).args(options));
+                let ended = EndedProgram::of(ccsd(["annotate", "weight_12"]).arg(&recorded.file).args(options));
                 assert!(ended.status.success() && ended.stderr.is_empty(), "{options:?}: {ended:?}");
                 ended.stdout
             };
@@ -309,15 +311,15 @@ fn main() -> ExitCode {
             assert!(text.contains(&format!("# read from {}", copy.display())), "{text}");
             // What is not there is looked for where it was compiled.
             assert!(!annotate(&["--substitute", &from]).contains("read from"));
-            let refused = Ended::of(ccsd(["annotate", "no_such_function"]).arg(&recorded.file));
+            let refused = EndedProgram::of(ccsd(["annotate", "no_such_function"]).arg(&recorded.file));
             refused.assert_refused(2, &["no_such_function"]);
-            let refused = Ended::of(ccsd(["annotate", "main", "--by", "module"]).arg(&recorded.file));
+            let refused = EndedProgram::of(ccsd(["annotate", "main", "--by", "module"]).arg(&recorded.file));
             refused.assert_refused(2, &["--by"]);
         })
         .test("instructions_with_the_costs_of_their_lines", &[CC, OBJDUMP], || {
             let recorded = shared();
             let ask = |options: &[&str]| {
-                Ended::of(ccsd(["annotate", "weight_12", "--asm"]).arg(&recorded.file).args(options))
+                EndedProgram::of(ccsd(["annotate", "weight_12", "--asm"]).arg(&recorded.file).args(options))
             };
             let ended = ask(&["--json"]);
             assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
@@ -343,7 +345,7 @@ fn main() -> ExitCode {
             // Every instruction of the function, in order.
             let instructions = groups.iter().flat_map(|group| group["instructions"].as_array().unwrap());
             let addresses: Vec<u64> = instructions.map(|it| it["address"].as_u64().unwrap()).collect();
-            let nm = Ended::of(Command::new("nm").arg("--print-size").arg(assembly["image"].as_str().unwrap()));
+            let nm = EndedProgram::of(Command::new("nm").arg("--print-size").arg(assembly["image"].as_str().unwrap()));
             let symbol = nm.stdout.lines().find(|line| line.ends_with(" weight_12")).unwrap();
             let mut numbers = symbol.split(' ').map(|it| u64::from_str_radix(it, 16).unwrap_or(0));
             let (start, size) = (numbers.next().unwrap(), numbers.next().unwrap());
@@ -354,14 +356,14 @@ fn main() -> ExitCode {
                 "{text}"
             );
             // Without objdump, and of another program of that name.
-            let nothing = Ended::of(
+            let nothing = EndedProgram::of(
                 ccsd(["annotate", "weight_12", "--asm"]).arg(&recorded.file).env("PATH", recorded.dir.path()),
             );
             nothing.assert_refused(2, &["objdump is not there"]);
             let program = build("weights.c", &["-O1", "-g", "-DTO_BE_REPLACED"]);
-            let replaced = Record::new(&program, &["200"]).options(&["-F", "1999"]).run();
+            let replaced = RecordCommand::new(&program, &["200"]).options(&["-F", "1999"]).run();
             fs::copy("/bin/true", &program).unwrap();
-            let other = Ended::of(ccsd(["annotate", "weight_12", "--asm"]).arg(&replaced.file));
+            let other = EndedProgram::of(ccsd(["annotate", "weight_12", "--asm"]).arg(&replaced.file));
             other.assert_refused(2, &["not what was profiled", "build id"]);
         })
         .test("columns_to_sort_by", &[CC], || {
@@ -376,9 +378,9 @@ fn main() -> ExitCode {
             let names = json_of(recorded, &["--sort", "name"]);
             let names = names["flat"]["rows"].as_array().unwrap();
             assert!(names.iter().map(|row| row["name"].as_str().unwrap()).is_sorted());
-            let refused = Ended::of(ccsd(["report", "--sort", "id"]).arg(&recorded.file));
+            let refused = EndedProgram::of(ccsd(["report", "--sort", "id"]).arg(&recorded.file));
             refused.assert_refused(2, &["flat", "no column id", "self, total"]);
-            let refused = Ended::of(ccsd(["report", "--stats", "--sort", "self"]).arg(&recorded.file));
+            let refused = EndedProgram::of(ccsd(["report", "--stats", "--sort", "self"]).arg(&recorded.file));
             refused.assert_refused(2, &["stats", "order of its own"]);
         })
         .test("a_part_of_the_time", &[CC], || {
@@ -390,8 +392,9 @@ fn main() -> ExitCode {
             // After its first interval, and up to it: the two add up.
             let end = recorded.profile.accounting().duration_ns;
             let intervals = |since: &str, until: &str| {
-                let ended =
-                    Ended::of(ccsd(["report", "--json", "--since", since, "--until", until]).arg(&recorded.file));
+                let ended = EndedProgram::of(
+                    ccsd(["report", "--json", "--since", since, "--until", until]).arg(&recorded.file),
+                );
                 ended.status.success().then(|| serde_json::from_str::<Value>(&ended.stdout).unwrap())
             };
             let middle = format!("+{}ms", end / 2_000_000);
@@ -404,13 +407,14 @@ fn main() -> ExitCode {
             assert_eq!(sum(|part| &part["flat"]["total"]["weight"]), recorded.flat().total.weight);
             let text = report(recorded, &["--since", "-1h"]).stdout;
             assert!(text.lines().any(|line| line.starts_with("# time     +0 ns to +")), "{text}");
-            let refuse = |options: &[&str]| Ended::of(ccsd(["report"]).args(options).arg(&recorded.file));
+            let refuse = |options: &[&str]| EndedProgram::of(ccsd(["report"]).args(options).arg(&recorded.file));
             refuse(&["--since", "+1h"]).assert_refused(2, &["no interval", "interval"]);
             refuse(&["--since", "10s"]).assert_refused(2, &["is no time", "+10s"]);
             refuse(&["--since", "+2s", "--until", "+1s"]).assert_refused(2, &["is empty"]);
-            Ended::of(&mut ccsd(["report", "--since", "+1s", "session:77777"])).assert_refused(2, &["as a whole"]);
+            EndedProgram::of(&mut ccsd(["report", "--since", "+1s", "session:77777"]))
+                .assert_refused(2, &["as a whole"]);
             // The same for exports.
-            let csv = Ended::of(ccsd(["export", "csv", "--since", "+0", "--by", "process"]).arg(&recorded.file));
+            let csv = EndedProgram::of(ccsd(["export", "csv", "--since", "+0", "--by", "process"]).arg(&recorded.file));
             assert!(csv.stdout.contains(&format!(",{},", recorded.flat().total.weight)), "{csv:?}");
         })
         .test("a_part_of_the_time_of_a_long_recording", &[], || {
@@ -432,10 +436,10 @@ fn main() -> ExitCode {
             shell.args(["-c", "\"$@\" -o file.ccsd && exec \"$@\" -o /dev/fd/3 3>stream.ccsd", "sh"]);
             shell.arg(import.get_program()).args(import.get_args()).arg("script.txt").current_dir(dir.path());
             shell.envs(import.get_envs().filter_map(|(name, value)| Some((name, value?))));
-            let ended = Ended::of(&mut shell);
+            let ended = EndedProgram::of(&mut shell);
             assert!(ended.status.success(), "{ended:?}");
             let json = |name: &str, options: &[&str]| -> Value {
-                let ended = Ended::of(ccsd(["report", "--json"]).args(options).arg(at(name)));
+                let ended = EndedProgram::of(ccsd(["report", "--json"]).args(options).arg(at(name)));
                 assert!(ended.status.success(), "{ended:?}");
                 serde_json::from_str(&ended.stdout).unwrap()
             };
@@ -476,7 +480,7 @@ fn main() -> ExitCode {
             let path = dir.path().join("evil");
             fs::write(&path, program).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-            let recorded = Record::new(path, &[]).options(&["-F", "1999"]).run();
+            let recorded = RecordCommand::new(path, &[]).options(&["-F", "1999"]).run();
             // The profile has the name as it is.
             assert!(recorded.samples(EVIL).own > 100, "{:?}", recorded.names());
             let inert = |text: &str| text.chars().all(|c| c == '\n' || !c.is_control());
@@ -518,7 +522,7 @@ fn main() -> ExitCode {
         .test("an_output_that_is_full", &[CC], || {
             let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
             let output = ccsd(["report"]).arg(&shared().file).stdout(full).output().unwrap();
-            let ended = Ended {
+            let ended = EndedProgram {
                 status: output.status,
                 stdout: String::new(),
                 stderr: String::from_utf8(output.stderr).unwrap(),
@@ -528,34 +532,34 @@ fn main() -> ExitCode {
         })
         .test("help_manual_and_completions", &[], || {
             for args in [&["--help"][..], &["record", "--help"], &["attach", "--help"], &["report", "--help"]] {
-                let ended = Ended::of(&mut ccsd(args));
+                let ended = EndedProgram::of(&mut ccsd(args));
                 assert!(ended.status.success() && ended.stdout.contains("Examples:"), "{args:?}: {ended:?}");
             }
             for shell in ["bash", "zsh", "fish"] {
-                let ended = Ended::of(&mut ccsd(["completions", shell]));
+                let ended = EndedProgram::of(&mut ccsd(["completions", shell]));
                 assert!(ended.status.success() && ended.stdout.contains("ccsd __complete"), "{shell}: {ended:?}");
             }
-            let manual = Ended::of(&mut ccsd(["man"]));
+            let manual = EndedProgram::of(&mut ccsd(["man"]));
             assert!(manual.status.success() && manual.stdout.contains(".TH ccsd 1"), "{manual:?}");
             let dir = scratch();
-            let of_record = Ended::of(ccsd(["man", "record"]).current_dir(&dir));
+            let of_record = EndedProgram::of(ccsd(["man", "record"]).current_dir(&dir));
             assert!(
                 of_record.stdout.contains(".TH ccsd-record 1") && of_record.stdout.contains("fIHZ"),
                 "{of_record:?}"
             );
-            let of_status = Ended::of(&mut ccsd(["man", "daemon", "status"]));
+            let of_status = EndedProgram::of(&mut ccsd(["man", "daemon", "status"]));
             assert!(of_status.stdout.contains(".TH ccsd-daemon-status 1"), "{of_status:?}");
             assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "only --output writes files");
-            Ended::of(&mut ccsd(["man", "nonsense"])).assert_refused(2, &["no command \"nonsense\""]);
-            assert!(Ended::of(ccsd(["man", "--output", "pages"]).current_dir(&dir)).status.success());
+            EndedProgram::of(&mut ccsd(["man", "nonsense"])).assert_refused(2, &["no command \"nonsense\""]);
+            assert!(EndedProgram::of(ccsd(["man", "--output", "pages"]).current_dir(&dir)).status.success());
             assert!(dir.path().join("pages/ccsd-record.1").exists());
-            let version = Ended::of(&mut ccsd(["--version"]));
+            let version = EndedProgram::of(&mut ccsd(["--version"]));
             assert_eq!(version.stdout, format!("ccsd {}\n", env!("CARGO_PKG_VERSION")));
         })
         .test("doctor", &[], || {
-            let text = Ended::of(&mut ccsd(["doctor"]));
+            let text = EndedProgram::of(&mut ccsd(["doctor"]));
             assert!(text.stdout.contains("perf_event_paranoid"), "{text:?}");
-            let json = Ended::of(&mut ccsd(["doctor", "--json"]));
+            let json = EndedProgram::of(&mut ccsd(["doctor", "--json"]));
             assert_eq!(json.status, text.status);
             let document: Value =
                 serde_json::from_str(&json.stdout).unwrap_or_else(|error| panic!("{error}: {json:?}"));
@@ -569,14 +573,14 @@ fn shared() -> &'static Recorded {
     static RECORDED: OnceLock<Recorded> = OnceLock::new();
     RECORDED.get_or_init(|| {
         let program = build("weights.c", &["-O1", "-g"]);
-        let recorded = Record::new(program, &["1000"]).options(&["-F", "1999"]).run();
+        let recorded = RecordCommand::new(program, &["1000"]).options(&["-F", "1999"]).run();
         recorded.assert_whole();
         recorded
     })
 }
 
-fn report(recorded: &Recorded, options: &[&str]) -> Ended {
-    let ended = Ended::of(ccsd(["report"]).args(options).arg(&recorded.file));
+fn report(recorded: &Recorded, options: &[&str]) -> EndedProgram {
+    let ended = EndedProgram::of(ccsd(["report"]).args(options).arg(&recorded.file));
     assert!(ended.status.success() && ended.stderr.is_empty(), "{options:?}: {ended:?}");
     ended
 }

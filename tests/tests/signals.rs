@@ -4,7 +4,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitCode;
 
-use ccsd_tests::ccsd::{Collecting, Ended, Record, ccsd};
+use ccsd_tests::ccsd::{Collecting, EndedProgram, RecordCommand, ccsd};
 use ccsd_tests::fixture::{Running, build};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, Suite};
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
             assert!(!recorded.finished);
             // How many there are depends on who else uses the machine.
             assert!(recorded.samples("forever").inherited > 0, "{:?}", recorded.names());
-            let report = Ended::of(ccsd(["report"]).arg(&recorded.file));
+            let report = EndedProgram::of(ccsd(["report"]).arg(&recorded.file));
             assert!(report.status.success(), "{report:?}");
             assert!(report.stdout.contains("forever") && report.stdout.contains("interrupted"), "{}", report.stdout);
         })
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         })
         .test("record_for_a_duration", &[CC], || {
             // The program goes on, and ccsd ends as it does.
-            let record = Record::new(build("forever.c", &["-O1"]), &["1500"]).options(&["--duration", "300ms"]);
+            let record = RecordCommand::new(build("forever.c", &["-O1"]), &["1500"]).options(&["--duration", "300ms"]);
             let recorded = Collecting::start(|file| record.command(file)).wait();
             assert_eq!(recorded.ended.status.code(), Some(5), "{:?}", recorded.ended);
             recorded.assert_whole();
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
             recorded.assert_whole();
         })
         .test("interrupted_record_passes_the_signal_on", &[CC], || {
-            let record = Record::new(build("forever.c", &["-O1"]), &["600000"]);
+            let record = RecordCommand::new(build("forever.c", &["-O1"]), &["600000"]);
             let mut collecting = Collecting::start(|file| record.command(file));
             collecting.wait_for_samples(20);
             collecting.signal(Signal::SIGTERM);

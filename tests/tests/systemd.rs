@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::LazyLock;
 
-use ccsd_tests::ccsd::{Ended, binary, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, binary, ccsd};
 use ccsd_tests::fixture::scratch;
 use ccsd_tests::suite::{Need, Suite, UNSHARE};
 use tempfile::TempDir;
@@ -100,12 +100,12 @@ static PACKAGE: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
     let release = dir.path().join("target/release");
     fs::create_dir_all(release.join("man")).unwrap();
     fs::copy(binary(), release.join("ccsd")).unwrap();
-    assert!(Ended::of(ccsd(["man", "--output"]).arg(release.join("man"))).status.success());
+    assert!(EndedProgram::of(ccsd(["man", "--output"]).arg(release.join("man"))).status.success());
     let package = dir.path().join("ccsd.deb");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["deb", "--package=ccsd", "--no-build", "--no-strip", "--fast", "--offline", "--output"]).arg(&package);
     cargo.current_dir(root_of_sources()).env("CARGO_TARGET_DIR", dir.path().join("target"));
-    let ended = Ended::of(&mut cargo);
+    let ended = EndedProgram::of(&mut cargo);
     assert!(ended.status.success(), "{ended:?}");
     (dir, package)
 });
@@ -142,7 +142,7 @@ static RESULT: LazyLock<String> = LazyLock::new(|| {
     nspawn.arg(format!("--capability={}", capabilities.join(",")));
     nspawn.arg("--system-call-filter=perf_event_open process_vm_readv ptrace").arg("--console=pipe");
     nspawn.arg("--directory").arg(&root);
-    let ended = Ended::of(nspawn.stdin(Stdio::null()));
+    let ended = EndedProgram::of(nspawn.stdin(Stdio::null()));
     let text = |name: &str| fs::read_to_string(root.join(name)).unwrap_or_default();
     let result = text("root/result");
     assert!(result.lines().any(|line| line == "done"), "{result}\n{}\n{ended:?}", text("root/errors"));
@@ -152,7 +152,7 @@ static RESULT: LazyLock<String> = LazyLock::new(|| {
 });
 
 fn run(command: &mut Command) {
-    let ended = Ended::of(command);
+    let ended = EndedProgram::of(command);
     assert!(ended.status.success(), "{command:?}: {ended:?}");
 }
 
@@ -167,7 +167,7 @@ fn is(name: &str, value: &str) {
 }
 
 fn package_content() {
-    let listed = Ended::of(Command::new("dpkg-deb").arg("--contents").arg(&PACKAGE.1)).stdout;
+    let listed = EndedProgram::of(Command::new("dpkg-deb").arg("--contents").arg(&PACKAGE.1)).stdout;
     for (mode, path) in [
         ("-rwxr-xr-x", "./usr/bin/ccsd"),
         ("-rw-r--r--", "./etc/ccsd/ccsd.toml"),
@@ -180,15 +180,16 @@ fn package_content() {
         let line = listed.lines().find(|line| line.ends_with(path)).unwrap_or_else(|| panic!("{path}: {listed}"));
         assert!(line.starts_with(mode) && line.contains(" 0/0 ") | line.contains(" root/root "), "{line}");
     }
-    let field = |name: &str| Ended::of(Command::new("dpkg-deb").arg("--field").arg(&PACKAGE.1).arg(name)).stdout;
+    let field = |name: &str| EndedProgram::of(Command::new("dpkg-deb").arg("--field").arg(&PACKAGE.1).arg(name)).stdout;
     assert!(field("Depends").contains("systemd") && field("Depends").contains("libc6"));
-    let control = Ended::of(Command::new("dpkg-deb").args(["--info"]).arg(&PACKAGE.1).arg("conffiles")).stdout;
+    let control = EndedProgram::of(Command::new("dpkg-deb").args(["--info"]).arg(&PACKAGE.1).arg("conffiles")).stdout;
     assert_eq!(control.trim(), "/etc/ccsd/ccsd.toml");
 }
 
 fn sandbox() {
     let unit = root_of_sources().join("systemd/ccsd.service");
-    let ended = Ended::of(Command::new("systemd-analyze").args(["security", "--offline=true", "--no-pager"]).arg(unit));
+    let ended =
+        EndedProgram::of(Command::new("systemd-analyze").args(["security", "--offline=true", "--no-pager"]).arg(unit));
     let line = ended.stdout.lines().find(|line| line.contains("exposure level")).unwrap_or_else(|| panic!("{ended:?}"));
     let exposure: f64 = line.split(": ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     assert!(exposure <= 3.0, "{line}");

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use ccsd_tests::ccsd::{Ended, NOBODY, Record};
+use ccsd_tests::ccsd::{EndedProgram, NOBODY, RecordCommand};
 use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::assert_share;
@@ -82,15 +82,16 @@ fn main() -> ExitCode {
                 return;
             }
             let dir = scratch();
-            let record = Record::new(build("weights.c", &["-O1"]), &["10"]).options(&["-e", "tick"]).user(NOBODY);
-            let ended = Ended::of(&mut record.command(&dir.path().join("profile.ccsd")));
+            let record =
+                RecordCommand::new(build("weights.c", &["-O1"]), &["10"]).options(&["-e", "tick"]).user(NOBODY);
+            let ended = EndedProgram::of(&mut record.command(&dir.path().join("profile.ccsd")));
             ended.assert_refused(2, &["tick", "as root"]);
             assert!(ended.stdout.is_empty(), "the program ran: {ended:?}");
         })
         .test("refused_for_user_code_alone", &[CC], || {
             let dir = scratch();
-            let record = Record::new(build("weights.c", &["-O1"]), &["10"]).options(&["-e", "tick", "--user"]);
-            let ended = Ended::of(&mut record.command(&dir.path().join("profile.ccsd")));
+            let record = RecordCommand::new(build("weights.c", &["-O1"]), &["10"]).options(&["-e", "tick", "--user"]);
+            let ended = EndedProgram::of(&mut record.command(&dir.path().join("profile.ccsd")));
             ended.assert_refused(2, &["tick", "user code alone"]);
         })
         .run()
@@ -98,10 +99,10 @@ fn main() -> ExitCode {
 
 /// A program sampled by the tick. `None` where the kernel's tracepoints are not mounted: then it is refused, and why.
 fn record(fixture: &str, arguments: &[&str]) -> Option<Recorded> {
-    let record = Record::new(build(fixture, &["-O1", "-pthread"]), arguments).options(&["-e", "tick"]);
+    let record = RecordCommand::new(build(fixture, &["-O1", "-pthread"]), arguments).options(&["-e", "tick"]);
     if !Path::new(TRACEFS).join("events").exists() {
         let dir = scratch();
-        Ended::of(&mut record.command(&dir.path().join("profile.ccsd"))).assert_refused(2, &["tick", "tracefs"]);
+        EndedProgram::of(&mut record.command(&dir.path().join("profile.ccsd"))).assert_refused(2, &["tick", "tracefs"]);
         return None;
     }
     let recorded = record.run();

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ccsd_tests::ccsd::{Collecting, Ended, Record, binary, ccsd};
+use ccsd_tests::ccsd::{Collecting, EndedProgram, RecordCommand, binary, ccsd};
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, PERF, Suite};
@@ -39,7 +39,7 @@ impl Tmux {
         let mut command = Command::new("tmux");
         // Of tmux itself: it asks nobody else where to be, and draws everything.
         command.arg("-S").arg(self.dir.path().join("socket")).args(arguments);
-        let ended = Ended::of(command.env("LC_ALL", "C.UTF-8").env_remove("TMUX").env_remove("NO_COLOR"));
+        let ended = EndedProgram::of(command.env("LC_ALL", "C.UTF-8").env_remove("TMUX").env_remove("NO_COLOR"));
         assert!(ended.status.success(), "{arguments:?}: {ended:?}");
         ended.stdout
     }
@@ -79,7 +79,7 @@ impl Drop for Tmux {
 }
 
 fn recorded() -> Recorded {
-    Record::new(build("weights.c", &["-O1", "-g"]), &["1000"]).run()
+    RecordCommand::new(build("weights.c", &["-O1", "-g"]), &["1000"]).run()
 }
 
 /// The row of a function, in words.
@@ -160,7 +160,7 @@ fn main() -> ExitCode {
             let data = dir.path().join("perf.data");
             let mut perf = Command::new("perf");
             perf.args(["record", "-q", "-e", "cpu-clock", "-g", "-o"]).arg(&data);
-            let ended = Ended::of(perf.arg("--").arg(build("weights.c", &["-O1", "-g"])).arg("1000"));
+            let ended = EndedProgram::of(perf.arg("--").arg(build("weights.c", &["-O1", "-g"])).arg("1000"));
             assert!(ended.status.success(), "{ended:?}");
             let tmux = Tmux::start((80, 24), "", data.to_str().unwrap());
             let flat = tmux.until_shown("weight_12");
@@ -218,12 +218,12 @@ fn main() -> ExitCode {
             tmux.keys(&["q"]);
             tmux.until_shown("ended with 0");
             assert!(fixture.is_alive());
-            let report = Ended::of(&mut ccsd([Path::new("report"), &tmux.dir.path().join("top.ccsd")]));
+            let report = EndedProgram::of(&mut ccsd([Path::new("report"), &tmux.dir.path().join("top.ccsd")]));
             assert!(report.status.success() && report.stdout.contains("forever"), "{report:?}");
         })
         .test("who_died_and_where", &[CC, TMUX, Need::Root, Need::Tracefs], || {
             let program = build("crash.c", &["-g", "-O0", "-pthread"]);
-            let record = Record::new(program, &["fault"]);
+            let record = RecordCommand::new(program, &["fault"]);
             let recorded = Collecting::start(|file| record.command(file)).wait();
             assert_eq!(recorded.profile.crashes().len(), 1, "{:?}", recorded.ended);
             let tmux = Tmux::start((80, 24), "", recorded.file.to_str().unwrap());
@@ -242,7 +242,7 @@ fn main() -> ExitCode {
             tmux.until_shown("no process has died");
         })
         .test("what_is_no_terminal_is_refused", &[], || {
-            Ended::of(&mut ccsd(["top", "1"])).assert_refused(2, &["terminal", "ccsd top --plain"]);
+            EndedProgram::of(&mut ccsd(["top", "1"])).assert_refused(2, &["terminal", "ccsd top --plain"]);
         })
         .run()
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use ccsd_profile::Unseen;
-use ccsd_tests::ccsd::{Ended, Record, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, RecordCommand, ccsd};
 use ccsd_tests::fixture::build;
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, Suite};
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
             assert!(note.is_some_and(|note| note.contains("threads that ended before their first sample")), "{note:?}");
             // The report says so, and leaves it out where that is asked for.
             let report = |options: &[&str]| {
-                let ended = Ended::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
+                let ended = EndedProgram::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
                 assert!(ended.status.success(), "{ended:?}");
                 ended.stdout
             };
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
 }
 
 fn record(options: &[&str], arguments: &[&str]) -> Recorded {
-    let recorded = Record::new(build("bursts.c", &["-O1", "-pthread"]), arguments).options(options).run();
+    let recorded = RecordCommand::new(build("bursts.c", &["-O1", "-pthread"]), arguments).options(options).run();
     recorded.assert_whole();
     recorded
 }

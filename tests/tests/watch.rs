@@ -9,10 +9,10 @@ use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use ccsd_tests::ccsd::{Ended, NOBODY, as_user, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, NOBODY, as_user, ccsd};
 use ccsd_tests::fixture::{Running, scratch};
 use ccsd_tests::suite::{CC, Need, Suite};
-use ccsd_tests::watched::{PATIENCE, Service, samples};
+use ccsd_tests::watched::{PATIENCE, WatchedService, samples};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
 }
 
 fn what_ran_when() {
-    let mut service = Service::start("rate_hz = 499");
+    let mut service = WatchedService::start("rate_hz = 499");
     service.until_status("it waits", |status| status["profiling"] == false);
     let mut fixture = Running::start(&service.program, &[]);
     // Three seconds of it: then there are intervals on both sides of a whole second in the middle.
@@ -64,7 +64,7 @@ fn what_ran_when() {
     let segments = service.segments();
     assert_eq!(segments.len(), 1);
     assert_eq!(fs::metadata(&segments[0]).unwrap().permissions().mode() & 0o777, 0o640);
-    let whole = Ended::of(ccsd(["report"]).arg(&segments[0]));
+    let whole = EndedProgram::of(ccsd(["report"]).arg(&segments[0]));
     assert!(whole.status.success() && whole.stderr.is_empty(), "{whole:?}");
     // When it ran: each part of the time has what the report has of it, and together they are all of it.
     let flat = service.report(&[]);
@@ -84,17 +84,17 @@ fn what_ran_when() {
     nothing.assert_refused(2, &["busy has nothing of that time", "begin at"]);
     service.stored(&["report", "--watch", "other"]).assert_refused(2, &["no watch \"other\"", "busy"]);
     service.stored(&["report", "--watch", "busy", "--since", "soon"]).assert_refused(2, &["soon", "03:10"]);
-    Ended::of(&mut ccsd(["report", "x.ccsd", "--state-dir", "/x"])).assert_refused(2, &["--watch"]);
+    EndedProgram::of(&mut ccsd(["report", "x.ccsd", "--state-dir", "/x"])).assert_refused(2, &["--watch"]);
     fixture.go();
     assert_eq!(fixture.end().1.code(), Some(5));
 }
 
 fn every_command_knows_a_watch() {
-    let mut service = Service::start("rate_hz = 499");
+    let mut service = WatchedService::start("rate_hz = 499");
     let _fixture = Running::start(&service.program, &[]);
     service.until_status("some samples", |status| samples(status) >= 200);
     let run = |args: &[&str]| {
-        let ended = Ended::of(&mut service.ccsd(args));
+        let ended = EndedProgram::of(&mut service.ccsd(args));
         assert!(ended.status.success(), "{args:?}: {ended:?}");
         ended.stdout
     };
@@ -114,22 +114,22 @@ fn every_command_knows_a_watch() {
     let lines = run(&["top", "--json", "--duration", "2s", "watch:busy"]);
     let last: Value = serde_json::from_str(lines.lines().last().unwrap_or_else(|| panic!("no line"))).unwrap();
     assert!(last["rows"].to_string().contains("forever") && last["received"].as_u64().unwrap() >= 100, "{last}");
-    Ended::of(&mut service.ccsd(&["top", "--plain", "bussy"])).assert_refused(2, &["bussy"]);
+    EndedProgram::of(&mut service.ccsd(&["top", "--plain", "bussy"])).assert_refused(2, &["bussy"]);
     if nix::unistd::geteuid().is_root() {
-        let outsider = Ended::of(as_user(&mut service.ccsd(&["daemon", "status"]), NOBODY));
+        let outsider = EndedProgram::of(as_user(&mut service.ccsd(&["daemon", "status"]), NOBODY));
         assert!(outsider.status.success() && !outsider.stdout.contains("busy"), "{outsider:?}");
     }
-    let checked = Ended::of(service.command().arg("--check-config"));
+    let checked = EndedProgram::of(service.command().arg("--check-config"));
     assert!(checked.stdout.ends_with("ccsd.toml: good: 1 watch\n") && checked.stderr.is_empty(), "{checked:?}");
     service.configure("unit = \"nginx\"");
-    let checked = Ended::of(service.command().arg("--check-config"));
+    let checked = EndedProgram::of(service.command().arg("--check-config"));
     assert!(checked.status.success() && checked.stdout.contains("usable, but 1 warning: 1 watch"), "{checked:?}");
     assert!(checked.stderr.contains("ccsd.toml:8:8: ") && checked.stderr.contains("nginx.service"), "{checked:?}");
     service.stop();
 }
 
 fn two_times_are_compared() {
-    let mut service = Service::start("rate_hz = 499");
+    let mut service = WatchedService::start("rate_hz = 499");
     let _fixture = Running::start(&service.program, &[]);
     service.until_status("some samples", |status| samples(status) >= 300);
     service.stop();
@@ -153,12 +153,12 @@ fn two_times_are_compared() {
     assert!(significant.contains("no function to show"), "{significant}");
     // Files are compared by the same code.
     let segment = service.segments().remove(0);
-    let files = Ended::of(ccsd(["diff", "--json"]).arg(&segment).arg(&segment));
+    let files = EndedProgram::of(ccsd(["diff", "--json"]).arg(&segment).arg(&segment));
     let json: Value = serde_json::from_str(&files.stdout).unwrap();
     let rows = json["rows"].as_array().unwrap();
     assert!(!rows.is_empty());
     assert!(rows.iter().all(|row| row["self_change"] == 0.0 && row["self_significant"] == false), "{json}");
-    Ended::of(ccsd(["diff"]).arg(&segment)).assert_refused(2, &["two profiles"]);
+    EndedProgram::of(ccsd(["diff"]).arg(&segment)).assert_refused(2, &["two profiles"]);
 }
 
 /// A daemon with a configuration of no watches.
@@ -198,18 +198,18 @@ fn no_daemon() {
     let dir = scratch();
     let mut command = ccsd(["daemon", "watches", "--state-dir"]);
     command.arg(dir.path().join("none")).env("CCSD_SOCKET", dir.path().join("socket"));
-    Ended::of(&mut command).assert_refused(2, &["no daemon", "socket", "nothing is stored in"]);
+    EndedProgram::of(&mut command).assert_refused(2, &["no daemon", "socket", "nothing is stored in"]);
 }
 
 fn a_file_like_a_watch() {
-    let service = Service::start("rate_hz = 499");
+    let service = WatchedService::start("rate_hz = 499");
     let _fixture = Running::start(&service.program, &[]);
     service.until_status("some samples", |status| status["bytes"].as_u64().unwrap() > 500);
     let dir = scratch();
     fs::write(dir.path().join("busy"), "no profile".repeat(100)).unwrap();
     let top = |folder: &Path, source: &str| {
         let mut command = service.ccsd(&["top", "--plain", "--duration", "10ms", source]);
-        Ended::of(command.current_dir(folder))
+        EndedProgram::of(command.current_dir(folder))
     };
     // A file that is no profile is not meant, unless it is named as one.
     for (folder, source) in [(dir.path(), "busy"), (dir.path(), "watch:busy"), (service.dir.path(), "busy")] {
@@ -223,19 +223,19 @@ fn a_file_like_a_watch() {
     // Of a service that is somewhere else.
     let socket = service.path("sock");
     let mut command = ccsd(["diff", "--watch", "busy", "--since", "-1s", "--against", "-1h..-30m", "--socket"]);
-    Ended::of(command.arg(&socket).env_remove("CCSD_SOCKET"))
+    EndedProgram::of(command.arg(&socket).env_remove("CCSD_SOCKET"))
         .assert_refused(2, &["watch busy has nothing of that time"]);
 }
 
 fn an_outsider_is_told_nothing() {
-    let service = Service::start("");
+    let service = WatchedService::start("");
     let _fixture = Running::start(&service.program, &[]);
     service.until_status("some samples", |status| samples(status) >= 10);
-    let metrics = Ended::of(as_user(&mut service.ccsd(&["daemon", "metrics"]), NOBODY));
+    let metrics = EndedProgram::of(as_user(&mut service.ccsd(&["daemon", "metrics"]), NOBODY));
     metrics.assert_refused(2, &["group ccsd"]);
     for args in [&["daemon", "watches"][..], &["report", "--watch", "busy"]] {
         let mut command = service.ccsd(args);
-        let ended = Ended::of(as_user(command.arg("--state-dir").arg(service.path("state")), NOBODY));
+        let ended = EndedProgram::of(as_user(command.arg("--state-dir").arg(service.path("state")), NOBODY));
         ended.assert_refused(2, &["cannot read", "group ccsd"]);
         assert!(ended.stdout.is_empty(), "{ended:?}");
     }
@@ -271,7 +271,7 @@ fn as_systemd_runs_it() {
     };
     assert!(told("READY=1").contains("STATUS=0 of 0 watches profile 0 processes"));
     told("WATCHDOG=1");
-    let sessions = Ended::of(ccsd(["daemon", "status"]).env("CCSD_SOCKET", &socket));
+    let sessions = EndedProgram::of(ccsd(["daemon", "status"]).env("CCSD_SOCKET", &socket));
     assert!(sessions.status.success(), "{sessions:?}");
     let signal = |signal| kill(Pid::from_raw(daemon.id().cast_signed()), signal).unwrap();
     signal(Signal::SIGHUP);
@@ -284,10 +284,10 @@ fn as_systemd_runs_it() {
 }
 
 fn metrics() {
-    let service = Service::start("rate_hz = 499");
+    let service = WatchedService::start("rate_hz = 499");
     let _fixture = Running::start(&service.program, &[]);
     service.until_status("some samples", |status| samples(status) >= 50);
-    let printed = Ended::of(&mut service.ccsd(&["daemon", "metrics"])).stdout;
+    let printed = EndedProgram::of(&mut service.ccsd(&["daemon", "metrics"])).stdout;
     let value = |text: &str, name: &str| -> f64 {
         let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap_or_else(|| panic!("{text}"));
         line.rsplit_once(' ').unwrap().1.parse().unwrap()
@@ -303,9 +303,10 @@ fn metrics() {
 
 fn beyond_the_budget() {
     // A client's session takes more than that by itself, and counts.
-    let service = Service::start("rate_hz = 499\n[budget]\ncpu_percent = 0.1\nwindow = \"1s\"");
+    let service = WatchedService::start("rate_hz = 499\n[budget]\ncpu_percent = 0.1\nwindow = \"1s\"");
     let fixture = Running::start(&service.program, &[]);
-    let attached = Ended::of(&mut service.ccsd(&["attach", "--detach", "-F", "4999", &fixture.pid().to_string()]));
+    let attached =
+        EndedProgram::of(&mut service.ccsd(&["attach", "--detach", "-F", "4999", &fixture.pid().to_string()]));
     assert!(attached.status.success(), "{attached:?}");
     // First the rate is halved, and that some times, then the kernel is left out; each time a new segment says why.
     service.until_status("the rate is as low as it gets", |status| status["rate_hz"] == 31);
@@ -314,6 +315,6 @@ fn beyond_the_budget() {
         let parts = ["instead of 499 samples per second: the service used", "its budget is 0.1%", "user code only"];
         parts.iter().all(|part| report.contains(part))
     });
-    let printed = Ended::of(&mut service.ccsd(&["daemon", "metrics"])).stdout;
+    let printed = EndedProgram::of(&mut service.ccsd(&["daemon", "metrics"])).stdout;
     assert!(printed.contains("ccsd_budget_step 5\n"), "{printed}");
 }

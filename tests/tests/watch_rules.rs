@@ -6,10 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::{Ended, NOBODY, as_user};
+use ccsd_tests::ccsd::{EndedProgram, NOBODY, as_user};
 use ccsd_tests::fixture::{Running, build, copy_program};
 use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
-use ccsd_tests::watched::{Service, samples};
+use ccsd_tests::watched::{WatchedService, samples};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -36,8 +36,8 @@ fn part(report: &Value, function: &str) -> f64 {
 }
 
 /// A service that logs each process that it follows.
-fn telling(more: &str) -> Service {
-    let mut service = Service::start(more);
+fn telling(more: &str) -> WatchedService {
+    let mut service = WatchedService::start(more);
     service.stop();
     let mut command = service.command();
     command.env("CCSD_LOG", "debug");
@@ -45,19 +45,19 @@ fn telling(more: &str) -> Service {
     service
 }
 
-fn follows(service: &Service, pid: u32) -> bool {
+fn follows(service: &WatchedService, pid: u32) -> bool {
     service.log().lines().any(|line| line.contains(&format!("follows PID {pid}")) && !line.contains("no more"))
 }
 
 /// Waits until the watch has `more` samples.
-fn until_more(service: &Service, more: u64) {
+fn until_more(service: &WatchedService, more: u64) {
     let before = samples(&service.status());
     service.until_status("more samples", |status| samples(status) >= before + more);
 }
 
-fn configure(service: &Service, more: &str, shown: &str) {
+fn configure(service: &WatchedService, more: &str, shown: &str) {
     service.configure(more);
-    let checked = Ended::of(service.command().arg("--check-config"));
+    let checked = EndedProgram::of(service.command().arg("--check-config"));
     assert!(checked.stdout.contains(shown), "{checked:?}");
     service.signal(Signal::SIGHUP);
 }
@@ -128,8 +128,8 @@ fn upgraded() {
 }
 
 /// A service that watches a program which changes its identity, and that process after some samples.
-fn turncoat(more: &str, args: &[&str]) -> (Service, Running) {
-    let service = Service::start(&format!("rate_hz = 499\n{more}"));
+fn turncoat(more: &str, args: &[&str]) -> (WatchedService, Running) {
+    let service = WatchedService::start(&format!("rate_hz = 499\n{more}"));
     // Other programs of that file would be busy.
     fs::remove_file(&service.program).unwrap();
     copy_program(build("turncoat.c", &["-O1", "-pthread"]), &service.program);
@@ -142,7 +142,7 @@ fn turncoat(more: &str, args: &[&str]) -> (Service, Running) {
 }
 
 /// The report of everything stored, with at most `most` of the changed program.
-fn report(mut service: Service, most: f64) -> Value {
+fn report(mut service: WatchedService, most: f64) -> Value {
     service.stop();
     let report = service.report(&[]);
     let (before, after) = (part(&report, "before"), part(&report, "after"));
@@ -193,13 +193,13 @@ fn becomes_nobody(how: &str) {
 }
 
 fn writable_configuration() {
-    let service = Service::start("");
+    let service = WatchedService::start("");
     let config = service.path("ccsd.toml");
     let mode = |mode| fs::set_permissions(&config, PermissionsExt::from_mode(mode)).unwrap();
     mode(0o666);
     service.signal(Signal::SIGHUP);
     service.until("it is refused", || service.log().contains("the configuration stays as it was"));
-    let check = || Ended::of(service.command().arg("--check-config"));
+    let check = || EndedProgram::of(service.command().arg("--check-config"));
     check().assert_refused(2, &["may be written by everybody"]);
     mode(0o644);
     let checked = check();

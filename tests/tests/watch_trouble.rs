@@ -5,10 +5,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
-use ccsd_tests::ccsd::{Ended, ccsd};
+use ccsd_tests::ccsd::{EndedProgram, ccsd};
 use ccsd_tests::fixture::{Running, scratch};
 use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
-use ccsd_tests::watched::{Service, samples};
+use ccsd_tests::watched::{WatchedService, samples};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 }
 
 fn a_bad_configuration_changes_nothing() {
-    let mut service = Service::start("rate_hz = 499");
+    let mut service = WatchedService::start("rate_hz = 499");
     let _fixture = Running::start(&service.program, &[]);
     service.until_status("some samples", |status| samples(status) >= 50);
     service.configure("rate_hz = \"many\"");
@@ -45,15 +45,15 @@ fn a_bad_configuration_changes_nothing() {
     assert_eq!(service.report(&[])["file"]["stored"]["segments"], 2);
     // The service does not start with a mistake.
     service.configure("rat = 5");
-    let ended = Ended::of(&mut service.command());
+    let ended = EndedProgram::of(&mut service.command());
     ended.assert_refused(2, &["ccsd.toml:8:1: ", "unknown field `rat`", "rate_hz"]);
-    Ended::of(service.command().arg("--check-config")).assert_refused(2, &["rat"]);
+    EndedProgram::of(service.command().arg("--check-config")).assert_refused(2, &["rat"]);
     service.configure("");
-    assert!(Ended::of(service.command().arg("--check-config")).status.success());
+    assert!(EndedProgram::of(service.command().arg("--check-config")).status.success());
 }
 
 fn killed_and_begun_again() {
-    let mut service = Service::start("rate_hz = 499");
+    let mut service = WatchedService::start("rate_hz = 499");
     let _fixture = Running::start(&service.program, &[]);
     service.until_status("some samples", |status| samples(status) >= 100);
     let before = samples(&service.status());
@@ -80,7 +80,7 @@ fn killed_and_begun_again() {
 }
 
 fn a_state_directory_has_one_daemon() {
-    let mut service = Service::start("");
+    let mut service = WatchedService::start("");
     let other = scratch();
     let config = other.path().join("ccsd.toml");
     let text = fs::read_to_string(service.path("ccsd.toml")).unwrap();
@@ -92,7 +92,7 @@ fn a_state_directory_has_one_daemon() {
         command
     };
     let pid = format!("(PID {})", service.daemon.id());
-    Ended::of(&mut second()).assert_refused(2, &["another ccsd daemon", &pid, "state_dir"]);
+    EndedProgram::of(&mut second()).assert_refused(2, &["another ccsd daemon", &pid, "state_dir"]);
     // A service told to use this directory keeps its own.
     let state = sock(service.path("state"));
     let apart = fs::read_to_string(&config).unwrap().replace(&state, &sock(other.path().join("state")));
@@ -115,7 +115,7 @@ fn a_state_directory_has_one_daemon() {
 }
 
 fn a_state_directory_is_moved() {
-    let mut service = Service::start("rate_hz = 499");
+    let mut service = WatchedService::start("rate_hz = 499");
     service.stop();
     let mut command = service.command();
     command.env("CCSD_LOG", "debug");
@@ -135,7 +135,7 @@ fn a_state_directory_is_moved() {
 }
 
 fn a_full_disk() {
-    let mut service = Service::start("rate_hz = 499");
+    let mut service = WatchedService::start("rate_hz = 499");
     service.stop();
     // A file system that only this process sees.
     let state = service.path("state");
@@ -160,13 +160,13 @@ fn a_full_disk() {
     let before = samples(&service.status());
     service.until_status("it goes on", |status| samples(status) >= before + 100);
     assert!(service.log().contains("all is well again"));
-    let answer = Ended::of(service.ccsd(&["report", "--watch", "busy", "--state-dir"]).arg(&inside));
+    let answer = EndedProgram::of(service.ccsd(&["report", "--watch", "busy", "--state-dir"]).arg(&inside));
     assert!(answer.status.success() && answer.stdout.contains("forever"), "{answer:?}");
     service.stop();
 }
 
 fn a_read_only_state_directory() {
-    let mut service = Service::start("rate_hz = 499");
+    let mut service = WatchedService::start("rate_hz = 499");
     service.stop();
     let state = service.path("state");
     fs::create_dir_all(&state).unwrap();
@@ -181,13 +181,14 @@ fn a_read_only_state_directory() {
     assert!(problem.contains("nothing is stored") && problem.contains("Read-only file system"), "{problem}");
     // Clients are still served.
     let pid = fixture.pid().to_string();
-    let live = Ended::of(&mut service.ccsd(&["top", "--attach", "--daemon", "--json", "--duration", "300ms", &pid]));
+    let live =
+        EndedProgram::of(&mut service.ccsd(&["top", "--attach", "--daemon", "--json", "--duration", "300ms", &pid]));
     assert!(live.status.success() && live.stdout.contains("\"received\""), "{live:?}");
     service.stop();
 }
 
 fn a_configuration_that_cannot_be_read() {
-    let mut service = Service::start("rate_hz = 499");
+    let mut service = WatchedService::start("rate_hz = 499");
     let _fixture = Running::start(&service.program, &[]);
     service.until_status("some samples", |status| samples(status) >= 10);
     // Permissions do not keep root from reading, so the file is replaced by a directory.
@@ -199,5 +200,5 @@ fn a_configuration_that_cannot_be_read() {
     let before = samples(&service.status());
     service.until_status("it goes on", |status| samples(status) >= before + 10);
     service.stop();
-    Ended::of(&mut service.command()).assert_refused(2, &["ccsd.toml", "is not a regular file"]);
+    EndedProgram::of(&mut service.command()).assert_refused(2, &["ccsd.toml", "is not a regular file"]);
 }

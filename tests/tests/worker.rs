@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use ccsd_tests::ccsd::{Ended, Record};
+use ccsd_tests::ccsd::{EndedProgram, RecordCommand};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::recorded::Recorded;
@@ -39,7 +39,7 @@ fn record(daemon: &Daemon, program: &Path, args: &[&str]) -> Recorded {
     let dir = scratch();
     let file = dir.path().join("profile.ccsd");
     let mut command = daemon.ccsd(["record", "--daemon", "--no-adapt", "-o"]);
-    let ended = Ended::of(command.arg(&file).arg("--").arg(program).args(args));
+    let ended = EndedProgram::of(command.arg(&file).arg("--").arg(program).args(args));
     Recorded::open(dir, &file, ended)
 }
 
@@ -89,7 +89,7 @@ fn names_are_the_same() {
     let through = record(&daemon, &program, &[]);
     assert!(through.ended.status.success(), "{:?}", through.ended);
     through.assert_whole().assert_complete();
-    let without = Record::new(&program, &[]).run();
+    let without = RecordCommand::new(&program, &[]).run();
     let (here, there) = (declarations(&without), declarations(&through));
     // Functions with single samples vary by chance.
     let common: Vec<&String> = here.keys().filter(|name| there.contains_key(*name)).collect();

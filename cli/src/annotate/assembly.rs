@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::format::{Scale, percent};
 use crate::style::{Layout, Tone};
-use crate::table::{Cell, Column, Table};
+use crate::table::{Column, TableCell, TextTable};
 
 /// Maximum bytes of objdump's output, enough for a function of a million instructions.
 const LARGEST: u64 = 64 << 20;
@@ -33,14 +33,14 @@ pub struct Assembly {
     /// Explains the costs.
     costs: &'static str,
     /// Ordered by address.
-    groups: Vec<Group>,
+    groups: Vec<InstructionGroup>,
     /// Weight of lines that have no instruction in this symbol, and weight without a line.
     elsewhere: u64,
 }
 
 /// Consecutive instructions of one line.
 #[derive(Debug, PartialEq, Serialize)]
-struct Group {
+struct InstructionGroup {
     /// Name from objdump; empty if unknown.
     file: String,
     line: u32,
@@ -159,14 +159,19 @@ fn objdump(path: &Path, symbol: &str, start: Option<u64>) -> Result<String, Stri
 
 /// Groups objdump's output: a line `FILE:LINE` precedes its instructions. For the symbol that begins at `start`, or for
 /// all.
-fn parse(text: &str, start: Option<u64>) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+fn parse(text: &str, start: Option<u64>) -> Vec<InstructionGroup> {
+    let mut groups: Vec<InstructionGroup> = Vec::new();
     let mut place = (String::new(), 0);
     let mut within = false;
     for line in text.lines() {
         if let Some((address, instruction)) = instruction(line).filter(|_| within) {
             if groups.last().is_none_or(|group| (group.file.as_str(), group.line) != (place.0.as_str(), place.1)) {
-                groups.push(Group { file: place.0.clone(), line: place.1, weight: None, instructions: Vec::new() });
+                groups.push(InstructionGroup {
+                    file: place.0.clone(),
+                    line: place.1,
+                    weight: None,
+                    instructions: Vec::new(),
+                });
             }
             if let Some(group) = groups.last_mut() {
                 group.instructions.push(Instruction { address, text: sanitise(instruction).into_owned() });
@@ -199,7 +204,7 @@ fn location(line: &str) -> Option<(String, u32)> {
 }
 
 /// Assigns each line's cost to the line's first group.
-fn costed(image: String, symbol: &str, mut groups: Vec<Group>, rows: &[LineRow]) -> Assembly {
+fn costed(image: String, symbol: &str, mut groups: Vec<InstructionGroup>, rows: &[LineRow]) -> Assembly {
     let mut left: BTreeMap<u32, Vec<(PathBuf, u64)>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.weight > 0) {
         left.entry(row.line).or_default().push((normal(&row.file), row.weight));
@@ -240,7 +245,7 @@ impl Assembly {
     pub fn text(&self, total: u64, scale: Scale, layout: Layout) -> String {
         let mut text = format!("\ninstructions of {} in {}\n", self.symbol, self.image);
         text.push_str(&layout.paint(Tone::Faint, &format!("# {}\n", self.costs)));
-        let mut table = Table::new(vec![
+        let mut table = TextTable::new(vec![
             Column::number(format!("line {}", scale.unit)),
             Column::number("%"),
             Column::number("address"),
@@ -256,11 +261,11 @@ impl Assembly {
                 Some(weight) => (scale.weight(weight), percent(share(weight))),
                 None => (String::new(), String::new()),
             };
-            table.row(vec![weight.into(), part.into(), Cell::default(), Cell::toned(Tone::Faint, place)]);
+            table.row(vec![weight.into(), part.into(), TableCell::default(), TableCell::toned(Tone::Faint, place)]);
             for instruction in &group.instructions {
-                let address = Cell::toned(Tone::Faint, format!("{:x}", instruction.address));
+                let address = TableCell::toned(Tone::Faint, format!("{:x}", instruction.address));
                 let instruction = format!("  {}", instruction.text.replace('\t', " "));
-                table.row(vec![Cell::default(), Cell::default(), address, instruction.into()]);
+                table.row(vec![TableCell::default(), TableCell::default(), address, instruction.into()]);
             }
         }
         text.push_str(&table.render(layout));

@@ -19,13 +19,13 @@ use crate::exit::{Exit, Failure};
 use crate::format::{Scale, counted, percent, unit_name};
 use crate::functions::NamedFunctions;
 use crate::query::{self, QueryResult, Question};
-use crate::report::{Counts, accounting, file, line_remarks};
+use crate::report::{AccountingCounts, accounting, file, line_remarks};
 use crate::style::{ColorChoice, Layout, Tone};
-use crate::table::{Cell, Column, Table};
+use crate::table::{Column, TableCell, TextTable};
 use crate::{suggest, warn};
 
 use assembly::Assembly;
-use source::{Places, SourceFile};
+use source::{SourceFile, SourceSearch};
 
 /// Functions shown on a terminal if a name matches several.
 const FUNCTIONS_ON_TERMINAL: usize = 3;
@@ -114,7 +114,7 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let left_out =
         if layout.is_terminal() && !args.json { wanted.len().saturating_sub(FUNCTIONS_ON_TERMINAL) } else { 0 };
     wanted.truncate(wanted.len() - left_out);
-    let places = Places { roots: &args.source_root, substitutions: &args.substitute };
+    let places = SourceSearch { roots: &args.source_root, substitutions: &args.substitute };
     let taken_unix_ns = profile.session().started_unix_ns;
     let mut shown: Vec<Annotated> = Vec::new();
     for function in wanted {
@@ -129,7 +129,7 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             schema: 1,
             ccsd_version: env!("CARGO_PKG_VERSION"),
             session: profile.session(),
-            accounting: Counts::new(profile.accounting()),
+            accounting: AccountingCounts::new(profile.accounting()),
             question: &question,
             metric: &metric.name,
             unit: unit_name(metric.unit),
@@ -167,7 +167,7 @@ struct AnnotateDocument<'a> {
     schema: u32,
     ccsd_version: &'static str,
     session: &'a ccsd_profile::Session,
-    accounting: Counts<'a>,
+    accounting: AccountingCounts<'a>,
     question: &'a Question,
     metric: &'a str,
     unit: &'static str,
@@ -183,7 +183,7 @@ fn annotated(
     profile: &Profile,
     function: &FunctionLines,
     total: Total,
-    places: &Places<'_>,
+    places: &SourceSearch<'_>,
     taken_unix_ns: u64,
     context: u32,
 ) -> Annotated {
@@ -304,7 +304,7 @@ fn function_text(function: &Annotated, total: Total, scale: Scale, layout: Layou
         for remark in &file.remarks {
             text.push_str(&layout.paint(Tone::Warning, &format!("# {}\n", sanitise(remark))));
         }
-        let mut table = Table::new(vec![
+        let mut table = TextTable::new(vec![
             Column::number(format!("total {}", scale.unit)),
             Column::number("%"),
             Column::number(format!("self {}", scale.unit)),
@@ -315,17 +315,17 @@ fn function_text(function: &Annotated, total: Total, scale: Scale, layout: Layou
         let mut before: Option<u32> = None;
         for line in &file.lines {
             if before.is_some_and(|before| before + 1 < line.line) && file.source.is_some() {
-                let mut cells: Vec<Cell> = (0..4).map(|_| Cell::default()).collect();
-                cells.push(Cell::toned(Tone::Faint, "..."));
+                let mut cells: Vec<TableCell> = (0..4).map(|_| TableCell::default()).collect();
+                cells.push(TableCell::toned(Tone::Faint, "..."));
                 table.row(cells);
             }
             before = Some(line.line);
             let source = line.text.as_deref().unwrap_or_default();
             let number = line.line.to_string();
-            let empty = || vec![Cell::default(), Cell::default()];
+            let empty = || vec![TableCell::default(), TableCell::default()];
             let costs = |weight: u64, share: Share| vec![scale.weight(weight).into(), percent(share.fraction).into()];
             if line.inherited_samples == 0 {
-                let faint = |text: String| Cell::toned(Tone::Faint, text);
+                let faint = |text: String| TableCell::toned(Tone::Faint, text);
                 let cells = [empty(), empty(), vec![faint(number), faint(source.to_owned())]];
                 table.row(cells.into_iter().flatten().collect());
             } else {

@@ -16,7 +16,7 @@ const TAB: usize = 8;
 const LONGEST_LINE: usize = 500;
 
 /// Where source files are searched.
-pub struct Places<'a> {
+pub struct SourceSearch<'a> {
     pub roots: &'a [PathBuf],
     /// Path prefixes and their replacements.
     pub substitutions: &'a [(String, String)],
@@ -29,7 +29,7 @@ pub struct SourceFile {
     pub remarks: Vec<String>,
 }
 
-impl Places<'_> {
+impl SourceSearch<'_> {
     /// Finds the file that debug information calls `path`, for a profile started at `taken_unix_ns`.
     pub fn find(&self, path: &str, taken_unix_ns: u64) -> SourceFile {
         let mut why = None;
@@ -124,7 +124,7 @@ mod tests {
     fn where_to_look() {
         let roots = [PathBuf::from("/r")];
         let substitutions = [("/build".to_owned(), "/home/me".to_owned())];
-        let places = Places { roots: &roots, substitutions: &substitutions };
+        let places = SourceSearch { roots: &roots, substitutions: &substitutions };
         let paths = |path| places.candidates(path).iter().map(|it| it.display().to_string()).collect::<Vec<_>>();
         assert_eq!(paths("/build/x/../y.c"), ["/home/me/x/../y.c", "/r/build/y.c", "/r/y.c", "/build/x/../y.c"]);
         assert_eq!(paths("../../etc/passwd"), ["/r/etc/passwd", "/r/passwd", "../../etc/passwd"]);

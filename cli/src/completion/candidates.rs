@@ -14,7 +14,7 @@ use ccsd_profile::{Profile, sanitise};
 use clap::{Arg, ArgAction, Command};
 
 use super::Native;
-use super::cursor::{Cursor, Slot};
+use super::cursor::{CursorSlot, TypedLine};
 use crate::args::service::SocketArgs;
 use crate::args::values::DEFAULT_FILE;
 use crate::args::watch::StoredArgs;
@@ -27,22 +27,22 @@ use crate::source::Source;
 const MAX_PROFILE_BYTES: u64 = 64 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub struct Completion {
     pub value: String,
     /// Description; empty if the value needs none.
     pub about: String,
 }
 
-impl Candidate {
-    fn new(value: impl Into<String>, about: impl Into<String>) -> Candidate {
-        Candidate { value: value.into(), about: about.into() }
+impl Completion {
+    fn new(value: impl Into<String>, about: impl Into<String>) -> Completion {
+        Completion { value: value.into(), about: about.into() }
     }
 
     /// The line of the answer, if the typed text is a prefix of this candidate.
     ///
     /// Names of processes, functions and threads come from other users. A name that a terminal must not print cannot be
     /// typed either, so it is omitted.
-    pub fn line(&self, cursor: &Cursor<'_>) -> Option<String> {
+    pub fn line(&self, cursor: &TypedLine<'_>) -> Option<String> {
         let is_printable = sanitise(&self.value) == self.value && !self.value.contains(['\t', '\n']);
         let is_wanted = is_printable && self.value.starts_with(&cursor.typed);
         let about = sanitise(&self.about).replace(['\t', '\n'], " ");
@@ -52,7 +52,7 @@ impl Candidate {
 
 /// The kind of value at the cursor, and so the source of its candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ValueKind {
     /// Values listed in the definition, or free text.
     Listed,
     /// A profile: a file, `session:3`, `pid:123`, `watch:nginx`.
@@ -76,40 +76,40 @@ enum Kind {
     Program,
 }
 
-impl Kind {
+impl ValueKind {
     /// Derived from the name that the help gives the value.
-    fn of(argument: &Arg, command: &Command) -> Kind {
+    fn of(argument: &Arg, command: &Command) -> ValueKind {
         let name = argument.get_value_names().and_then(<[_]>::first).map_or("", |name| name.as_str());
         match (name, argument.get_id().as_str()) {
-            ("SOURCE", "session" | "sessions") => Kind::Session,
-            ("SOURCE", _) if command.get_name() == "top" => Kind::ProfileOrProcess,
-            ("SOURCE", _) => Kind::Profile,
-            ("PID|NAME", _) => Kind::Process,
-            ("NAME", "watch") => Kind::Watch,
-            ("NAME", "metric") => Kind::Metric,
-            ("COMMAND", _) => Kind::Command,
-            ("FUNCTION" | "PATTERN", _) => Kind::Pattern,
-            ("FILE" | "PATH", _) => Kind::File,
-            ("DIR", _) => Kind::Directory,
-            ("PROGRAM", _) => Kind::Program,
-            _ => Kind::Listed,
+            ("SOURCE", "session" | "sessions") => ValueKind::Session,
+            ("SOURCE", _) if command.get_name() == "top" => ValueKind::ProfileOrProcess,
+            ("SOURCE", _) => ValueKind::Profile,
+            ("PID|NAME", _) => ValueKind::Process,
+            ("NAME", "watch") => ValueKind::Watch,
+            ("NAME", "metric") => ValueKind::Metric,
+            ("COMMAND", _) => ValueKind::Command,
+            ("FUNCTION" | "PATTERN", _) => ValueKind::Pattern,
+            ("FILE" | "PATH", _) => ValueKind::File,
+            ("DIR", _) => ValueKind::Directory,
+            ("PROGRAM", _) => ValueKind::Program,
+            _ => ValueKind::Listed,
         }
     }
 
-    fn at(cursor: &Cursor<'_>) -> Kind {
-        cursor.argument().map_or(Kind::Listed, |argument| Kind::of(argument, cursor.command))
+    fn at(cursor: &TypedLine<'_>) -> ValueKind {
+        cursor.argument().map_or(ValueKind::Listed, |argument| ValueKind::of(argument, cursor.command))
     }
 }
 
 /// What the shell itself completes here.
-pub fn native(cursor: &Cursor<'_>) -> Native {
+pub fn native(cursor: &TypedLine<'_>) -> Native {
     let is_special = ["session:", "pid:", "watch:"].iter().any(|prefix| cursor.typed.starts_with(prefix));
-    match (cursor.slot, Kind::at(cursor)) {
-        (Slot::ProgramArgument, _) => Native::Files,
-        (_, Kind::Profile | Kind::ProfileOrProcess) if !is_special => Native::Files,
-        (_, Kind::File) => Native::Files,
-        (_, Kind::Directory) => Native::Directories,
-        (_, Kind::Program) => Native::Commands,
+    match (cursor.slot, ValueKind::at(cursor)) {
+        (CursorSlot::ProgramArgument, _) => Native::Files,
+        (_, ValueKind::Profile | ValueKind::ProfileOrProcess) if !is_special => Native::Files,
+        (_, ValueKind::File) => Native::Files,
+        (_, ValueKind::Directory) => Native::Directories,
+        (_, ValueKind::Program) => Native::Commands,
         _ => Native::Nothing,
     }
 }
@@ -117,21 +117,21 @@ pub fn native(cursor: &Cursor<'_>) -> Native {
 /// Commands, options and values from the definition.
 ///
 /// Options are offered only after a dash; otherwise they would hide the values.
-pub fn listed(cursor: &Cursor<'_>) -> Vec<Candidate> {
+pub fn listed(cursor: &TypedLine<'_>) -> Vec<Completion> {
     match cursor.slot {
-        Slot::Option => options(cursor),
-        Slot::ProgramArgument => Vec::new(),
-        Slot::Positional(_) | Slot::Value(_) => {
-            let is_positional = matches!(cursor.slot, Slot::Positional(_));
+        CursorSlot::Option => options(cursor),
+        CursorSlot::ProgramArgument => Vec::new(),
+        CursorSlot::Positional(_) | CursorSlot::Value(_) => {
+            let is_positional = matches!(cursor.slot, CursorSlot::Positional(_));
             let mut all = if is_positional && cursor.takes_command { commands(cursor.command) } else { Vec::new() };
-            if Kind::at(cursor) == Kind::Command {
+            if ValueKind::at(cursor) == ValueKind::Command {
                 all.extend(named_command(cursor).map(commands).unwrap_or_default());
             }
             if let Some(argument) = cursor.argument() {
                 let values = argument.get_possible_values();
                 let visible = values.iter().filter(|value| !value.is_hide_set());
                 all.extend(visible.map(|value| {
-                    Candidate::new(value.get_name(), value.get_help().map_or_else(String::new, ToString::to_string))
+                    Completion::new(value.get_name(), value.get_help().map_or_else(String::new, ToString::to_string))
                 }));
             }
             all
@@ -140,20 +140,20 @@ pub fn listed(cursor: &Cursor<'_>) -> Vec<Candidate> {
 }
 
 /// The command that the values before the cursor name, as in `ccsd man daemon`.
-fn named_command<'a>(cursor: &Cursor<'a>) -> Option<&'a Command> {
+fn named_command<'a>(cursor: &TypedLine<'a>) -> Option<&'a Command> {
     let argument = cursor.argument()?.get_id().as_str();
     let mut words = cursor.given.iter().filter(|(id, _)| *id == argument).map(|(_, word)| word);
     words.try_fold(cursor.root, |command, word| command.find_subcommand(word))
 }
 
-fn commands(command: &Command) -> Vec<Candidate> {
+fn commands(command: &Command) -> Vec<Completion> {
     let visible = command.get_subcommands().filter(|command| !command.is_hide_set());
     let about = |command: &Command| command.get_about().map_or_else(String::new, ToString::to_string);
-    visible.map(|command| Candidate::new(command.get_name(), about(command))).collect()
+    visible.map(|command| Completion::new(command.get_name(), about(command))).collect()
 }
 
 /// Options that have not been given yet, or may be repeated.
-fn options(cursor: &Cursor<'_>) -> Vec<Candidate> {
+fn options(cursor: &TypedLine<'_>) -> Vec<Completion> {
     let is_given = |argument: &Arg| cursor.given.iter().any(|(id, _)| *id == argument.get_id().as_str());
     let repeats = |argument: &Arg| matches!(argument.get_action(), ArgAction::Append | ArgAction::Count);
     let offered = cursor.command.get_arguments().filter(|it| !it.is_hide_set() && (repeats(it) || !is_given(it)));
@@ -161,28 +161,28 @@ fn options(cursor: &Cursor<'_>) -> Vec<Candidate> {
         .flat_map(|argument| {
             let about = argument.get_help().map_or_else(String::new, ToString::to_string);
             let names = argument.get_long_and_visible_aliases().unwrap_or_default();
-            names.into_iter().map(move |name| Candidate::new(format!("--{name}"), about.clone()))
+            names.into_iter().map(move |name| Completion::new(format!("--{name}"), about.clone()))
         })
         .collect()
 }
 
 /// A lookup beyond the definition. It runs on a thread that may be abandoned.
 #[derive(Debug)]
-pub struct Request {
-    kind: Kind,
+pub struct CandidateLookup {
+    kind: ValueKind,
     typed: String,
     socket: SocketArgs,
     /// The profile whose functions are offered.
     source: Source,
 }
 
-impl Request {
-    pub fn new(cursor: &Cursor<'_>) -> Request {
+impl CandidateLookup {
+    pub fn new(cursor: &TypedLine<'_>) -> CandidateLookup {
         let watch = cursor.value("watch").map(|name| Source::Watch(name.to_owned()));
         let named = || cursor.value("source").or_else(|| cursor.value("sources")).unwrap_or(DEFAULT_FILE);
         let source = watch.or_else(|| Source::parse(named().into()).ok());
-        Request {
-            kind: Kind::at(cursor),
+        CandidateLookup {
+            kind: ValueKind::at(cursor),
             typed: cursor.typed.clone(),
             socket: SocketArgs { socket: cursor.value("socket").map(PathBuf::from) },
             source: source.unwrap_or_else(|| Source::File(DEFAULT_FILE.into())),
@@ -190,24 +190,24 @@ impl Request {
     }
 
     /// Looks up candidates and sends them until the receiver is dropped.
-    pub fn send_candidates(&self, sender: &Sender<Candidate>) {
+    pub fn send_candidates(&self, sender: &Sender<Completion>) {
         let send = |candidate| sender.send(candidate).unwrap_or_default();
         match self.kind {
-            Kind::Listed | Kind::Command | Kind::File | Kind::Directory | Kind::Program => {}
-            Kind::Process => processes("").into_iter().for_each(send),
-            Kind::Watch => watches(&self.socket, "").into_iter().for_each(send),
-            Kind::Session => {
+            ValueKind::Listed | ValueKind::Command | ValueKind::File | ValueKind::Directory | ValueKind::Program => {}
+            ValueKind::Process => processes("").into_iter().for_each(send),
+            ValueKind::Watch => watches(&self.socket, "").into_iter().for_each(send),
+            ValueKind::Session => {
                 let sessions = running_sessions(&self.socket);
                 let number = |session: &SessionSummary| session.id.to_string();
                 match self.typed.starts_with(|c: char| c.is_ascii_digit()) {
-                    true => sessions.iter().map(|it| Candidate::new(number(it), about_session(it))).for_each(send),
+                    true => sessions.iter().map(|it| Completion::new(number(it), about_session(it))).for_each(send),
                     false => session_sources(&sessions).into_iter().for_each(send),
                 }
             }
-            Kind::Profile | Kind::ProfileOrProcess => {
+            ValueKind::Profile | ValueKind::ProfileOrProcess => {
                 session_sources(&running_sessions(&self.socket)).into_iter().for_each(send);
                 watches(&self.socket, "watch:").into_iter().for_each(send);
-                if self.kind == Kind::ProfileOrProcess {
+                if self.kind == ValueKind::ProfileOrProcess {
                     // Hundreds of process ids are offered only on request.
                     let prefix = if self.typed.starts_with('p') { "pid:" } else { "" };
                     let all = processes(prefix);
@@ -215,7 +215,7 @@ impl Request {
                     wanted.for_each(send);
                 }
             }
-            Kind::Pattern | Kind::Metric => {
+            ValueKind::Pattern | ValueKind::Metric => {
                 if let Some(profile) = self.profile() {
                     self.profile_candidates(&profile).into_iter().for_each(send);
                 }
@@ -234,13 +234,15 @@ impl Request {
         file::load_source(&self.source, &StoredArgs::default(), &self.socket).ok().map(|loaded| loaded.profile)
     }
 
-    fn profile_candidates(&self, profile: &Profile) -> Vec<Candidate> {
+    fn profile_candidates(&self, profile: &Profile) -> Vec<Completion> {
         match self.kind {
-            Kind::Metric => profile.session().metrics.iter().map(|it| Candidate::new(it.name.clone(), "")).collect(),
-            Kind::Pattern => match self.typed.split_once(':') {
+            ValueKind::Metric => {
+                profile.session().metrics.iter().map(|it| Completion::new(it.name.clone(), "")).collect()
+            }
+            ValueKind::Pattern => match self.typed.split_once(':') {
                 Some((prefix @ ("module" | "file" | "thread" | "process"), _)) => {
                     let names = names(profile, prefix).into_iter();
-                    names.map(|name| Candidate::new(format!("{prefix}:{name}"), "")).collect()
+                    names.map(|name| Completion::new(format!("{prefix}:{name}"), "")).collect()
                 }
                 _ => functions(profile, &self.typed),
             },
@@ -255,7 +257,7 @@ fn is_number(text: &str) -> bool {
 
 /// Functions, ordered by self weight: by the shown name or, if only the full name starts with the typed text, by the
 /// full name.
-fn functions(profile: &Profile, typed: &str) -> Vec<Candidate> {
+fn functions(profile: &Profile, typed: &str) -> Vec<Completion> {
     let labels = profile.labels();
     let rows = FlatView::new(profile, &Selection::all()).rows;
     let mut seen = std::collections::HashSet::new();
@@ -266,7 +268,7 @@ fn functions(profile: &Profile, typed: &str) -> Vec<Candidate> {
     });
     // Entries such as `[kernel]` are no functions.
     let real = names.filter(|name| !name.starts_with('['));
-    real.filter(|name| seen.insert(name.clone())).map(|name| Candidate::new(name, "")).collect()
+    real.filter(|name| seen.insert(name.clone())).map(|name| Completion::new(name, "")).collect()
 }
 
 /// Distinct names for a pattern with a prefix.
@@ -285,7 +287,7 @@ fn names(profile: &Profile, prefix: &str) -> Vec<String> {
 }
 
 /// Processes that this user may look at: by name if it is unique, and by number.
-fn processes(prefix: &str) -> Vec<Candidate> {
+fn processes(prefix: &str) -> Vec<Completion> {
     let own = std::process::id();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -296,12 +298,12 @@ fn processes(prefix: &str) -> Vec<Candidate> {
         by_name.entry(stat.comm).or_default().push(pid);
     }
     let single = by_name.iter().filter(|(name, pids)| prefix.is_empty() && pids.len() == 1 && !is_number(name));
-    let mut all: Vec<Candidate> =
-        single.filter_map(|(name, pids)| Some(Candidate::new(name, format!("PID {}", pids.first()?)))).collect();
+    let mut all: Vec<Completion> =
+        single.filter_map(|(name, pids)| Some(Completion::new(name, format!("PID {}", pids.first()?)))).collect();
     let mut numbers: Vec<(u32, &str)> =
         by_name.iter().flat_map(|(name, pids)| pids.iter().map(|&pid| (pid, name.as_str()))).collect();
     numbers.sort_unstable();
-    all.extend(numbers.into_iter().map(|(pid, name)| Candidate::new(format!("{prefix}{pid}"), name)));
+    all.extend(numbers.into_iter().map(|(pid, name)| Completion::new(format!("{prefix}{pid}"), name)));
     all
 }
 
@@ -315,24 +317,24 @@ fn about_session(session: &SessionSummary) -> String {
 }
 
 /// `session:3` for each session, and `pid:123` for each process with a session.
-fn session_sources(sessions: &[SessionSummary]) -> Vec<Candidate> {
-    let numbers = sessions.iter().map(|it| Candidate::new(format!("session:{}", it.id), about_session(it)));
+fn session_sources(sessions: &[SessionSummary]) -> Vec<Completion> {
+    let numbers = sessions.iter().map(|it| Completion::new(format!("session:{}", it.id), about_session(it)));
     let running = sessions.iter().filter(|session| session.ended.is_none());
     let pids = running.flat_map(|session| {
-        session.pids.iter().map(|pid| Candidate::new(format!("pid:{pid}"), about_session(session)))
+        session.pids.iter().map(|pid| Completion::new(format!("pid:{pid}"), about_session(session)))
     });
     numbers.chain(pids).collect()
 }
 
 /// Watches of the service; if it does not answer, those that have stored profiles.
-fn watches(socket: &SocketArgs, prefix: &str) -> Vec<Candidate> {
+fn watches(socket: &SocketArgs, prefix: &str) -> Vec<Completion> {
     let (statuses, dir) = connect(socket).and_then(|mut client| client.watches()).unwrap_or_default();
     let dir = dir.unwrap_or_else(|| Config::load_default().unwrap_or_default().state_dir.0);
     let mut names: Vec<String> = statuses.into_iter().map(|status| status.name).collect();
     names.extend(store::watches(&dir).unwrap_or_default());
     names.sort_unstable();
     names.dedup();
-    names.into_iter().map(|name| Candidate::new(format!("{prefix}{name}"), "a watch of the service")).collect()
+    names.into_iter().map(|name| Completion::new(format!("{prefix}{name}"), "a watch of the service")).collect()
 }
 
 #[cfg(test)]
@@ -340,10 +342,10 @@ mod tests {
     use super::*;
     use crate::args::Cli;
 
-    fn with_cursor<T>(line: &str, ask: impl FnOnce(&Cursor<'_>) -> T) -> T {
+    fn with_cursor<T>(line: &str, ask: impl FnOnce(&TypedLine<'_>) -> T) -> T {
         let mut command = Cli::grouped();
         command.build();
-        ask(&Cursor::new(&command, line.split(' ').map(str::to_owned).collect()))
+        ask(&TypedLine::new(&command, line.split(' ').map(str::to_owned).collect()))
     }
 
     fn offered(line: &str) -> Vec<String> {
@@ -392,9 +394,9 @@ mod tests {
     fn names_that_a_terminal_must_not_print_are_left_out() {
         with_cursor("attach ", |cursor| {
             for hostile in ["a\nb", "a\tb", "\x1b[2J", "a\u{202e}b", "a\r"] {
-                assert_eq!(Candidate::new(hostile, "").line(cursor), None, "{hostile:?}");
+                assert_eq!(Completion::new(hostile, "").line(cursor), None, "{hostile:?}");
             }
-            let line = Candidate::new("a", "b\n\x1b[2J\tc").line(cursor).unwrap();
+            let line = Completion::new("a", "b\n\x1b[2J\tc").line(cursor).unwrap();
             assert!(line.starts_with("a\t") && line.matches(['\n', '\t', '\x1b']).count() == 2, "{line:?}");
         });
     }

@@ -4,7 +4,7 @@ use clap::{Arg, Command};
 
 /// What is being typed.
 #[derive(Clone, Copy, Debug)]
-pub enum Slot<'a> {
+pub enum CursorSlot<'a> {
     /// The name of an option.
     Option,
     /// A positional argument, or the name of a command if there is none.
@@ -17,11 +17,11 @@ pub enum Slot<'a> {
 
 /// The words of a command line up to the cursor, parsed by the definition of the arguments.
 #[derive(Debug)]
-pub struct Cursor<'a> {
+pub struct TypedLine<'a> {
     /// The definition of all commands.
     pub root: &'a Command,
     pub command: &'a Command,
-    pub slot: Slot<'a>,
+    pub slot: CursorSlot<'a>,
     /// The part of the last word that completion keeps, such as `--view=`.
     pub kept: String,
     pub typed: String,
@@ -32,12 +32,12 @@ pub struct Cursor<'a> {
 }
 
 /// An option that expects values.
-struct Pending<'a> {
+struct PendingOption<'a> {
     option: &'a Arg,
     values: usize,
 }
 
-impl Pending<'_> {
+impl PendingOption<'_> {
     fn is_satisfied(&self) -> bool {
         self.values >= self.option.get_num_args().map_or(1, |range| range.min_values())
     }
@@ -69,9 +69,9 @@ fn option_by_letter(command: &Command, letter: char) -> Option<&Arg> {
 }
 
 /// Parses words from left to right.
-struct Reader<'a> {
+struct WordReader<'a> {
     command: &'a Command,
-    pending: Option<Pending<'a>>,
+    pending: Option<PendingOption<'a>>,
     /// Number of complete positional arguments.
     position: usize,
     is_escaped: bool,
@@ -79,7 +79,7 @@ struct Reader<'a> {
     given: Vec<(&'a str, String)>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> WordReader<'a> {
     fn positional(&self) -> Option<&'a Arg> {
         self.command.get_positionals().nth(self.position)
     }
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
             let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
             let Some(option) = option_by_name(self.command, name) else { return };
             match value {
-                None if takes_value(option) => self.pending = Some(Pending { option, values: 0 }),
+                None if takes_value(option) => self.pending = Some(PendingOption { option, values: 0 }),
                 _ => self.give(option, value.unwrap_or_default()),
             }
         } else {
@@ -125,7 +125,7 @@ impl<'a> Reader<'a> {
             let Some(option) = option_by_letter(self.command, letter) else { return };
             if takes_value(option) {
                 match word.get(at + letter.len_utf8()..).unwrap_or_default() {
-                    "" => self.pending = Some(Pending { option, values: 0 }),
+                    "" => self.pending = Some(PendingOption { option, values: 0 }),
                     value => self.give(option, value.strip_prefix('=').unwrap_or(value)),
                 }
                 return;
@@ -150,32 +150,32 @@ impl<'a> Reader<'a> {
     }
 
     /// The slot at the cursor if the last word is `word`, and the length of the option's name in that word.
-    fn slot(&self, word: &str) -> (Slot<'a>, usize) {
+    fn slot(&self, word: &str) -> (CursorSlot<'a>, usize) {
         if self.is_program_argument {
-            return (Slot::ProgramArgument, 0);
+            return (CursorSlot::ProgramArgument, 0);
         }
         let is_option = word.starts_with('-') && !self.is_escaped;
         if let Some(pending) = &self.pending
             && !(pending.is_satisfied() && is_option)
         {
-            return (Slot::Value(pending.option), 0);
+            return (CursorSlot::Value(pending.option), 0);
         }
         if !is_option {
-            return (Slot::Positional(self.positional()), 0);
+            return (CursorSlot::Positional(self.positional()), 0);
         }
         let named = word.strip_prefix("--").and_then(|long| long.split_once('='));
         match named.and_then(|(name, _)| Some((name, option_by_name(self.command, name)?))) {
-            Some((name, option)) => (Slot::Value(option), "--=".len() + name.len()),
-            None => (Slot::Option, 0),
+            Some((name, option)) => (CursorSlot::Value(option), "--=".len() + name.len()),
+            None => (CursorSlot::Option, 0),
         }
     }
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> TypedLine<'a> {
     /// Finds the cursor at the last of `words`, which follow `command`'s own name. The command must be built.
-    pub fn new(command: &'a Command, mut words: Vec<String>) -> Cursor<'a> {
+    pub fn new(command: &'a Command, mut words: Vec<String>) -> TypedLine<'a> {
         let last = words.pop().unwrap_or_default();
-        let mut reader = Reader {
+        let mut reader = WordReader {
             command,
             pending: None,
             position: 0,
@@ -186,7 +186,7 @@ impl<'a> Cursor<'a> {
         words.iter().for_each(|word| reader.read(word));
         let (slot, kept) = reader.slot(&last);
         let (kept, typed) = last.split_at_checked(kept).unwrap_or(("", &last));
-        Cursor {
+        TypedLine {
             root: command,
             command: reader.command,
             slot,
@@ -200,9 +200,9 @@ impl<'a> Cursor<'a> {
     /// The argument whose value is being typed.
     pub fn argument(&self) -> Option<&'a Arg> {
         match self.slot {
-            Slot::Value(argument) => Some(argument),
-            Slot::Positional(argument) => argument,
-            Slot::Option | Slot::ProgramArgument => None,
+            CursorSlot::Value(argument) => Some(argument),
+            CursorSlot::Positional(argument) => argument,
+            CursorSlot::Option | CursorSlot::ProgramArgument => None,
         }
     }
 
@@ -221,13 +221,13 @@ mod tests {
     fn at(line: &str) -> (String, String, String) {
         let mut command = Cli::grouped();
         command.build();
-        let cursor = Cursor::new(&command, line.split(' ').map(str::to_owned).collect());
+        let cursor = TypedLine::new(&command, line.split(' ').map(str::to_owned).collect());
         let slot = match cursor.slot {
-            Slot::Option => "an option".to_owned(),
-            Slot::ProgramArgument => "an argument".to_owned(),
-            Slot::Positional(None) => "nothing".to_owned(),
-            Slot::Positional(Some(argument)) => argument.get_id().to_string(),
-            Slot::Value(argument) => format!("--{}", argument.get_long().unwrap()),
+            CursorSlot::Option => "an option".to_owned(),
+            CursorSlot::ProgramArgument => "an argument".to_owned(),
+            CursorSlot::Positional(None) => "nothing".to_owned(),
+            CursorSlot::Positional(Some(argument)) => argument.get_id().to_string(),
+            CursorSlot::Value(argument) => format!("--{}", argument.get_long().unwrap()),
         };
         (cursor.command.get_name().to_owned(), slot, cursor.typed)
     }
@@ -276,7 +276,7 @@ mod tests {
         let mut command = Cli::grouped();
         command.build();
         let words = ["report", "--socket=/s", "--hide", "a", "x.ccsd", "--function", ""];
-        let cursor = Cursor::new(&command, words.map(str::to_owned).to_vec());
+        let cursor = TypedLine::new(&command, words.map(str::to_owned).to_vec());
         assert_eq!(cursor.value("source"), Some("x.ccsd"));
         assert_eq!((cursor.value("socket"), cursor.value("hide")), (Some("/s"), Some("a")));
         assert_eq!(cursor.value("watch"), None);

@@ -17,8 +17,8 @@ use clap_complete::Shell;
 
 use crate::args::{Cli, CompletionsArgs, spelling};
 use crate::exit::{Exit, Failure};
-use candidates::Candidate;
-use cursor::Cursor;
+use candidates::Completion;
+use cursor::TypedLine;
 
 /// The first argument of a process that completes.
 pub const ARGUMENT: &str = "__complete";
@@ -78,12 +78,12 @@ pub fn complete(words: Vec<OsString>) -> Exit {
         spelling::replace(words).0.into_iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let mut command = Cli::grouped();
     command.build();
-    let cursor = Cursor::new(&command, words);
+    let cursor = TypedLine::new(&command, words);
     let native = candidates::native(&cursor);
     // Commands, options and values from the definition need no lookup.
     let listed = candidates::listed(&cursor);
     let (sender, receiver) = channel();
-    let request = candidates::Request::new(&cursor);
+    let request = candidates::CandidateLookup::new(&cursor);
     thread::spawn(move || request.send_candidates(&sender));
     let looked_up = receive(&receiver, Instant::now() + PATIENCE);
     let mut answer = format!("{}\n", native.name());
@@ -95,7 +95,7 @@ pub fn complete(words: Vec<OsString>) -> Exit {
     Exit::SUCCESS
 }
 
-fn receive(receiver: &Receiver<Candidate>, deadline: Instant) -> Vec<Candidate> {
+fn receive(receiver: &Receiver<Completion>, deadline: Instant) -> Vec<Completion> {
     let mut received = Vec::new();
     loop {
         match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {

@@ -18,15 +18,15 @@ use crate::args::watch::DiffArgs;
 use crate::exit::{Exit, Failure};
 use crate::format::{Scale, count, counted, nanoseconds, percent, unit_name};
 use crate::query::{self, QueryArgs};
-use crate::report::Counts;
+use crate::report::AccountingCounts;
 use crate::stored::About;
 use crate::style::{ColorChoice, Layout, Tone};
-use crate::table::{Cell, Column, Table, wrap};
+use crate::table::{Column, TableCell, TextTable, wrap};
 use crate::{functions, suggest, warn};
 use ccsd_profile::json::to_text;
 
 use grew::Grew;
-use runs::{Run, Side, sides};
+use runs::{LoadedRun, RunSide, sides};
 
 /// Maximum rows on a terminal.
 const ROWS_ON_TERMINAL: usize = 40;
@@ -49,7 +49,7 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         }
         let (before, after) = (before.merged()?.ask(&query, "before")?, after.merged()?.ask(&query, "after")?);
         let question = query::words_of(&args.query);
-        fn export<'a>(run: &'a Run, question: &'a str) -> Export<'a> {
+        fn export<'a>(run: &'a LoadedRun, question: &'a str) -> Export<'a> {
             Export { question, ..Export::new(&run.profile, &run.selection) }
         }
         let mut bytes = Vec::new();
@@ -189,7 +189,7 @@ impl ShownChange {
     }
 }
 
-fn change_cell(change: &ShownChange, absolute: bool, scale: Scale) -> Cell {
+fn change_cell(change: &ShownChange, absolute: bool, scale: Scale) -> TableCell {
     let (was, is) = change.weights;
     let more = if absolute { is > was } else { change.share > 0.0 };
     let tone = match (change.significant, more) {
@@ -202,7 +202,7 @@ fn change_cell(change: &ShownChange, absolute: bool, scale: Scale) -> Cell {
     } else {
         format!("{:+.2}", change.share * 100.0)
     };
-    Cell::toned(tone, text)
+    TableCell::toned(tone, text)
 }
 
 /// Orders the rows by the change or by a column.
@@ -229,7 +229,7 @@ fn order(view: &mut DiffView, args: &DiffArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn head(label: &str, run: &Run, layout: Layout) -> String {
+fn head(label: &str, run: &LoadedRun, layout: Layout) -> String {
     let (session, accounting) = (run.profile.session(), run.profile.accounting());
     line(label, &format!("{}: {}", run.what, accounting_line(session, accounting)), Tone::Plain, layout)
 }
@@ -297,7 +297,7 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: La
     let scale = Scale::new(unit, view.before.weight.max(view.after.weight));
     let which = if args.inherited { "total" } else { "self" };
     let (one, _) = args.query.by.nouns();
-    let mut table = Table::new(vec![
+    let mut table = TextTable::new(vec![
         Column::number(format!("{which} change {}", if args.absolute { scale.unit } else { "%" })),
         Column::text(""),
         Column::number(format!("self {}", scale.unit)),
@@ -315,9 +315,9 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: La
         let change = ShownChange::of(row, args);
         let mut cells = vec![
             change_cell(&change, args.absolute, scale),
-            Cell::toned(Tone::Faint, if change.significant { "" } else { "~" }),
+            TableCell::toned(Tone::Faint, if change.significant { "" } else { "~" }),
         ];
-        let weights = |side: &Option<DiffSide>, weight: fn(&DiffSide) -> (u64, f64)| -> [Cell; 2] {
+        let weights = |side: &Option<DiffSide>, weight: fn(&DiffSide) -> (u64, f64)| -> [TableCell; 2] {
             match side {
                 Some(side) => [scale.weight(weight(side).0).into(), percent(weight(side).1).into()],
                 None => ["-".into(), "-".into()],
@@ -330,7 +330,7 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: La
             cells.extend(weights(&row.before, weight));
             cells.extend(weights(&row.after, weight));
         }
-        cells.push(Cell::toned(Tone::Faint, sanitise(&row.function.image)));
+        cells.push(TableCell::toned(Tone::Faint, sanitise(&row.function.image)));
         cells.push(sanitise(&row.label).into());
         table.row(cells);
     }
@@ -339,19 +339,19 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: La
         let (was, is) = (other.self_weight_before, other.self_weight_after);
         let (before, after) = (share(was, view.before), share(is, view.after));
         let change = ShownChange { share: after - before, weights: (was, is), significant: false };
-        let faint = |text: String| Cell::toned(Tone::Faint, text);
+        let faint = |text: String| TableCell::toned(Tone::Faint, text);
         let (one, several) = args.query.by.nouns();
         let more = counted(other.functions as u64, &format!("more {one}"), &format!("more {several}"));
         let mut cells = vec![
             // Inherited weights overlap and have no sum.
-            if args.inherited { Cell::default() } else { change_cell(&change, args.absolute, scale) },
-            Cell::default(),
+            if args.inherited { TableCell::default() } else { change_cell(&change, args.absolute, scale) },
+            TableCell::default(),
             faint(scale.weight(was)),
             faint(percent(before)),
             faint(scale.weight(is)),
             faint(percent(after)),
         ];
-        cells.resize(11, Cell::default());
+        cells.resize(11, TableCell::default());
         let hint = if args.query.min.is_some() { "-n 0 without --min" } else { "-n 0" };
         cells.push(faint(format!("[{more}; {hint} shows all]")));
         table.row(cells);
@@ -392,7 +392,7 @@ struct RunDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     stored: Option<&'a About>,
     session: &'a Session,
-    accounting: Counts<'a>,
+    accounting: AccountingCounts<'a>,
 }
 
 /// Describes the field `significant`.
@@ -429,23 +429,23 @@ enum Data {
 }
 
 fn document(
-    before: &Side,
-    after: &Side,
+    before: &RunSide,
+    after: &RunSide,
     (name, unit): (&str, Unit),
     totals: (Total, Total),
     fail_above: Option<Failed<'_>>,
     data: Data,
 ) -> Result<String, serde_json::Error> {
-    fn run(run: &Run) -> RunDocument<'_> {
+    fn run(run: &LoadedRun) -> RunDocument<'_> {
         RunDocument {
             file: run.file.as_ref().map(|path| path.to_string_lossy().into_owned()),
             daemon_session: run.session,
             stored: run.stored.as_ref(),
             session: run.profile.session(),
-            accounting: Counts::new(run.profile.accounting()),
+            accounting: AccountingCounts::new(run.profile.accounting()),
         }
     }
-    fn side(side: &Side, total: Total) -> SideDocument<'_> {
+    fn side(side: &RunSide, total: Total) -> SideDocument<'_> {
         match side.runs.as_slice() {
             [one] => SideDocument { run: Some(run(one)), runs: Vec::new(), total },
             several => SideDocument { run: None, runs: several.iter().map(run).collect(), total },

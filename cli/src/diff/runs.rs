@@ -14,7 +14,7 @@ use crate::source::Source;
 use crate::stored::About;
 use crate::warn;
 
-pub struct Run {
+pub struct LoadedRun {
     pub profile: Profile,
     pub selection: Selection,
     /// Description: a file, or a time range of a watch.
@@ -25,13 +25,13 @@ pub struct Run {
 }
 
 /// All runs of a side, at least one.
-pub struct Side {
-    pub runs: Vec<Run>,
+pub struct RunSide {
+    pub runs: Vec<LoadedRun>,
 }
 
-impl Run {
+impl LoadedRun {
     /// Applies the query.
-    pub fn ask(mut self, query: &QueryArgs, which: &str) -> Result<Run, Failure> {
+    pub fn ask(mut self, query: &QueryArgs, which: &str) -> Result<LoadedRun, Failure> {
         let QueryResult { profile, selection, .. } = query::ask(query, self.profile).map_err(|failure| Failure {
             status: failure.status,
             error: failure.error.context(format!("the profile {which}")),
@@ -41,9 +41,9 @@ impl Run {
     }
 }
 
-impl Side {
-    fn of(run: Run) -> Side {
-        Side { runs: vec![run] }
+impl RunSide {
+    fn of(run: LoadedRun) -> RunSide {
+        RunSide { runs: vec![run] }
     }
 
     /// Applies the query to every run.
@@ -59,9 +59,9 @@ impl Side {
     }
 
     /// Merges all runs into one.
-    pub fn merged(self) -> Result<Run, Failure> {
+    pub fn merged(self) -> Result<LoadedRun, Failure> {
         let mut runs = self.runs.into_iter();
-        let nothing = || Run {
+        let nothing = || LoadedRun {
             profile: Profile::new(Session::default(), Limits::default()),
             selection: Selection::all(),
             what: String::new(),
@@ -78,7 +78,7 @@ impl Side {
 }
 
 /// The two sides of the comparison.
-pub fn sides(args: &DiffArgs) -> Result<(Side, Side), Failure> {
+pub fn sides(args: &DiffArgs) -> Result<(RunSide, RunSide), Failure> {
     let two_times = || {
         Failure::bad_request(anyhow!(
             "give two profiles, or two times of one: --since TIME and --against TIME..TIME; see `ccsd diff --help`"
@@ -98,16 +98,24 @@ pub fn sides(args: &DiffArgs) -> Result<(Side, Side), Failure> {
         };
         let file = (loaded.session.is_none() && loaded.stored.is_none()).then_some(loaded.path);
         let (profile, selection) = (loaded.profile, Selection::all());
-        Ok::<Run, Failure>(Run { profile, selection, what, file, session: loaded.session, stored: loaded.stored })
+        Ok::<LoadedRun, Failure>(LoadedRun {
+            profile,
+            selection,
+            what,
+            file,
+            session: loaded.session,
+            stored: loaded.stored,
+        })
     };
     if !args.before.is_empty() {
         let side = |sources: &[Source]| {
-            let runs = sources.iter().map(|source| run(source, None, None)).collect::<Result<Vec<Run>, Failure>>()?;
-            Ok::<Side, Failure>(Side { runs })
+            let runs =
+                sources.iter().map(|source| run(source, None, None)).collect::<Result<Vec<LoadedRun>, Failure>>()?;
+            Ok::<RunSide, Failure>(RunSide { runs })
         };
         return Ok((side(&args.before)?, side(&args.after)?));
     }
-    let side = |source: &Source, since: Option<&str>, until: Option<&str>| run(source, since, until).map(Side::of);
+    let side = |source: &Source, since: Option<&str>, until: Option<&str>| run(source, since, until).map(RunSide::of);
     let (since, until) = (args.stored.since.as_deref(), args.stored.until.as_deref());
     let watch = args.stored.watch.clone().map(Source::Watch);
     let sources: Vec<&Source> = args.sources.iter().chain(&watch).collect();
@@ -124,7 +132,7 @@ pub fn sides(args: &DiffArgs) -> Result<(Side, Side), Failure> {
 }
 
 /// Name and unit of the metric, which all runs must have.
-pub fn metric(asked: Option<&str>, before: &Side, after: &Side) -> Result<(String, Unit), Failure> {
+pub fn metric(asked: Option<&str>, before: &RunSide, after: &RunSide) -> Result<(String, Unit), Failure> {
     let runs = || after.runs.iter().chain(&before.runs).map(|run| run.profile.session().metrics.as_slice());
     let wanted = |metric: &&ccsd_profile::Metric| {
         asked.is_none_or(|asked| asked == metric.name)
@@ -132,7 +140,7 @@ pub fn metric(asked: Option<&str>, before: &Side, after: &Side) -> Result<(Strin
     };
     let found = runs().next().unwrap_or_default().iter().find(wanted);
     found.map(|metric| (metric.name.clone(), metric.unit)).ok_or_else(|| {
-        let names = |side: &Side| {
+        let names = |side: &RunSide| {
             let metrics = side.runs.iter().flat_map(|run| &run.profile.session().metrics);
             let mut names: Vec<_> = metrics.map(|metric| sanitise(&metric.name)).collect();
             names.dedup();

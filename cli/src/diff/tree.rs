@@ -6,7 +6,7 @@ use ccsd_profile::{Unit, sanitise};
 use super::{ShownChange, change_cell};
 use crate::format::{Scale, indent, percent};
 use crate::style::{Layout, Tone};
-use crate::table::{Cell, Column, Table};
+use crate::table::{Column, TableCell, TextTable};
 
 /// Renders the tree in at most `limit` lines.
 pub fn text(tree: &DiffTree, unit: Unit, absolute: bool, limit: Option<usize>, layout: Layout) -> String {
@@ -14,7 +14,7 @@ pub fn text(tree: &DiffTree, unit: Unit, absolute: bool, limit: Option<usize>, l
         return "no call to show\n".to_owned();
     }
     let scale = Scale::new(unit, tree.before.weight.max(tree.after.weight));
-    let mut table = Table::new(vec![
+    let mut table = TextTable::new(vec![
         Column::number(if absolute { format!("change {}", scale.unit) } else { "change %".to_owned() }),
         Column::text(""),
         Column::number(format!("total {}", scale.unit)),
@@ -40,16 +40,16 @@ pub fn text(tree: &DiffTree, unit: Unit, absolute: bool, limit: Option<usize>, l
                 let OtherDiff { nodes, before, after } = other;
                 let change = share(after, tree.after) - share(before, tree.before);
                 let change = ShownChange { share: change, weights: (before, after), significant: false };
-                let faint = |text: String| Cell::toned(Tone::Faint, text);
+                let faint = |text: String| TableCell::toned(Tone::Faint, text);
                 table.row(vec![
                     change_cell(&change, absolute, scale),
-                    Cell::default(),
+                    TableCell::default(),
                     faint(scale.weight(before)),
                     faint(percent(share(before, tree.before))),
                     faint(scale.weight(after)),
                     faint(percent(share(after, tree.after))),
-                    Cell::default(),
-                    Cell::default(),
+                    TableCell::default(),
+                    TableCell::default(),
                     faint(format!("{}[{nodes} more]", indent(depth))),
                 ]);
             }
@@ -60,7 +60,7 @@ pub fn text(tree: &DiffTree, unit: Unit, absolute: bool, limit: Option<usize>, l
                 let change = ShownChange { share: node.change, weights: (before.weight, after.weight), significant };
                 table.row(vec![
                     change_cell(&change, absolute, scale),
-                    Cell::toned(Tone::Faint, if significant { "" } else { "~" }),
+                    TableCell::toned(Tone::Faint, if significant { "" } else { "~" }),
                     scale.weight(before.weight).into(),
                     percent(share(before.weight, tree.before)).into(),
                     scale.weight(after.weight).into(),

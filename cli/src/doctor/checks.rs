@@ -12,7 +12,7 @@ use ccsd_collector::perf::set::EventSet;
 use ccsd_collector::{Error, EventChoice, Options, Scope, system};
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::{Check, Mark, user_name};
+use super::{CheckResult, DoctorCheck, user_name};
 use crate::format::{bytes, count};
 
 /// Remedy of both checks of tracepoints.
@@ -20,10 +20,10 @@ const MOUNT_TRACEFS: &str = "sudo mount -t tracefs tracefs /sys/kernel/tracing";
 const PARANOID_1: &str = "sudo sysctl kernel.perf_event_paranoid=1";
 
 /// Runs all checks, the most important first.
-pub fn all() -> Vec<Check> {
+pub fn all() -> Vec<DoctorCheck> {
     let capabilities = Capabilities::effective();
     let mut checks = vec![sampling()];
-    if checks.iter().all(|check| check.mark == Mark::Ok) {
+    if checks.iter().all(|check| check.mark == CheckResult::Ok) {
         let kernel = try_event(EventChoice::CpuClock, Scope::Kernel).is_ok();
         checks.extend([
             kernel_stacks(kernel),
@@ -44,38 +44,39 @@ fn try_event(event: EventChoice, scope: Scope) -> Result<Choice, Error> {
     choose(event, scope, Options::default().rate_hz.min(system::perf_max_sample_rate()), true)
 }
 
-fn sampling() -> Check {
+fn sampling() -> DoctorCheck {
     const NAME: &str = "sampling";
     match try_event(EventChoice::CpuClock, Scope::User) {
         Ok(_) => {
             let paranoid =
                 system::perf_event_paranoid().map_or_else(|| "not set".to_owned(), |level| level.to_string());
-            Check::ok(NAME, format!("perf events work (kernel.perf_event_paranoid is {paranoid})"))
+            DoctorCheck::ok(NAME, format!("perf events work (kernel.perf_event_paranoid is {paranoid})"))
         }
         Err(error @ Error::Paranoid { .. }) => {
-            Check::no(NAME, error.to_string()).command("sudo sysctl kernel.perf_event_paranoid=2")
+            DoctorCheck::no(NAME, error.to_string()).command("sudo sysctl kernel.perf_event_paranoid=2")
         }
-        Err(error) => Check::no(NAME, error.to_string()),
+        Err(error) => DoctorCheck::no(NAME, error.to_string()),
     }
 }
 
-fn kernel_stacks(permitted: bool) -> Check {
+fn kernel_stacks(permitted: bool) -> DoctorCheck {
     const NAME: &str = "kernel stacks";
     if permitted {
-        return Check::ok(NAME, "the kernel's part of every stack is sampled, too");
+        return DoctorCheck::ok(NAME, "the kernel's part of every stack is sampled, too");
     }
-    Check::limited(NAME, "refused to this user: only user code is sampled, and time in the kernel is not seen")
+    DoctorCheck::limited(NAME, "refused to this user: only user code is sampled, and time in the kernel is not seen")
         .command(PARANOID_1)
 }
 
-fn kernel_names(capabilities: Capabilities) -> Check {
+fn kernel_names(capabilities: Capabilities) -> DoctorCheck {
     const NAME: &str = "kernel names";
     let restrict = system::kptr_restrict();
     if kallsyms_are_readable() {
-        return Check::ok(NAME, "/proc/kallsyms gives the names of kernel functions");
+        return DoctorCheck::ok(NAME, "/proc/kallsyms gives the names of kernel functions");
     }
     let set = restrict.map_or_else(|| "not set".to_owned(), |level| level.to_string());
-    let check = Check::limited(NAME, format!("hidden (kernel.kptr_restrict is {set}): kernel functions have no names"));
+    let check =
+        DoctorCheck::limited(NAME, format!("hidden (kernel.kptr_restrict is {set}): kernel functions have no names"));
     match restrict {
         // At 2 the addresses are hidden from all users; 1 shows them to users with CAP_SYSLOG.
         Some(2..) if capabilities.syslog => check.command("sudo sysctl kernel.kptr_restrict=1"),
@@ -94,7 +95,7 @@ fn kallsyms_are_readable() -> bool {
     address.any(|digits| digits.iter().any(|&digit| digit != b'0'))
 }
 
-fn cycles() -> Check {
+fn cycles() -> DoctorCheck {
     const NAME: &str = "hardware cycles";
     match try_event(EventChoice::Cycles, Scope::Auto) {
         Ok(choice) => {
@@ -103,7 +104,7 @@ fn cycles() -> Check {
                 Event::Cycles { precise: 1 | 2 } => "little skid",
                 _ => "some skid: a sample may be charged a few instructions late",
             };
-            Check::ok(NAME, format!("counted, with {skid}"))
+            DoctorCheck::ok(NAME, format!("counted, with {skid}"))
         }
         Err(error) => {
             // No command on this machine helps, so none is printed.
@@ -112,31 +113,31 @@ fn cycles() -> Check {
             } else {
                 ""
             };
-            Check::limited(NAME, format!("{}: the CPU clock samples instead{host}", reason(&error)))
+            DoctorCheck::limited(NAME, format!("{}: the CPU clock samples instead{host}", reason(&error)))
         }
     }
 }
 
-fn tsc(kernel: bool) -> Check {
+fn tsc(kernel: bool) -> DoctorCheck {
     const NAME: &str = "TSC cycles";
     match try_event(EventChoice::CpuClockTsc, Scope::Auto) {
-        Ok(_) => Check::ok(NAME, "samples of the CPU clock also carry cycles of the time stamp counter"),
+        Ok(_) => DoctorCheck::ok(NAME, "samples of the CPU clock also carry cycles of the time stamp counter"),
         Err(error) => {
-            let check = Check::limited(NAME, format!("none: {}", reason(&error)));
+            let check = DoctorCheck::limited(NAME, format!("none: {}", reason(&error)));
             if kernel { check } else { check.command(PARANOID_1) }
         }
     }
 }
 
-fn tick() -> Check {
+fn tick() -> DoctorCheck {
     const NAME: &str = "scheduler's tick";
     match try_event(EventChoice::Tick, Scope::Auto) {
-        Ok(choice) => Check::ok(
+        Ok(choice) => DoctorCheck::ok(
             NAME,
             format!("can sample {} times a second at next to no cost to the target (-e tick)", choice.spec.rate_hz),
         ),
         Err(error) => {
-            let check = Check::limited(NAME, format!("cannot sample: {}", reason(&error)));
+            let check = DoctorCheck::limited(NAME, format!("cannot sample: {}", reason(&error)));
             if has_tracefs() { check } else { check.command(MOUNT_TRACEFS) }
         }
     }
@@ -150,18 +151,18 @@ fn reason(error: &Error) -> String {
     }
 }
 
-fn rate() -> Check {
+fn rate() -> DoctorCheck {
     const NAME: &str = "sampling rate";
     let (max, default) = (system::perf_max_sample_rate(), Options::default().rate_hz);
     let text = format!("up to {} Hz (kernel.perf_event_max_sample_rate)", count(max.into()));
     if max >= default {
-        return Check::ok(NAME, text);
+        return DoctorCheck::ok(NAME, text);
     }
-    Check::limited(NAME, format!("{text}: the default of {default} Hz is refused, give -F {max}"))
+    DoctorCheck::limited(NAME, format!("{text}: the default of {default} Hz is refused, give -F {max}"))
         .command("sudo sysctl kernel.perf_event_max_sample_rate=100000")
 }
 
-fn locked_memory() -> Check {
+fn locked_memory() -> DoctorCheck {
     const NAME: &str = "locked memory";
     let limit = match system::memlock_limit_kb() {
         u64::MAX => "unlimited".to_owned(),
@@ -172,7 +173,7 @@ fn locked_memory() -> Check {
         bytes(system::perf_event_mlock_kb().saturating_mul(1024))
     );
     let Ok(choice) = try_event(EventChoice::Auto, Scope::Auto) else {
-        return Check::limited(NAME, allowance);
+        return DoctorCheck::limited(NAME, allowance);
     };
     let mut notes = Vec::new();
     let cpus = system::online_cpus().len() as u64;
@@ -183,27 +184,29 @@ fn locked_memory() -> Check {
             let stack = u64::from(events.spec().stack_bytes);
             let text = format!("{} of stack are copied per sample, on {cpus} CPUs; {allowance}", bytes(stack));
             if notes.is_empty() && stack >= u64::from(MAX_STACK_BYTES) {
-                Check::ok(NAME, text)
+                DoctorCheck::ok(NAME, text)
             } else {
-                Check::limited(NAME, format!("{text}. Deeper stacks are cut off")).command(command)
+                DoctorCheck::limited(NAME, format!("{text}. Deeper stacks are cut off")).command(command)
             }
         }
-        Err(error) => Check::no(NAME, error.to_string()).command(command),
+        Err(error) => DoctorCheck::no(NAME, error.to_string()).command(command),
     }
 }
 
-fn fatal_signals() -> Check {
+fn fatal_signals() -> DoctorCheck {
     const NAME: &str = "fatal signals";
-    let Ok(choice) = try_event(EventChoice::CpuClock, Scope::User) else { return Check::no(NAME, "no perf events") };
+    let Ok(choice) = try_event(EventChoice::CpuClock, Scope::User) else {
+        return DoctorCheck::no(NAME, "no perf events");
+    };
     // The smallest rings: nothing is sampled.
     let opened = EventSet::new(choice.spec, Layout::Threads, 0, &mut Vec::new());
     match opened.map(|(mut events, _)| events.open_fatal_signals()) {
-        Ok(Ok(_)) => Check::ok(NAME, "the stack of a program that dies of a signal is shown and kept"),
+        Ok(Ok(_)) => DoctorCheck::ok(NAME, "the stack of a program that dies of a signal is shown and kept"),
         Ok(Err(why)) => {
-            let check = Check::limited(NAME, format!("no stacks of programs that die of a signal: {why}"));
+            let check = DoctorCheck::limited(NAME, format!("no stacks of programs that die of a signal: {why}"));
             if has_tracefs() { check } else { check.command(MOUNT_TRACEFS) }
         }
-        Err(error) => Check::limited(NAME, error.to_string()),
+        Err(error) => DoctorCheck::limited(NAME, error.to_string()),
     }
 }
 
@@ -213,13 +216,13 @@ fn has_tracefs() -> bool {
     mounts.lines().any(|line| line.split(' ').nth(2) == Some("tracefs"))
 }
 
-fn open_files() -> Check {
+fn open_files() -> DoctorCheck {
     const NAME: &str = "open files";
     /// More threads than a large server has.
     const PLENTY: u64 = 1_000;
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((0, 0));
     let Ok(choice) = try_event(EventChoice::Auto, Scope::Auto) else {
-        return Check::limited(NAME, format!("{} allowed (`ulimit -Hn`)", count(hard)));
+        return DoctorCheck::limited(NAME, format!("{} allowed (`ulimit -Hn`)", count(hard)));
     };
     let cpus = system::online_cpus().len() as u64;
     let reach = |layout| room(hard) / files_per_target(layout, &choice.spec).saturating_mul(cpus).max(1);
@@ -232,35 +235,38 @@ fn open_files() -> Check {
     );
     if may_observe_machine(&choice.spec) {
         text.push_str(", and any number by sampling all CPUs");
-        return Check::ok(NAME, text);
+        return DoctorCheck::ok(NAME, text);
     }
     if threads >= PLENTY {
-        return Check::ok(NAME, text);
+        return DoctorCheck::ok(NAME, text);
     }
-    Check::limited(NAME, text).command("sudo prlimit --pid $$ --nofile=1048576:1048576")
+    DoctorCheck::limited(NAME, text).command("sudo prlimit --pid $$ --nofile=1048576:1048576")
 }
 
-fn processes(capabilities: Capabilities) -> Check {
+fn processes(capabilities: Capabilities) -> DoctorCheck {
     const NAME: &str = "processes";
     // perf_event_open needs CAP_PERFMON, reading /proc/PID/maps needs CAP_SYS_PTRACE. Yama restricts tracing only.
     if capabilities.perfmon && capabilities.ptrace {
-        return Check::ok(NAME, "those of every user can be attached to");
+        return DoctorCheck::ok(NAME, "those of every user can be attached to");
     }
     let program = std::env::current_exe().map_or_else(|_| "ccsd".to_owned(), |path| path.display().to_string());
-    Check::limited(NAME, format!("those of user {} can be attached to", user_name())).command(format!(
+    DoctorCheck::limited(NAME, format!("those of user {} can be attached to", user_name())).command(format!(
         "sudo setcap cap_perfmon,cap_sys_ptrace,cap_syslog=ep {}",
         crate::format::shell_word(&program)
     ))
 }
 
-fn debug_files() -> Check {
+fn debug_files() -> DoctorCheck {
     const NAME: &str = "debug files";
     let directory = Path::new("/usr/lib/debug");
     let has_any = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
     if has_any(&directory.join(".build-id")) {
-        return Check::ok(NAME, "/usr/lib/debug has debug files by build id; they name what stripped programs do not");
+        return DoctorCheck::ok(
+            NAME,
+            "/usr/lib/debug has debug files by build id; they name what stripped programs do not",
+        );
     }
-    let check = Check::limited(
+    let check = DoctorCheck::limited(
         NAME,
         "none in /usr/lib/debug: functions of stripped programs and libraries show as library+0x1234, without lines",
     );

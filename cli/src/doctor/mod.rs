@@ -22,7 +22,7 @@ pub use checks::Capabilities;
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Mark {
+enum CheckResult {
     /// Works fully.
     Ok,
     /// Works with limitations.
@@ -31,40 +31,40 @@ enum Mark {
     No,
 }
 
-impl Mark {
+impl CheckResult {
     fn text(self) -> (&'static str, Tone) {
         match self {
-            Mark::Ok => ("ok", Tone::Good),
-            Mark::Limited => ("limited", Tone::Warning),
-            Mark::No => ("no", Tone::Bad),
+            CheckResult::Ok => ("ok", Tone::Good),
+            CheckResult::Limited => ("limited", Tone::Warning),
+            CheckResult::No => ("no", Tone::Bad),
         }
     }
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Check {
+struct DoctorCheck {
     name: &'static str,
-    mark: Mark,
+    mark: CheckResult,
     text: String,
     /// A command that would allow more, ready to be copied.
     command: Option<String>,
 }
 
-impl Check {
-    fn ok(name: &'static str, text: impl Into<String>) -> Check {
-        Check { name, mark: Mark::Ok, text: text.into(), command: None }
+impl DoctorCheck {
+    fn ok(name: &'static str, text: impl Into<String>) -> DoctorCheck {
+        DoctorCheck { name, mark: CheckResult::Ok, text: text.into(), command: None }
     }
 
-    fn limited(name: &'static str, text: impl Into<String>) -> Check {
-        Check { name, mark: Mark::Limited, text: text.into(), command: None }
+    fn limited(name: &'static str, text: impl Into<String>) -> DoctorCheck {
+        DoctorCheck { name, mark: CheckResult::Limited, text: text.into(), command: None }
     }
 
-    fn no(name: &'static str, text: impl Into<String>) -> Check {
-        Check { name, mark: Mark::No, text: text.into(), command: None }
+    fn no(name: &'static str, text: impl Into<String>) -> DoctorCheck {
+        DoctorCheck { name, mark: CheckResult::No, text: text.into(), command: None }
     }
 
-    fn command(self, command: impl Into<String>) -> Check {
-        Check { command: Some(command.into()), ..self }
+    fn command(self, command: impl Into<String>) -> DoctorCheck {
+        DoctorCheck { command: Some(command.into()), ..self }
     }
 }
 
@@ -77,7 +77,7 @@ struct Findings {
     user: String,
     /// The default event of `record` and `attach`; `None` if nothing can be sampled.
     default_event: Option<String>,
-    checks: Vec<Check>,
+    checks: Vec<DoctorCheck>,
 }
 
 pub fn run(args: &DoctorArgs, colour: ColorChoice) -> Result<Exit, Failure> {
@@ -159,8 +159,8 @@ mod tests {
             user: "root".to_owned(),
             default_event: None,
             checks: vec![
-                Check::ok("sampling", "works"),
-                Check::no("kernel stacks", "one two three four five six seven")
+                DoctorCheck::ok("sampling", "works"),
+                DoctorCheck::no("kernel stacks", "one two three four five six seven")
                     .command("sudo do something rather long"),
             ],
         }

@@ -32,7 +32,7 @@ const OTHERS: [(&[u8], &str); 18] = [
 
 /// What a file can be read as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     /// A profile of ccsd, or the start of one.
     Profile,
     /// A recording of `perf record`.
@@ -42,17 +42,17 @@ pub enum Kind {
     Other,
 }
 
-impl Kind {
+impl FileKind {
     /// The kind of a file with these first bytes.
-    pub fn of(start: &[u8]) -> Kind {
+    pub fn of(start: &[u8]) -> FileKind {
         if start.starts_with(&MAGIC) || MAGIC.starts_with(start) {
-            Kind::Profile
+            FileKind::Profile
         } else if PERF_DATA.iter().any(|magic| start.starts_with(magic)) {
-            Kind::PerfData
+            FileKind::PerfData
         } else if is_text(start) {
-            Kind::Text
+            FileKind::Text
         } else {
-            Kind::Other
+            FileKind::Other
         }
     }
 }
@@ -82,20 +82,20 @@ mod tests {
     #[test]
     fn kinds() {
         for (start, kind) in [
-            (&b""[..], Kind::Profile),
-            (b"\x89ccs", Kind::Profile),
-            (b"\x89ccsd\r\n\x1a\x03\0\0\0", Kind::Profile),
-            (b"PERFILE2h\0", Kind::PerfData),
-            (b"2ELIFREP", Kind::PerfData),
-            (b"PERFIL", Kind::Text),
-            (b"prog 12 3.4: 1 cycles: \n", Kind::Text),
-            (b"caf\xe9 12 3.4: 1 cycles: \n", Kind::Text),
-            (b"\x7fELF\x02\x01\x01\0", Kind::Other),
-            (b"\x1f\x8b\x08\x08abcdef", Kind::Other),
-            (b"\x89PNG\r\n\x1a\n", Kind::Other),
-            (b"\x01\x02\x03\0", Kind::Other),
+            (&b""[..], FileKind::Profile),
+            (b"\x89ccs", FileKind::Profile),
+            (b"\x89ccsd\r\n\x1a\x03\0\0\0", FileKind::Profile),
+            (b"PERFILE2h\0", FileKind::PerfData),
+            (b"2ELIFREP", FileKind::PerfData),
+            (b"PERFIL", FileKind::Text),
+            (b"prog 12 3.4: 1 cycles: \n", FileKind::Text),
+            (b"caf\xe9 12 3.4: 1 cycles: \n", FileKind::Text),
+            (b"\x7fELF\x02\x01\x01\0", FileKind::Other),
+            (b"\x1f\x8b\x08\x08abcdef", FileKind::Other),
+            (b"\x89PNG\r\n\x1a\n", FileKind::Other),
+            (b"\x01\x02\x03\0", FileKind::Other),
         ] {
-            assert_eq!(Kind::of(start), kind, "{start:?}");
+            assert_eq!(FileKind::of(start), kind, "{start:?}");
         }
     }
 

@@ -19,7 +19,7 @@ use crate::exit::{Exit, Failure};
 use crate::report::{self, file::open};
 use crate::style::{ColorChoice, Layout};
 
-use kind::{Kind, START_BYTES, describe};
+use kind::{FileKind, START_BYTES, describe};
 
 pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     OutputFile::check_replaceable(&args.output).map_err(Failure::bad_request)?;
@@ -31,22 +31,22 @@ pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         }
         let start = start(stdin().lock(), &name)?;
         let mut input = start.as_slice().chain(stdin().lock());
-        match Kind::of(&start) {
-            Kind::PerfData => perf_data(Recording::Pipe(&mut input), &name, args.event.as_deref(), &mut output)?,
-            Kind::Text => script::import(
+        match FileKind::of(&start) {
+            FileKind::PerfData => perf_data(Recording::Pipe(&mut input), &name, args.event.as_deref(), &mut output)?,
+            FileKind::Text => script::import(
                 BufReader::new(input),
                 nanoseconds(SystemTime::now()),
                 args.event.as_deref(),
                 &mut output,
             )?
             .ok_or_else(|| not_importable(&name, &start))?,
-            Kind::Profile | Kind::Other => return Err(not_importable(&name, &start)),
+            FileKind::Profile | FileKind::Other => return Err(not_importable(&name, &start)),
         }
     } else {
         let file = open(&args.file)?;
         let start = start(&file, &name)?;
-        match Kind::of(&start) {
-            Kind::Profile | Kind::Other => return Err(not_importable(&name, &start)),
+        match FileKind::of(&start) {
+            FileKind::Profile | FileKind::Other => return Err(not_importable(&name, &start)),
             kind => import_file(file, kind, &name, args.event.as_deref(), &mut output)?
                 .ok_or_else(|| not_importable(&name, &start))?,
         }
@@ -84,14 +84,14 @@ pub fn open_profile(path: &Path) -> Result<OpenedProfile, Failure> {
             describe(&start)
         ))
     };
-    match Kind::of(&start) {
-        Kind::Profile => return Ok(OpenedProfile { file, recording_bytes: None }),
-        Kind::Other => return Err(not_readable()),
-        Kind::PerfData | Kind::Text => {}
+    match FileKind::of(&start) {
+        FileKind::Profile => return Ok(OpenedProfile { file, recording_bytes: None }),
+        FileKind::Other => return Err(not_readable()),
+        FileKind::PerfData | FileKind::Text => {}
     }
     let bytes = file.metadata().map(|meta| meta.len()).ok();
     let mut output = Output::new(None);
-    import_file(file, Kind::of(&start), &name, None, &mut output)?.ok_or_else(not_readable)?;
+    import_file(file, FileKind::of(&start), &name, None, &mut output)?.ok_or_else(not_readable)?;
     match output.finish()? {
         Some(file) => Ok(OpenedProfile { file, recording_bytes: bytes }),
         None => Err(Failure::at_run_time(anyhow!("{name}: nothing came of it"))),
@@ -101,13 +101,13 @@ pub fn open_profile(path: &Path) -> Result<OpenedProfile, Failure> {
 /// Whether a file is a profile of ccsd or a recording of perf, by its first bytes.
 pub fn is_profile(path: &Path) -> bool {
     let start = open(path).and_then(|file| start(file, ""));
-    start.is_ok_and(|start| matches!(Kind::of(&start), Kind::Profile | Kind::PerfData))
+    start.is_ok_and(|start| matches!(FileKind::of(&start), FileKind::Profile | FileKind::PerfData))
 }
 
 fn not_importable(name: &str, start: &[u8]) -> Failure {
-    let what = match Kind::of(start) {
-        Kind::Profile if start.is_empty() => "is empty".to_owned(),
-        Kind::Profile => "is a profile of ccsd already: `ccsd report` reads it".to_owned(),
+    let what = match FileKind::of(start) {
+        FileKind::Profile if start.is_empty() => "is empty".to_owned(),
+        FileKind::Profile => "is a profile of ccsd already: `ccsd report` reads it".to_owned(),
         _ => format!("is no perf.data file, nor text of `perf script`: it is {}", describe(start)),
     };
     Failure::bad_request(anyhow!("{name} {what}"))
@@ -133,13 +133,13 @@ fn nanoseconds(at: SystemTime) -> u64 {
 /// Imports a file of this kind; `None` if it is text without a sample.
 fn import_file(
     file: File,
-    kind: Kind,
+    kind: FileKind,
     name: &str,
     event: Option<&str>,
     output: &mut Output<'_>,
 ) -> Result<Option<Profile>, Failure> {
     rewind(&file, name)?;
-    if kind == Kind::PerfData {
+    if kind == FileKind::PerfData {
         return perf_data(Recording::File(file), name, event, output).map(Some);
     }
     let modified = file.metadata().and_then(|meta| meta.modified()).map_or(0, nanoseconds);

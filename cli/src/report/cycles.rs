@@ -7,7 +7,7 @@ use super::Presentation;
 use super::flat::interval;
 use crate::format::{Scale, counted, percent};
 use crate::style::{Layout, Tone};
-use crate::table::{Cell, Column, Table, cut};
+use crate::table::{Column, TableCell, TextTable, cut};
 
 /// Maximum columns of each name in a cycle on a terminal.
 const NAME_WIDTH: usize = 24;
@@ -23,7 +23,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
             .to_owned();
     }
     let scale = Scale::new(shown.metric.unit, view.total.weight);
-    let mut table = Table::new(vec![
+    let mut table = TextTable::new(vec![
         Column::number(format!("self {}", scale.unit)),
         Column::number("%"),
         Column::number(format!("total {}", scale.unit)),
@@ -50,10 +50,10 @@ pub fn text(shown: &Presentation<'_>) -> String {
         table.row(vec![
             scale.weight(weight).into(),
             percent(share.fraction).into(),
-            Cell::default(),
-            Cell::default(),
-            Cell::default(),
-            Cell::toned(Tone::Faint, format!("[{more}{}]", shown.hint())),
+            TableCell::default(),
+            TableCell::default(),
+            TableCell::default(),
+            TableCell::toned(Tone::Faint, format!("[{more}{}]", shown.hint())),
         ]);
     }
     let mut text = table.render(shown.layout);

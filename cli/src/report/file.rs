@@ -19,7 +19,7 @@ use crate::exit::Failure;
 use crate::format::{count, counted, nanoseconds};
 use crate::import::{OpenedProfile, open_profile};
 use crate::source::{Located, Lookup, Source, no_session_on};
-use crate::stored::{self, About, Stored};
+use crate::stored::{self, About, LoadedWatch};
 use crate::times;
 
 /// A profile and the state of its file.
@@ -40,9 +40,9 @@ pub struct LoadedFile {
     pub intervals: Option<Intervals>,
 }
 
-impl From<Stored> for LoadedFile {
-    fn from(stored: Stored) -> LoadedFile {
-        let Stored { profile, dir, about, .. } = stored;
+impl From<LoadedWatch> for LoadedFile {
+    fn from(stored: LoadedWatch) -> LoadedFile {
+        let LoadedWatch { profile, dir, about, .. } = stored;
         let (recovery, finished, records, bytes) = (Recovery::Whole, true, 0, about.bytes);
         LoadedFile {
             path: dir,

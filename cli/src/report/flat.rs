@@ -9,7 +9,7 @@ use ccsd_profile::view::{FlatView, Share};
 use super::Presentation;
 use crate::format::{Scale, percent};
 use crate::style::Tone;
-use crate::table::{Cell, Column, Table};
+use crate::table::{Column, TableCell, TextTable};
 
 /// Maximum width of image names on a terminal; longer names lose their middle.
 const IMAGE_WIDTH: usize = 20;
@@ -50,7 +50,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
         columns.push(Column::text("image").at_most(IMAGE_WIDTH));
     }
     columns.push(Column::text(shown.by.nouns().0));
-    let mut table = Table::new(columns);
+    let mut table = TextTable::new(columns);
     for row in &view.rows {
         let mut cells = vec![
             scale.weight(row.self_weight).into(),
@@ -60,7 +60,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
             percent(row.inherited_share.fraction).into(),
         ];
         if with_image {
-            cells.push(Cell::toned(Tone::Faint, sanitise(&row.image)));
+            cells.push(TableCell::toned(Tone::Faint, sanitise(&row.image)));
         }
         let labels = &shown.labels;
         let label = if with_image { labels.label_beside_image(row.function) } else { labels.label(row.function) };
@@ -76,14 +76,14 @@ pub fn text(shown: &Presentation<'_>) -> String {
             "".into(),
             "".into(),
         ];
-        cells.extend(with_image.then(Cell::default));
-        cells.push(Cell::toned(Tone::Faint, format!("[{more}{}]", shown.hint())));
+        cells.extend(with_image.then(TableCell::default));
+        cells.push(TableCell::toned(Tone::Faint, format!("[{more}{}]", shown.hint())));
         table.row(cells);
     }
     table.render(shown.layout)
 }
 
 /// A confidence interval in percent.
-pub fn interval(share: &Share) -> Cell {
-    Cell::toned(Tone::Faint, format!("{}..{}", percent(share.low), percent(share.high)))
+pub fn interval(share: &Share) -> TableCell {
+    TableCell::toned(Tone::Faint, format!("{}..{}", percent(share.low), percent(share.high)))
 }

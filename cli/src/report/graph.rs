@@ -8,7 +8,7 @@ use ccsd_profile::{CostCentreId, Labels, sanitise};
 use super::Presentation;
 use crate::format::{Scale, percent};
 use crate::style::Tone;
-use crate::table::{Cell, Column, Table};
+use crate::table::{Column, TableCell, TextTable};
 
 /// Maximum callers or callees of one function on a terminal.
 const ARCS_ON_TERMINAL: usize = 10;
@@ -32,7 +32,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
     let scale = Scale::new(shown.metric.unit, view.total.weight);
     let graph =
         Graph { labels: &shown.labels, scale, numbers, arcs: shown.layout.is_terminal().then_some(ARCS_ON_TERMINAL) };
-    let mut table = Table::new(vec![
+    let mut table = TextTable::new(vec![
         Column::text("index"),
         Column::number("%"),
         Column::number(format!("self {}", scale.unit)),
@@ -61,14 +61,14 @@ struct Graph<'a> {
 }
 
 impl Graph<'_> {
-    fn block(&self, table: &mut Table, node: &GraphNode) {
+    fn block(&self, table: &mut TextTable, node: &GraphNode) {
         if node.root_self_weight > 0 || node.root_child_weight > 0 {
             let name = if node.root_approximate { "~<root>" } else { "<root>" };
             self.line(table, node.root_self_weight, node.root_child_weight, name);
         }
         self.side(table, &node.callers);
         let number = self.numbers.get(&node.function).copied().unwrap_or(0);
-        let strong = |text: String| Cell::toned(Tone::Strong, text);
+        let strong = |text: String| TableCell::toned(Tone::Strong, text);
         table.row(vec![
             strong(format!("[{number}]")),
             strong(percent(node.share.fraction)),
@@ -79,7 +79,7 @@ impl Graph<'_> {
         self.side(table, &node.callees);
     }
 
-    fn side(&self, table: &mut Table, arcs: &[GraphArc]) {
+    fn side(&self, table: &mut TextTable, arcs: &[GraphArc]) {
         let shown = self.arcs.unwrap_or(arcs.len());
         for arc in arcs.iter().take(shown) {
             let number = self.numbers.get(&arc.function).copied().unwrap_or(0);
@@ -94,7 +94,7 @@ impl Graph<'_> {
         }
     }
 
-    fn line(&self, table: &mut Table, own: u64, child: u64, name: &str) {
+    fn line(&self, table: &mut TextTable, own: u64, child: u64, name: &str) {
         let (own, child) = (self.scale.weight(own), self.scale.weight(child));
         table.row(vec!["".into(), "".into(), own.into(), child.into(), format!("    {name}").into()]);
     }

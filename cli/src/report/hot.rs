@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::Presentation;
 use crate::format::{Scale, indent, percent};
 use crate::style::Tone;
-use crate::table::{Cell, Column, Table};
+use crate::table::{Column, TableCell, TextTable};
 
 /// Maximum siblings of a step that are shown separately.
 const ASIDES: usize = 2;
@@ -16,19 +16,19 @@ const ASIDES: usize = 2;
 #[derive(Serialize)]
 pub struct Hot {
     total: Total,
-    paths: Vec<Path>,
+    paths: Vec<HotPath>,
 }
 
 /// A chain from a root on.
 #[derive(Serialize)]
-struct Path {
+struct HotPath {
     /// Number of its first steps that an earlier chain also has.
     shared: usize,
-    steps: Vec<ChainStep>,
+    steps: Vec<HotStep>,
 }
 
 #[derive(Serialize)]
-struct ChainStep {
+struct HotStep {
     /// Name as shown, with its marks and what distinguishes it from namesakes.
     name: String,
     function: CostCentreId,
@@ -40,14 +40,14 @@ struct ChainStep {
     samples: u64,
     share: Share,
     /// The caller's other callees in these stacks, heaviest first.
-    aside: Vec<Aside>,
+    aside: Vec<Sibling>,
     /// Number and weight of further callees.
     more: u64,
     more_weight: u64,
 }
 
 #[derive(Serialize)]
-struct Aside {
+struct Sibling {
     name: String,
     weight: u64,
     share: Share,
@@ -61,10 +61,10 @@ pub fn view(shown: &Presentation<'_>) -> Hot {
         let caller = node.parent.and_then(|parent| tree.nodes.get(parent));
         let siblings = caller.map_or(tree.roots.as_slice(), |caller| caller.children.as_slice());
         let mut others = siblings.iter().filter(|&&other| other != at).filter_map(|&other| tree.nodes.get(other));
-        let aside = |node: &TreeNode| Aside { name: tree.label(node), weight: node.weight, share: node.share };
-        let first: Vec<Aside> = others.by_ref().take(ASIDES).map(aside).collect();
+        let aside = |node: &TreeNode| Sibling { name: tree.label(node), weight: node.weight, share: node.share };
+        let first: Vec<Sibling> = others.by_ref().take(ASIDES).map(aside).collect();
         let (more, more_weight) = others.fold((0, 0u64), |(n, sum), node| (n + 1, sum.saturating_add(node.weight)));
-        ChainStep {
+        HotStep {
             name: tree.label(node),
             function: node.function,
             definition: tree.definitions.get(&node.function).cloned().unwrap_or_default(),
@@ -86,7 +86,7 @@ pub fn view(shown: &Presentation<'_>) -> Hot {
             }
         }
         let steps = nodes.iter().filter_map(|&at| Some(step(at, tree.nodes.get(at)?))).collect();
-        Path { shared, steps }
+        HotPath { shared, steps }
     };
     let count = shown.limit.unwrap_or(1);
     Hot { total, paths: tree.hot_paths(count).into_iter().map(&mut path).collect() }
@@ -100,7 +100,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
     let scale = Scale::new(shown.metric.unit, total.weight);
     let mut text = String::new();
     for (number, path) in (1..).zip(&paths) {
-        let mut table = Table::new(vec![
+        let mut table = TextTable::new(vec![
             Column::number(format!("total {}", scale.unit)),
             Column::number("%"),
             Column::number(format!("self {}", scale.unit)),
@@ -135,11 +135,11 @@ pub fn text(shown: &Presentation<'_>) -> String {
                 let share = Share::of_weight(weight, &total);
                 if weight > 0 && share.fraction >= shown.min {
                     table.row(vec![
-                        Cell::toned(Tone::Faint, scale.weight(weight)),
-                        Cell::toned(Tone::Faint, percent(share.fraction)),
-                        Cell::default(),
-                        Cell::default(),
-                        Cell::toned(Tone::Faint, format!("{}or {name}", indent(depth))),
+                        TableCell::toned(Tone::Faint, scale.weight(weight)),
+                        TableCell::toned(Tone::Faint, percent(share.fraction)),
+                        TableCell::default(),
+                        TableCell::default(),
+                        TableCell::toned(Tone::Faint, format!("{}or {name}", indent(depth))),
                     ]);
                 }
             };

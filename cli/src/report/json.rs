@@ -29,7 +29,7 @@ struct ReportDocument<'a> {
     file: Option<File>,
     daemon_session: Option<u32>,
     session: &'a Session,
-    accounting: Counts<'a>,
+    accounting: AccountingCounts<'a>,
     /// Processes killed by signals.
     crashes: Vec<crash::Json<'a>>,
     metric: Metric<'a>,
@@ -73,17 +73,17 @@ struct Metric<'a> {
 
 /// The accounting, with sums that readers would otherwise compute.
 #[derive(Serialize)]
-pub struct Counts<'a> {
+pub struct AccountingCounts<'a> {
     #[serde(flatten)]
     accounting: &'a Accounting,
     undelivered: u64,
     truncated: u64,
 }
 
-impl<'a> Counts<'a> {
+impl<'a> AccountingCounts<'a> {
     /// Of an accounting.
-    pub fn new(accounting: &'a Accounting) -> Counts<'a> {
-        Counts { accounting, undelivered: accounting.undelivered(), truncated: accounting.truncated_total() }
+    pub fn new(accounting: &'a Accounting) -> AccountingCounts<'a> {
+        AccountingCounts { accounting, undelivered: accounting.undelivered(), truncated: accounting.truncated_total() }
     }
 }
 
@@ -124,7 +124,7 @@ pub fn document(
         }),
         daemon_session: file.session,
         session: &session,
-        accounting: Counts::new(shown.profile.accounting()),
+        accounting: AccountingCounts::new(shown.profile.accounting()),
         crashes: crash::json(shown.profile.crashes()),
         metric: Metric { name: &shown.metric.name, unit: unit_name(shown.metric.unit) },
         view: view.name(),
@@ -167,12 +167,12 @@ struct Limited<T> {
 #[derive(Serialize)]
 struct Graph {
     total: Total,
-    nodes: Vec<Node>,
+    nodes: Vec<JsonNode>,
     left_out: usize,
 }
 
 #[derive(Serialize)]
-struct Node {
+struct JsonNode {
     /// Number of the function in text output.
     index: Option<usize>,
     #[serde(flatten)]
@@ -221,7 +221,7 @@ fn data(view: View, shown: &Presentation<'_>) -> Data {
         View::Graph => {
             let (GraphView { total, mut nodes }, numbers) = graph::view(shown);
             let left_out = cut(&mut nodes, shown);
-            let number = |node: GraphNode| Node { index: numbers.get(&node.function).copied(), node };
+            let number = |node: GraphNode| JsonNode { index: numbers.get(&node.function).copied(), node };
             Data::Graph(Graph { total, nodes: nodes.into_iter().map(number).collect(), left_out })
         }
         View::Stacks => {
@@ -299,7 +299,7 @@ mod tests {
     fn causes_of_truncation_have_names() {
         let mut accounting = Accounting::default();
         accounting.count_truncated(TruncationReason::NoUnwindInfo);
-        let counts = serde_json::to_value(Counts::new(&accounting)).unwrap();
+        let counts = serde_json::to_value(AccountingCounts::new(&accounting)).unwrap();
         assert_eq!(counts["truncated_by_reason"], json!({ "no unwind information": 1 }));
         assert_eq!(counts["truncated"], 1);
     }

@@ -7,7 +7,7 @@ use super::Presentation;
 use super::flat::interval;
 use crate::format::{Scale, counted, percent};
 use crate::style::Tone;
-use crate::table::{Cell, Column, Table};
+use crate::table::{Column, TableCell, TextTable};
 
 /// Maximum lines of one function on a terminal.
 const LINES_ON_TERMINAL: usize = 10;
@@ -34,7 +34,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
         return shown.nothing();
     }
     let scale = Scale::new(shown.metric.unit, view.total.weight);
-    let mut table = Table::new(vec![
+    let mut table = TextTable::new(vec![
         Column::number(format!("total {}", scale.unit)),
         Column::number("%"),
         Column::number("95% interval").if_room(),
@@ -43,19 +43,19 @@ pub fn text(shown: &Presentation<'_>) -> String {
         Column::text("function and line"),
     ]);
     let share = |weight| Share::of_weight(weight, &view.total);
-    let row = |table: &mut Table, total: Option<(u64, Share)>, own: (u64, Share), tone, what: String| {
+    let row = |table: &mut TextTable, total: Option<(u64, Share)>, own: (u64, Share), tone, what: String| {
         let mut cells = match total {
             Some((weight, share)) => vec![
-                Cell::toned(tone, scale.weight(weight)),
-                Cell::toned(tone, percent(share.fraction)),
+                TableCell::toned(tone, scale.weight(weight)),
+                TableCell::toned(tone, percent(share.fraction)),
                 interval(&share),
             ],
-            None => vec![Cell::default(), Cell::default(), Cell::default()],
+            None => vec![TableCell::default(), TableCell::default(), TableCell::default()],
         };
         let (weight, share) = own;
-        cells.push(Cell::toned(tone, scale.weight(weight)));
-        cells.push(Cell::toned(tone, percent(share.fraction)));
-        cells.push(Cell::toned(tone, what));
+        cells.push(TableCell::toned(tone, scale.weight(weight)));
+        cells.push(TableCell::toned(tone, percent(share.fraction)));
+        cells.push(TableCell::toned(tone, what));
         table.row(cells);
     };
     for function in &view.functions {

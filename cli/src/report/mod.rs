@@ -33,13 +33,13 @@ use crate::args::report::{ReportArgs, View};
 use crate::exit::{Exit, Failure};
 use crate::format::{count, counted, ratio};
 use crate::functions::NamedFunctions;
-use crate::query::{self, Metric, QueryResult, Question, metric};
+use crate::query::{self, QueryResult, Question, ShownMetric, metric};
 use crate::style::{ColorChoice, Layout};
 use crate::{suggest, warn};
 use accounting::Said;
 
 pub use flame::background as flame_background;
-pub use json::Counts;
+pub use json::AccountingCounts;
 pub use lines::remarks as line_remarks;
 
 /// The shown part of a profile, and its presentation.
@@ -47,7 +47,7 @@ struct Presentation<'a> {
     profile: &'a Profile,
     labels: Labels<'a>,
     selection: Selection,
-    metric: Metric,
+    metric: ShownMetric,
     layout: Layout,
     /// Maximum rows.
     limit: Option<usize>,
@@ -72,7 +72,7 @@ struct Presentation<'a> {
 impl<'a> Presentation<'a> {
     /// The whole profile by its first metric.
     fn new(profile: &'a Profile, layout: Layout) -> Presentation<'a> {
-        let (_, metric) = metric(profile, None).unwrap_or((0, Metric { name: String::new(), unit: Unit::Count }));
+        let (_, metric) = metric(profile, None).unwrap_or((0, ShownMetric { name: String::new(), unit: Unit::Count }));
         Presentation {
             profile,
             labels: profile.labels(),

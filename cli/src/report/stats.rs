@@ -6,7 +6,7 @@ use ccsd_profile::view::StatsView;
 use super::Presentation;
 use crate::format::{bytes, count, nanoseconds, ratio};
 use crate::style::Tone;
-use crate::table::{Cell, Column, Table};
+use crate::table::{Column, TableCell, TextTable};
 
 pub fn view(shown: &Presentation<'_>) -> StatsView {
     StatsView::new(shown.profile, shown.file_bytes)
@@ -14,9 +14,9 @@ pub fn view(shown: &Presentation<'_>) -> StatsView {
 
 pub fn text(shown: &Presentation<'_>) -> String {
     let view = view(shown);
-    let mut table = Table::new(vec![Column::text(""), Column::number(""), Column::text("")]);
+    let mut table = TextTable::new(vec![Column::text(""), Column::number(""), Column::text("")]);
     let mut row = |name: &str, value: String, remark: String| {
-        table.row(vec![name.into(), Cell::toned(Tone::Strong, value), Cell::toned(Tone::Faint, remark)]);
+        table.row(vec![name.into(), TableCell::toned(Tone::Strong, value), TableCell::toned(Tone::Faint, remark)]);
     };
     let one = |value: f64| format!("{value:.2}");
     let per = |sum: u64, n: u64| if n == 0 { "-".to_owned() } else { one(sum as f64 / n as f64) };

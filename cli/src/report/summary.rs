@@ -7,7 +7,7 @@ use super::flat::interval;
 use super::{Presentation, hints};
 use crate::format::{Scale, percent};
 use crate::style::{Layout, Tone};
-use crate::table::{Cell, Column, Table, cut_name, wrap};
+use crate::table::{Column, TableCell, TextTable, cut_name, wrap};
 
 /// Maximum columns of file and image names on a terminal.
 const WHERE_WIDTH: usize = 20;
@@ -188,8 +188,8 @@ fn say_after(text: &mut String, layout: Layout, remark: &str) {
 }
 
 /// The most expensive chain; only the inner end if it is long.
-fn chain(view: &SummaryView) -> Table {
-    let mut table = Table::new(vec![Column::number("total %"), Column::text("most expensive chain of calls")]);
+fn chain(view: &SummaryView) -> TextTable {
+    let mut table = TextTable::new(vec![Column::number("total %"), Column::text("most expensive chain of calls")]);
     let left_out = steps_left_out(view);
     let above = left_out + view.chain.iter().take(left_out + 1).map(|step| step.folded).sum::<usize>();
     for (i, step) in view.chain.iter().enumerate().skip(left_out) {
@@ -203,13 +203,13 @@ fn chain(view: &SummaryView) -> Table {
         let place = place(step).filter(|_| step.own).map_or_else(String::new, |place| format!("  {place}"));
         let name = format!("{}{between}{}{place}", "  ".repeat(i - left_out), sanitise(&step.name));
         let tone = if step.own { Tone::Plain } else { Tone::Faint };
-        table.row(vec![percent(step.share.fraction).into(), Cell::toned(tone, name)]);
+        table.row(vec![percent(step.share.fraction).into(), TableCell::toned(tone, name)]);
     }
     table
 }
 
 /// The functions: the program's own, then all others.
-fn functions(shown: &Presentation<'_>, view: &SummaryView) -> Table {
+fn functions(shown: &Presentation<'_>, view: &SummaryView) -> TextTable {
     let scale = Scale::new(shown.metric.unit, view.total.weight);
     let mut columns = vec![
         Column::number(format!("total {}", scale.unit)),
@@ -219,7 +219,7 @@ fn functions(shown: &Presentation<'_>, view: &SummaryView) -> Table {
     ];
     columns.extend(shown.intervals.then(|| Column::number("95% interval")));
     columns.extend([Column::text("where").at_most(WHERE_WIDTH), Column::text("function")]);
-    let mut table = Table::new(columns);
+    let mut table = TextTable::new(columns);
     let (mut left_out, mut own_rows) = ((0, 0u64), 0);
     for (part, own) in [(&view.own, true), (&view.others, false)] {
         // Others have half as many rows, plus those that the program's own leave unused.
@@ -242,7 +242,7 @@ fn functions(shown: &Presentation<'_>, view: &SummaryView) -> Table {
             ];
             cells.extend(shown.intervals.then(|| interval(&row.self_share)));
             cells.extend([
-                Cell::toned(Tone::Faint, place),
+                TableCell::toned(Tone::Faint, place),
                 if row.function == CostCentreId::ROOT {
                     "[runtime and start-up]".into()
                 } else {
@@ -262,8 +262,8 @@ fn functions(shown: &Presentation<'_>, view: &SummaryView) -> Table {
             scale.weight(left_out.1).into(),
             percent(Share::of_weight(left_out.1, &view.total).fraction).into(),
         ];
-        cells.extend(shown.intervals.then(Cell::default));
-        cells.extend([Cell::default(), Cell::toned(Tone::Faint, format!("[{more}{}]", shown.hint()))]);
+        cells.extend(shown.intervals.then(TableCell::default));
+        cells.extend([TableCell::default(), TableCell::toned(Tone::Faint, format!("[{more}{}]", shown.hint()))]);
         table.row(cells);
     }
     table

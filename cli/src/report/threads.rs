@@ -7,7 +7,7 @@ use super::Presentation;
 use super::flat::interval;
 use crate::format::{Scale, count, counted, percent};
 use crate::style::Tone;
-use crate::table::{Cell, Column, Table};
+use crate::table::{Column, TableCell, TextTable};
 
 pub fn view(shown: &Presentation<'_>) -> ThreadsView {
     let mut view = ThreadsView::new(shown.profile, &shown.selection);
@@ -20,7 +20,7 @@ pub fn view(shown: &Presentation<'_>) -> ThreadsView {
 pub fn text(shown: &Presentation<'_>) -> String {
     let view = view(shown);
     let scale = Scale::new(shown.metric.unit, view.total.weight);
-    let mut table = Table::new(vec![
+    let mut table = TextTable::new(vec![
         Column::number(scale.unit),
         Column::number("%"),
         Column::number("95% interval").if_room(),
@@ -28,14 +28,14 @@ pub fn text(shown: &Presentation<'_>) -> String {
         Column::number("id"),
         Column::text("process and threads"),
     ]);
-    let row = |table: &mut Table, tone, (weight, samples, share): (u64, u64, Share), id: String, name: String| {
+    let row = |table: &mut TextTable, tone, (weight, samples, share): (u64, u64, Share), id: String, name: String| {
         table.row(vec![
-            Cell::toned(tone, scale.weight(weight)),
-            Cell::toned(tone, percent(share.fraction)),
+            TableCell::toned(tone, scale.weight(weight)),
+            TableCell::toned(tone, percent(share.fraction)),
             interval(&share),
-            Cell::toned(tone, count(samples)),
-            Cell::toned(tone, id),
-            Cell::toned(tone, name),
+            TableCell::toned(tone, count(samples)),
+            TableCell::toned(tone, id),
+            TableCell::toned(tone, name),
         ]);
     };
     let mut left = shown.limit.unwrap_or(usize::MAX);

@@ -7,7 +7,7 @@ use ccsd_profile::{Unit, sanitise};
 use super::Presentation;
 use crate::format::{Scale, nanoseconds, percent};
 use crate::style::{Tone, has_unicode};
-use crate::table::{Cell, Column, Table};
+use crate::table::{Column, TableCell, TextTable};
 
 /// Columns of a band without a terminal.
 pub const WIDTH: usize = 60;
@@ -53,7 +53,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
         rate(shown.metric.unit, most_all),
     );
     head = shown.layout.paint(Tone::Faint, &head);
-    let mut table = Table::new(vec![
+    let mut table = TextTable::new(vec![
         Column::number(format!("{which} {}", scale.unit)),
         Column::number("%"),
         Column::text("over time"),
@@ -61,10 +61,10 @@ pub fn text(shown: &Presentation<'_>) -> String {
     ]);
     let everything = if view.total.weight == 0 { 0.0 } else { 1.0 };
     table.row(vec![
-        Cell::toned(Tone::Strong, scale.weight(view.total.weight)),
-        Cell::toned(Tone::Strong, percent(everything)),
-        Cell::toned(Tone::Strong, blocks.draw(&all, most_all)),
-        Cell::toned(Tone::Strong, "[all]"),
+        TableCell::toned(Tone::Strong, scale.weight(view.total.weight)),
+        TableCell::toned(Tone::Strong, percent(everything)),
+        TableCell::toned(Tone::Strong, blocks.draw(&all, most_all)),
+        TableCell::toned(Tone::Strong, "[all]"),
     ]);
     for (band, heights) in view.bands.iter().zip(&bands) {
         table.row(vec![
@@ -79,13 +79,18 @@ pub fn text(shown: &Presentation<'_>) -> String {
         let weight = weights.iter().copied().fold(0, u64::saturating_add);
         let share = if view.total.weight == 0 { 0.0 } else { weight as f64 / view.total.weight as f64 };
         table.row(vec![
-            Cell::toned(Tone::Faint, scale.weight(weight)),
-            Cell::toned(Tone::Faint, percent(share)),
-            Cell::toned(Tone::Faint, blocks.draw(heights, most_band)),
-            Cell::toned(Tone::Faint, format!("[{more}; -n 0 shows all]")),
+            TableCell::toned(Tone::Faint, scale.weight(weight)),
+            TableCell::toned(Tone::Faint, percent(share)),
+            TableCell::toned(Tone::Faint, blocks.draw(heights, most_band)),
+            TableCell::toned(Tone::Faint, format!("[{more}; -n 0 shows all]")),
         ]);
     } else if view.left_out > 0 {
-        table.row(vec![Cell::default(), Cell::default(), Cell::default(), format!("[{more}; -n 0 shows all]").into()]);
+        table.row(vec![
+            TableCell::default(),
+            TableCell::default(),
+            TableCell::default(),
+            format!("[{more}; -n 0 shows all]").into(),
+        ]);
     }
     format!("{head}\n{}", table.render(shown.layout))
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::Presentation;
 use crate::format::{Scale, counted, indent, percent};
 use crate::style::Tone;
-use crate::table::{Cell, Column, Table};
+use crate::table::{Column, TableCell, TextTable};
 
 /// Maximum functions of a butterfly view on a terminal.
 const FUNCTIONS_ON_TERMINAL: usize = 3;
@@ -119,7 +119,7 @@ pub fn butterflies_text(shown: &Presentation<'_>) -> String {
 fn both_weights(shown: &Presentation<'_>, view: &TreeView) -> String {
     let scale = Scale::new(shown.metric.unit, view.total.weight);
     let share = |weight| percent(Share::of_weight(weight, &view.total).fraction);
-    let mut table = Table::new(vec![
+    let mut table = TextTable::new(vec![
         Column::number(format!("total {}", scale.unit)),
         Column::number("%"),
         Column::number(format!("self {}", scale.unit)),
@@ -128,12 +128,13 @@ fn both_weights(shown: &Presentation<'_>, view: &TreeView) -> String {
     ]);
     for line in lines(view) {
         let tone = line.tone();
-        let mut cells = vec![Cell::toned(tone, scale.weight(line.weight)), Cell::toned(tone, share(line.weight))];
+        let mut cells =
+            vec![TableCell::toned(tone, scale.weight(line.weight)), TableCell::toned(tone, share(line.weight))];
         match line.own {
             Some(own) => cells.extend([scale.weight(own).into(), share(own).into()]),
-            None => cells.extend([Cell::default(), Cell::default()]),
+            None => cells.extend([TableCell::default(), TableCell::default()]),
         }
-        cells.push(Cell::toned(tone, line.text()));
+        cells.push(TableCell::toned(tone, line.text()));
         table.row(cells);
     }
     table.render(shown.layout)
@@ -141,7 +142,7 @@ fn both_weights(shown: &Presentation<'_>, view: &TreeView) -> String {
 
 fn one_weight(shown: &Presentation<'_>, view: &TreeView, what: &str) -> String {
     let scale = Scale::new(shown.metric.unit, view.total.weight);
-    let mut table = Table::new(vec![
+    let mut table = TextTable::new(vec![
         Column::number(format!("{what} {}", scale.unit)),
         Column::number("%"),
         Column::text(shown.by.nouns().0),
@@ -150,9 +151,9 @@ fn one_weight(shown: &Presentation<'_>, view: &TreeView, what: &str) -> String {
         let share = Share::of_weight(line.weight, &view.total);
         let tone = line.tone();
         table.row(vec![
-            Cell::toned(tone, scale.weight(line.weight)),
-            Cell::toned(tone, percent(share.fraction)),
-            Cell::toned(tone, line.text()),
+            TableCell::toned(tone, scale.weight(line.weight)),
+            TableCell::toned(tone, percent(share.fraction)),
+            TableCell::toned(tone, line.text()),
         ]);
     }
     table.render(shown.layout)

@@ -21,7 +21,7 @@ use crate::format::{bytes, count, counted, nanoseconds};
 use crate::say;
 use crate::source::{Lookup, session_to_stop};
 use crate::style::{ColorChoice, Layout, Tone};
-use crate::table::{Cell, Column, Table};
+use crate::table::{Column, TableCell, TextTable};
 use ccsd_profile::json;
 
 const SCHEMA: u32 = 1;
@@ -88,7 +88,7 @@ pub fn status(args: &StatusArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 }
 
 fn table(sessions: &[SessionSummary], watches: &[WatchStatus], layout: Layout) -> String {
-    let mut table = Table::new(vec![
+    let mut table = TextTable::new(vec![
         Column::number("id"),
         Column::text("owner"),
         Column::text("state"),
@@ -121,7 +121,7 @@ fn table(sessions: &[SessionSummary], watches: &[WatchStatus], layout: Layout) -
             session.readers.to_string(),
             target,
         ];
-        table.row(cells.into_iter().map(|text| Cell::toned(tone, text)).collect());
+        table.row(cells.into_iter().map(|text| TableCell::toned(tone, text)).collect());
     }
     for watch in watches {
         let state = if watch.profiling { "watch" } else { "waiting" };
@@ -133,7 +133,7 @@ fn table(sessions: &[SessionSummary], watches: &[WatchStatus], layout: Layout) -
         let none = || "-".to_owned();
         let cells =
             [none(), none(), state.to_owned(), none(), count(watch.samples), count(watch.lost), none(), none(), target];
-        table.row(cells.into_iter().map(|text| Cell::toned(Tone::Plain, text)).collect());
+        table.row(cells.into_iter().map(|text| TableCell::toned(Tone::Plain, text)).collect());
     }
     table.render(layout)
 }

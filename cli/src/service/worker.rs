@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use ccsd_worker::{Patience, Program, Worker, read_in};
+use ccsd_worker::{Patience, Worker, WorkerProgram, read_in};
 
 use crate::exit::Exit;
 use crate::message::warn;
@@ -13,9 +13,9 @@ pub const ARGUMENT: &str = "--worker-of-daemon";
 
 /// This executable, even if its file has been replaced.
 #[derive(Debug)]
-struct Itself;
+struct OwnExecutable;
 
-impl Program for Itself {
+impl WorkerProgram for OwnExecutable {
     fn command(&self) -> Command {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("ccsd").arg(ARGUMENT);
@@ -25,7 +25,7 @@ impl Program for Itself {
 
 /// Starts a worker that reads all images from now on.
 pub fn start() -> std::io::Result<()> {
-    read_in(Worker::start(Itself, Patience::default())?);
+    read_in(Worker::start(OwnExecutable, Patience::default())?);
     Ok(())
 }
 

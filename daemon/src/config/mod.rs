@@ -13,8 +13,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 pub use values::{
-    AbsolutePath, Age, CpuPercent, Interval, MemoryBytes, Overhead, Pattern, Rate, StoreBytes, Users, WatchEvent,
-    WatchName, Window, bytes,
+    AbsolutePath, Age, CpuPercent, Interval, MemoryBytes, Rate, SelectorPattern, StoreBytes, Users, WatchEvent,
+    WatchName, WatchOverhead, Window, bytes,
 };
 
 /// Path of the configuration file.
@@ -37,7 +37,7 @@ pub struct Config {
     /// How long profiles are kept.
     pub retention: Retention,
     /// Resources of the whole service.
-    pub budget: Budget,
+    pub budget: ServiceBudget,
     /// Limits of clients' sessions.
     pub sessions: ClientSessions,
     /// The watches.
@@ -61,7 +61,7 @@ pub struct Retention {
 /// Resources of the whole service. Above them, watches get a lower rate, then less detail.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Budget {
+pub struct ServiceBudget {
     /// Percent of one CPU.
     pub cpu_percent: CpuPercent,
     /// Resident memory.
@@ -87,13 +87,13 @@ pub struct Watch {
     /// Name on command lines.
     pub name: WatchName,
     /// Pattern for the systemd unit.
-    pub unit: Option<Pattern>,
+    pub unit: Option<SelectorPattern>,
     /// Pattern for the path of the control group.
-    pub cgroup: Option<Pattern>,
+    pub cgroup: Option<SelectorPattern>,
     /// Pattern for the path of the executable.
-    pub exe: Option<Pattern>,
+    pub exe: Option<SelectorPattern>,
     /// Pattern for the name of the command.
-    pub comm: Option<Pattern>,
+    pub comm: Option<SelectorPattern>,
     /// Users whose processes match; only root if not given.
     pub user: Option<Users>,
     /// Event to sample.
@@ -103,7 +103,7 @@ pub struct Watch {
     #[serde(default = "default_rate")]
     pub rate_hz: Rate,
     /// Maximum cost of sampling. The rate is then chosen accordingly, and `rate_hz` is not used.
-    pub overhead: Option<Overhead>,
+    pub overhead: Option<WatchOverhead>,
     /// Time between two updates.
     #[serde(default = "default_interval")]
     pub interval: Interval,
@@ -146,7 +146,7 @@ impl Default for Config {
             state_dir: AbsolutePath("/var/lib/ccsd".into()),
             metrics_file: None,
             retention: Retention::default(),
-            budget: Budget::default(),
+            budget: ServiceBudget::default(),
             sessions: ClientSessions::default(),
             watches: Vec::new(),
             warnings: Vec::new(),
@@ -160,9 +160,9 @@ impl Default for Retention {
     }
 }
 
-impl Default for Budget {
+impl Default for ServiceBudget {
     fn default() -> Self {
-        Budget {
+        ServiceBudget {
             cpu_percent: CpuPercent(5.0),
             memory: MemoryBytes(512 << 20),
             // Restarting a session reads symbols again; that must not decide about the next step.
@@ -253,7 +253,7 @@ impl Config {
         };
         let mut config: Config = toml::from_str(text).map_err(|error| wrong(error.span(), error.message()))?;
         // Parses again with spans, which only the warnings about whole watches need.
-        let places: Places = toml::from_str(text).map_err(|error| wrong(error.span(), error.message()))?;
+        let places: WatchPositions = toml::from_str(text).map_err(|error| wrong(error.span(), error.message()))?;
         let place = |i: usize| places.watch.get(i).map(Spanned::span);
         for (watch, place) in config.watches.iter().zip(&places.watch) {
             for (at, why) in pointless(place.get_ref()) {
@@ -282,7 +282,7 @@ impl Config {
 
 /// Positions of the watches in the file.
 #[derive(Deserialize)]
-struct Places {
+struct WatchPositions {
     #[serde(default)]
     watch: Vec<Spanned<Selectors>>,
 }
@@ -302,11 +302,11 @@ const UNIT_ENDINGS: [&str; 6] = [".service", ".slice", ".scope", ".socket", ".mo
 const COMM_BYTES: usize = 15;
 
 /// A selector, if given; a predicate that no value matches it; and the reason.
-type Check<'a> = (&'a Option<Spanned<String>>, fn(&str) -> bool, fn(&str) -> String);
+type SelectorCheck<'a> = (&'a Option<Spanned<String>>, fn(&str) -> bool, fn(&str) -> String);
 
 /// Finds the selectors of a watch that no process can match, with the reason.
 fn pointless(selectors: &Selectors) -> Vec<(Range<usize>, String)> {
-    let checks: [Check<'_>; 4] = [
+    let checks: [SelectorCheck<'_>; 4] = [
         (
             &selectors.unit,
             |unit| !unit.ends_with(['*', '?']) && !UNIT_ENDINGS.iter().any(|ending| unit.ends_with(ending)),

@@ -41,7 +41,7 @@ fn all_keys() -> BTreeSet<String> {
     let Config { socket: _, state_dir: _, metrics_file: _, retention, budget, sessions, watches: _, warnings: _ } =
         Config::default();
     let Retention { age: _, bytes: _ } = retention;
-    let Budget { cpu_percent: _, memory: _, window: _ } = budget;
+    let ServiceBudget { cpu_percent: _, memory: _, window: _ } = budget;
     let ClientSessions { memory_of_user: _, arguments: _ } = sessions;
     let whole = parse("[[watch]]\nname = \"a\"\ncomm = \"b\"").unwrap();
     let Watch {

@@ -135,12 +135,12 @@ impl<'de> Deserialize<'de> for Rate {
 
 /// Maximum cost of sampling in percent of the CPU time of the watched processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overhead(pub ccsd_collector::Overhead);
+pub struct WatchOverhead(pub ccsd_collector::Overhead);
 
-impl<'de> Deserialize<'de> for Overhead {
+impl<'de> Deserialize<'de> for WatchOverhead {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let percent = from.deserialize_f64(Number("a number of percent from 0.01 to 25"))?;
-        ccsd_collector::Overhead::percent(percent).map(Overhead).map_err(de::Error::custom)
+        ccsd_collector::Overhead::percent(percent).map(WatchOverhead).map_err(de::Error::custom)
     }
 }
 
@@ -222,13 +222,13 @@ impl<'de> Deserialize<'de> for AbsolutePath {
 
 /// A pattern for the text of a selector: `*` matches any characters, `?` one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern(pub String);
+pub struct SelectorPattern(pub String);
 
-impl<'de> Deserialize<'de> for Pattern {
+impl<'de> Deserialize<'de> for SelectorPattern {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let pattern = text(from, "a name or pattern in quotation marks")?;
         if (1..=4096).contains(&pattern.len()) {
-            return Ok(Pattern(pattern));
+            return Ok(SelectorPattern(pattern));
         }
         Err(de::Error::custom("a name or pattern has 1 to 4096 bytes"))
     }

@@ -13,19 +13,19 @@ pub const HEADER_BYTES: usize = 5;
 
 /// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// A control message, in JSON.
     Control,
     /// A part of a stream of profile records.
     Stream,
 }
 
-impl Kind {
+impl FrameKind {
     /// The byte on the wire: a letter, so that frames can be recognised in a trace.
     const fn byte(self) -> u8 {
         match self {
-            Kind::Control => b'C',
-            Kind::Stream => b'S',
+            FrameKind::Control => b'C',
+            FrameKind::Stream => b'S',
         }
     }
 }
@@ -51,7 +51,7 @@ pub enum FrameError {
 ///
 /// # Errors
 /// [`FrameError::TooLong`], or that of the writer; part of the frame may then have been sent.
-pub fn write_frame(out: &mut impl Write, kind: Kind, payload: &[u8]) -> Result<(), FrameError> {
+pub fn write_frame(out: &mut impl Write, kind: FrameKind, payload: &[u8]) -> Result<(), FrameError> {
     let length = u32::try_from(payload.len()).ok().filter(|_| payload.len() <= MAX_FRAME_BYTES);
     let length = length.ok_or(FrameError::TooLong(payload.len() as u64))?;
     let mut frame = Vec::with_capacity(HEADER_BYTES + payload.len());
@@ -66,7 +66,7 @@ pub fn write_frame(out: &mut impl Write, kind: Kind, payload: &[u8]) -> Result<(
 ///
 /// # Errors
 /// All of [`FrameError`]; the stream is then unusable.
-pub fn read_frame(input: &mut impl Read, payload: &mut Vec<u8>) -> Result<Option<Kind>, FrameError> {
+pub fn read_frame(input: &mut impl Read, payload: &mut Vec<u8>) -> Result<Option<FrameKind>, FrameError> {
     let mut first = [0];
     loop {
         match input.read(&mut first) {
@@ -80,10 +80,10 @@ pub fn read_frame(input: &mut impl Read, payload: &mut Vec<u8>) -> Result<Option
 }
 
 /// Reads a frame after its first byte.
-pub fn read_rest(first: u8, input: &mut impl Read, payload: &mut Vec<u8>) -> Result<Kind, FrameError> {
+pub fn read_rest(first: u8, input: &mut impl Read, payload: &mut Vec<u8>) -> Result<FrameKind, FrameError> {
     let kind = match first {
-        b'C' => Kind::Control,
-        b'S' => Kind::Stream,
+        b'C' => FrameKind::Control,
+        b'S' => FrameKind::Stream,
         other => return Err(FrameError::Kind(other)),
     };
     let mut length = [0; 4];
@@ -112,7 +112,7 @@ pub struct StreamWriter<W>(pub W);
 impl<W: Write> Write for StreamWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let piece = bytes.get(..MAX_FRAME_BYTES).unwrap_or(bytes);
-        match write_frame(&mut self.0, Kind::Stream, piece) {
+        match write_frame(&mut self.0, FrameKind::Stream, piece) {
             Ok(()) => Ok(piece.len()),
             Err(FrameError::Io(error)) => Err(error),
             Err(error) => Err(io::Error::other(error)),
@@ -150,7 +150,7 @@ mod tests {
         /// Frames are read back from pieces of any size; every prefix is an incomplete frame or empty.
         #[test]
         fn round_trip(payload in prop::collection::vec(any::<u8>(), 0..3000), at_once in 1..600usize, control: bool) {
-            let kind = if control { Kind::Control } else { Kind::Stream };
+            let kind = if control { FrameKind::Control } else { FrameKind::Stream };
             let mut bytes = Vec::new();
             write_frame(&mut bytes, kind, &payload).unwrap();
             let mut read = Vec::new();
@@ -199,7 +199,7 @@ mod tests {
             }
             let (mut input, mut payload, mut got) = (out.0.as_slice(), Vec::new(), Vec::new());
             while let Some(kind) = read_frame(&mut input, &mut payload).unwrap() {
-                prop_assert_eq!(kind, Kind::Stream);
+                prop_assert_eq!(kind, FrameKind::Stream);
                 got.extend_from_slice(&payload);
             }
             prop_assert_eq!(got, sent);
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn what_is_too_long_is_not_written() {
         let mut out = Vec::new();
-        let refused = write_frame(&mut out, Kind::Control, &vec![0; MAX_FRAME_BYTES + 1]);
+        let refused = write_frame(&mut out, FrameKind::Control, &vec![0; MAX_FRAME_BYTES + 1]);
         assert!(matches!(refused, Err(FrameError::TooLong(_))));
         assert_eq!(out, Vec::<u8>::new());
     }

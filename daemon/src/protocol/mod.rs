@@ -22,7 +22,7 @@ use std::io::Write;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use frame::{FrameError, Kind, write_frame};
+use frame::{FrameError, FrameKind, write_frame};
 
 /// Sends a control message.
 ///
@@ -30,19 +30,19 @@ use frame::{FrameError, Kind, write_frame};
 /// [`FrameError::TooLong`], or that of the writer.
 pub fn send(out: &mut impl Write, message: &impl Serialize) -> Result<(), FrameError> {
     let payload = serde_json::to_vec(message).map_err(std::io::Error::other)?;
-    write_frame(out, Kind::Control, &payload)
+    write_frame(out, FrameKind::Control, &payload)
 }
 
 /// Parses a control message from a frame's payload.
 ///
 /// # Errors
 /// A sentence that describes the mistake.
-pub fn parse<T: DeserializeOwned>(kind: Kind, payload: &[u8]) -> Result<T, String> {
+pub fn parse<T: DeserializeOwned>(kind: FrameKind, payload: &[u8]) -> Result<T, String> {
     match kind {
-        Kind::Control => {
+        FrameKind::Control => {
             serde_json::from_slice(payload).map_err(|error| format!("a message is not understood: {error}"))
         }
-        Kind::Stream => Err("a piece of a profile came where a message was due".to_owned()),
+        FrameKind::Stream => Err("a piece of a profile came where a message was due".to_owned()),
     }
 }
 
@@ -115,7 +115,7 @@ mod tests {
 
         #[test]
         fn whatever_comes_is_a_message_or_a_sentence(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            for kind in [Kind::Control, Kind::Stream] {
+            for kind in [FrameKind::Control, FrameKind::Stream] {
                 if let Err(why) = parse::<Request>(kind, &bytes) {
                     prop_assert!(why.len() < 1000);
                 }
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_message_of_a_later_version_may_say_more() {
         let later = br#"{"attach":{"pids":[7],"collect":{"rate_hz":99,"colour":"red"},"mood":{"good":[1,2]}}}"#;
-        let Ok(Request::Attach { pids, collect, detach, .. }) = parse(Kind::Control, later) else { panic!() };
+        let Ok(Request::Attach { pids, collect, detach, .. }) = parse(FrameKind::Control, later) else { panic!() };
         assert_eq!((pids, collect.rate_hz, detach), (vec![7], 99, false));
         assert!(collect.options().is_ok());
         assert_eq!((collect.overhead_ppm, collect.adapts), (None, true));

@@ -14,7 +14,7 @@ use crossbeam_channel::Sender;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::connection::{Connection, Served};
-use crate::authority::{Credentials, Members};
+use crate::authority::{Members, PeerIds};
 use crate::protocol::message::{Refusal, RefusalKind, Reply};
 use crate::protocol::send;
 use crate::sessions::Sessions;
@@ -208,7 +208,7 @@ impl Acceptor {
     }
 
     fn accept(&mut self, stream: UnixStream) {
-        let Ok(credentials) = Credentials::of(&stream) else { return };
+        let Ok(credentials) = PeerIds::of(&stream) else { return };
         let limited = (!credentials.is_trusted()).then_some(credentials.uid);
         let place = match ConnectionSlot::new(&self.open, limited) {
             Ok(place) => place,

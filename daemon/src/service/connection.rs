@@ -11,12 +11,12 @@ use ccsd_profile::{EncodeError, Encoder};
 use crossbeam_channel::Sender;
 
 use super::acceptor::ConnectionSlot;
-use crate::authority::{Credentials, Members, Peer};
+use crate::authority::{Members, Peer, PeerIds};
 use crate::dumps::Dumps;
 use crate::protocol::frame::{self, FrameError, StreamWriter};
 use crate::protocol::message::{Hello, PROTOCOL, Refusal, RefusalKind, Reply, Request};
 use crate::protocol::{in_time::InTime, parse, send};
-use crate::sessions::readers::{Delivery, Reader};
+use crate::sessions::readers::{Delivery, StreamReader};
 use crate::sessions::{NewSession, SessionTarget, Sessions};
 use crate::upkeep::Upkeep;
 
@@ -62,7 +62,7 @@ impl Connection {
     pub fn serve(
         number: u64,
         stream: UnixStream,
-        (credentials, members): (Credentials, &Members),
+        (credentials, members): (PeerIds, &Members),
         mut place: ConnectionSlot,
         served: Served,
     ) {
@@ -241,7 +241,7 @@ impl Connection {
     }
 
     /// Forwards deliveries until the session's end.
-    fn stream(&self, reader: Reader) -> Result<(), FrameError> {
+    fn stream(&self, reader: StreamReader) -> Result<(), FrameError> {
         let _streaming = self.streaming.upgrade();
         let mut encoder = None;
         let mut ended = None;

@@ -15,7 +15,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::authority::Authority;
 use crate::protocol::message::{Refusal, RefusalKind, SessionEnd, SessionSummary};
-use readers::Reader;
+use readers::StreamReader;
 use table::{Ask, SessionTable};
 pub use worker::{NewSession, SessionTarget};
 
@@ -125,7 +125,7 @@ impl Sessions {
     ///
     /// # Errors
     /// If `viewer` can see no such session.
-    pub fn subscribe(&self, viewer: Authority, id: u32, follow: bool) -> Result<Reader, Refusal> {
+    pub fn subscribe(&self, viewer: Authority, id: u32, follow: bool) -> Result<StreamReader, Refusal> {
         let reader = self.ask(|reply| Ask::Subscribe(viewer, id, follow, reply))??;
         reader.recv().map_err(|_| worker::gone(id))
     }

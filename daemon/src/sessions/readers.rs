@@ -190,7 +190,7 @@ impl Readers {
     }
 
     /// Adds a reader, which gets updates if `follow` is set.
-    pub fn add(&self, follow: bool) -> Reader {
+    pub fn add(&self, follow: bool) -> StreamReader {
         let mut state = self.shared.state();
         let key = state.next_reader;
         state.next_reader += 1;
@@ -199,7 +199,7 @@ impl Readers {
         // A reader of the current state does not learn of a later end.
         let end = if follow { None } else { Some(state.end.clone()) };
         drop(state);
-        Reader { shared: Arc::clone(&self.shared), key, until, end, has_all: false, is_done: false }
+        StreamReader { shared: Arc::clone(&self.shared), key, until, end, has_all: false, is_done: false }
     }
 
     /// Number of readers.
@@ -275,7 +275,7 @@ impl Drop for Readers {
 }
 
 /// A reader's side, used by its own thread.
-pub struct Reader {
+pub struct StreamReader {
     shared: Arc<SharedStream>,
     key: u64,
     /// Number of the update before which the reader stops.
@@ -299,7 +299,7 @@ enum Fetched {
     Gone,
 }
 
-impl Reader {
+impl StreamReader {
     fn look(&mut self, state: &mut StreamState) -> Fetched {
         let (first, next, closed) = (state.first, state.next(), state.closed);
         let old = state.old_snapshot();
@@ -360,7 +360,7 @@ impl Reader {
     }
 }
 
-impl Iterator for Reader {
+impl Iterator for StreamReader {
     type Item = Delivery;
 
     /// Waits for the next delivery. `None` after the end, or if the session was forgotten before this reader had
@@ -387,7 +387,7 @@ impl Iterator for Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for StreamReader {
     fn drop(&mut self) {
         let mut state = self.shared.state();
         state.places.remove(&self.key);

@@ -6,8 +6,8 @@ use ccsd_collector::system;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 
 use super::SessionLimits;
-use super::readers::Reader;
-use super::worker::{self, Channels, Grant, NewSession, WorkerCommand, WorkerEvent};
+use super::readers::StreamReader;
+use super::worker::{self, Grant, NewSession, SessionChannels, WorkerCommand, WorkerEvent};
 use crate::authority::Authority;
 use crate::protocol::message::{Refusal, RefusalKind, SessionEnd, SessionSummary};
 
@@ -31,7 +31,7 @@ pub enum Ask {
         reply: Sender<Result<(), Refusal>>,
     },
     Forget(Authority, u32, Sender<Result<(), Refusal>>),
-    Subscribe(Authority, u32, bool, Sender<Result<Receiver<Reader>, Refusal>>),
+    Subscribe(Authority, u32, bool, Sender<Result<Receiver<StreamReader>, Refusal>>),
     Configure {
         bytes_of_user: u64,
         arguments: bool,
@@ -210,7 +210,8 @@ impl SessionTable {
             sheds: false,
             summary: None,
         };
-        let channels = Channels { commands: receiver, events: self.events_sender.clone(), grace: self.limits.grace };
+        let channels =
+            SessionChannels { commands: receiver, events: self.events_sender.clone(), grace: self.limits.grace };
         let failed = reply.clone();
         let profile_bytes = (!new.owner.trusted).then_some(self.limits.bytes_of_user);
         let arguments = self.limits.arguments;

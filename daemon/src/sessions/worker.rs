@@ -9,7 +9,7 @@ use ccsd_profile::{Limits, Profile, Update};
 use crossbeam_channel::{Receiver, Select, Sender};
 
 use super::guard::Guard;
-use super::readers::{Reader, Readers};
+use super::readers::{Readers, StreamReader};
 use crate::authority::Authority;
 use crate::protocol::message::{Collect, Refusal, RefusalKind, SessionEnd, SessionSummary};
 
@@ -66,7 +66,7 @@ pub enum WorkerCommand {
     /// The client has disconnected.
     ClientGone,
     /// Add a reader, with or without updates, and send it here.
-    Subscribe(bool, Sender<Reader>),
+    Subscribe(bool, Sender<StreamReader>),
 }
 
 /// An event of a session.
@@ -78,7 +78,7 @@ pub enum WorkerEvent {
 }
 
 /// The session's side of its channels.
-pub struct Channels {
+pub struct SessionChannels {
     /// Commands. The session ends when all senders are dropped.
     pub commands: Receiver<WorkerCommand>,
     /// Events for the table.
@@ -100,7 +100,7 @@ impl Drop for Farewell {
 }
 
 /// Runs a session until it is forgotten. `reply` receives its number once it samples.
-pub fn run(grant: Grant, new: NewSession, channels: Channels, reply: Sender<Result<u32, Refusal>>) {
+pub fn run(grant: Grant, new: NewSession, channels: SessionChannels, reply: Sender<Result<u32, Refusal>>) {
     let id = grant.id;
     let _farewell = Farewell { id, events: channels.events.clone() };
     let (session, guard, memory) = match open(&new, grant) {
@@ -112,7 +112,7 @@ pub fn run(grant: Grant, new: NewSession, channels: Channels, reply: Sender<Resu
     };
     // Clients that write a file have room for what the copy has not.
     session.set_generations(true);
-    let mut worker = Worker::new(id, &new, channels, session, guard, memory);
+    let mut worker = SessionWorker::new(id, &new, channels, session, guard, memory);
     worker.tell();
     let _ = reply.send(Ok(id));
     // Dropped early: whether the client still exists is known from its connection.
@@ -187,9 +187,9 @@ fn restrict(options: &mut Options, owner: &Authority) -> Result<(), Refusal> {
     Ok(())
 }
 
-struct Worker {
+struct SessionWorker {
     summary: SessionSummary,
-    channels: Channels,
+    channels: SessionChannels,
     /// `None` once it has ended.
     session: Option<Session>,
     guard: Guard,
@@ -205,8 +205,15 @@ struct Worker {
     grace_until: Option<Instant>,
 }
 
-impl Worker {
-    fn new(id: u32, new: &NewSession, channels: Channels, session: Session, guard: Guard, memory: u64) -> Worker {
+impl SessionWorker {
+    fn new(
+        id: u32,
+        new: &NewSession,
+        channels: SessionChannels,
+        session: Session,
+        guard: Guard,
+        memory: u64,
+    ) -> SessionWorker {
         let info = session.info().clone();
         let summary = SessionSummary {
             id,
@@ -225,7 +232,7 @@ impl Worker {
             readers: 0,
             bytes: 0,
         };
-        Worker {
+        SessionWorker {
             summary,
             channels,
             session: Some(session),

@@ -66,7 +66,7 @@ fn known(names: &[String]) -> String {
 
 /// A file in a watch's directory with the name of a segment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Segment {
+pub struct StoredSegment {
     /// Start time from its name, seconds since 1970.
     pub start: i64,
     /// Path of the file.
@@ -77,9 +77,9 @@ pub struct Segment {
 
 /// The files in the directory of a watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Contents {
+pub struct WatchFiles {
     /// Segments, ordered by time.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<StoredSegment>,
     /// Other files, ordered by name.
     pub foreign: Vec<PathBuf>,
 }
@@ -117,16 +117,16 @@ pub fn watch_dir(state_dir: &Path, name: &str) -> Result<PathBuf, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Read`].
-pub fn contents(dir: &Path) -> Result<Contents, StoreError> {
+pub fn contents(dir: &Path) -> Result<WatchFiles, StoreError> {
     let read = |source| StoreError::Read { path: dir.to_owned(), source };
-    let mut contents = Contents::default();
+    let mut contents = WatchFiles::default();
     for entry in fs::read_dir(dir).map_err(read)?.flatten().take(MAX_SEGMENTS) {
         // Neither call follows a link.
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
         let start = entry.file_name().to_str().and_then(parse_name).filter(|_| is_file);
         match (start, entry.metadata()) {
             (Some(start), Ok(meta)) => {
-                contents.segments.push(Segment { start, path: entry.path(), bytes: meta.len() });
+                contents.segments.push(StoredSegment { start, path: entry.path(), bytes: meta.len() });
             }
             // The file was removed meanwhile.
             (Some(_), Err(_)) => {}

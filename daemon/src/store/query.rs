@@ -66,17 +66,17 @@ pub fn query_columns(dir: &Path, metric: Option<&str>, columns: &[TimeColumn]) -
         from: columns.first().map_or(0, |column| ends(column).0),
         until: columns.last().map_or(0, |column| ends(column).1),
     };
-    ask(dir, range, Some(Columns { metric, columns }))
+    ask(dir, range, Some(ColumnQuery { metric, columns }))
 }
 
 /// How weights are put into columns.
 #[derive(Clone, Copy)]
-struct Columns<'a> {
+struct ColumnQuery<'a> {
     metric: Option<&'a str>,
     columns: &'a [TimeColumn],
 }
 
-fn ask(dir: &Path, range: TimeRange, columns: Option<Columns<'_>>) -> Result<StoredProfile, StoreError> {
+fn ask(dir: &Path, range: TimeRange, columns: Option<ColumnQuery<'_>>) -> Result<StoredProfile, StoreError> {
     let found = contents(dir)?.segments;
     let mut answer = StoredProfile {
         profile: None,
@@ -109,7 +109,7 @@ fn ask(dir: &Path, range: TimeRange, columns: Option<Columns<'_>>) -> Result<Sto
 }
 
 /// The content of one segment within the range.
-struct Part {
+struct SegmentPart {
     profile: Profile,
     /// `None` if no interval is within the range.
     covered: Option<TimeRange>,
@@ -120,8 +120,8 @@ struct Part {
 }
 
 impl StoredProfile {
-    fn add(&mut self, path: &Path, part: Part) {
-        let Part { profile, covered, intervals, bytes, interrupted, problem } = part;
+    fn add(&mut self, path: &Path, part: SegmentPart) {
+        let SegmentPart { profile, covered, intervals, bytes, interrupted, problem } = part;
         self.bytes += bytes;
         if let Some(problem) = problem {
             self.problems.push(format!("{}: {problem}; what comes before is shown", path.display()));
@@ -146,7 +146,7 @@ impl StoredProfile {
     }
 }
 
-fn read(path: &Path, range: TimeRange, columns: Option<Columns<'_>>) -> Result<Part, DecodeError> {
+fn read(path: &Path, range: TimeRange, columns: Option<ColumnQuery<'_>>) -> Result<SegmentPart, DecodeError> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(DecodeError::NotAProfile);
@@ -188,7 +188,7 @@ fn read(path: &Path, range: TimeRange, columns: Option<Columns<'_>>) -> Result<P
                         intervals.push(interval);
                     }
                 }
-                if let Some(Columns { columns, .. }) = columns {
+                if let Some(ColumnQuery { columns, .. }) = columns {
                     let column = columns.partition_point(|column| column.to_ns < until);
                     put_in_column(
                         &mut update,
@@ -219,5 +219,5 @@ fn read(path: &Path, range: TimeRange, columns: Option<Columns<'_>>) -> Result<P
     }
     let accounting = profile.accounting().since(&before);
     *profile.accounting_mut() = accounting;
-    Ok(Part { profile, covered, intervals, bytes: decoder.bytes_used(), interrupted, problem })
+    Ok(SegmentPart { profile, covered, intervals, bytes: decoder.bytes_used(), interrupted, problem })
 }

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ccsd_profile::codec::MAGIC;
 
-use super::{LONGEST, Segment, StoreError, contents, watches};
+use super::{LONGEST, StoreError, StoredSegment, contents, watches};
 use crate::config::Retention;
 
 /// The result of [`retain`].
@@ -38,12 +38,12 @@ pub fn retain(
     configured: usize,
 ) -> Result<Removed, StoreError> {
     let mut removed = Removed::default();
-    let mut stored: Vec<Stored> = Vec::new();
+    let mut stored: Vec<WatchSegments> = Vec::new();
     for name in watches(state_dir)? {
         // The directory may have been removed meanwhile.
         let Ok(found) = contents(&state_dir.join(name)) else { continue };
         removed.foreign.extend(found.foreign);
-        let mut watch = Stored::default();
+        let mut watch = WatchSegments::default();
         for segment in found.segments {
             // Foreign files neither count nor are removed: a large one would cost all profiles.
             match state(&segment.path) {
@@ -69,7 +69,7 @@ pub fn retain(
     }
     let share = retention.bytes.0 / stored.len().max(configured).max(1) as u64;
     while removed.bytes > retention.bytes.0 {
-        let over = |watch: &&mut Stored| watch.bytes > share && !watch.removable.is_empty();
+        let over = |watch: &&mut WatchSegments| watch.bytes > share && !watch.removable.is_empty();
         let Some(watch) = stored.iter_mut().filter(over).max_by_key(|watch| watch.bytes) else { break };
         watch.remove_oldest(&mut removed);
     }
@@ -78,12 +78,12 @@ pub fn retain(
 
 /// The segments of a watch.
 #[derive(Default)]
-struct Stored {
-    removable: Vec<Segment>,
+struct WatchSegments {
+    removable: Vec<StoredSegment>,
     bytes: u64,
 }
 
-impl Stored {
+impl WatchSegments {
     fn remove_oldest(&mut self, removed: &mut Removed) {
         let Some(segment) = self.removable.pop() else { return };
         match fs::remove_file(&segment.path) {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ccsd_collector::Overhead;
 use ccsd_collector::pace::{HALVINGS, halved};
 
-use crate::config::Budget;
+use crate::config::ServiceBudget;
 
 /// Windows below [`SPARE`] after which a step is undone.
 const PATIENCE: u8 = 10;
@@ -57,7 +57,7 @@ pub struct Use {
 /// Decides about back-off steps.
 #[derive(Debug)]
 pub struct Shedder {
-    budget: Budget,
+    budget: ServiceBudget,
     step: BackoffStep,
     /// Start of the window, and the CPU time at that point.
     window: (Instant, Duration),
@@ -70,7 +70,7 @@ pub struct Shedder {
 impl Shedder {
     /// Creates a shedder; `cpu` is the CPU time used up to `now`.
     #[must_use]
-    pub fn new(budget: Budget, now: Instant, cpu: Duration) -> Shedder {
+    pub fn new(budget: ServiceBudget, now: Instant, cpu: Duration) -> Shedder {
         Shedder {
             budget,
             step: BackoffStep::default(),
@@ -82,7 +82,7 @@ impl Shedder {
     }
 
     /// Replaces the budget from now on.
-    pub fn set_budget(&mut self, budget: Budget) {
+    pub fn set_budget(&mut self, budget: ServiceBudget) {
         self.budget = budget;
     }
 
@@ -159,18 +159,18 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_secs(60);
 
-    struct Clock {
+    struct TestClock {
         shedder: Shedder,
         now: Instant,
         cpu: Duration,
     }
 
-    impl Clock {
-        fn new() -> Clock {
+    impl TestClock {
+        fn new() -> TestClock {
             let budget =
-                Budget { cpu_percent: CpuPercent(2.0), memory: MemoryBytes(100 << 20), window: Window(WINDOW) };
+                ServiceBudget { cpu_percent: CpuPercent(2.0), memory: MemoryBytes(100 << 20), window: Window(WINDOW) };
             let now = Instant::now();
-            Clock { shedder: Shedder::new(budget, now, Duration::ZERO), now, cpu: Duration::ZERO }
+            TestClock { shedder: Shedder::new(budget, now, Duration::ZERO), now, cpu: Duration::ZERO }
         }
 
         /// Simulates a minute with this use. Returns whether a step was taken.
@@ -195,14 +195,14 @@ mod tests {
 
     #[test]
     fn within_the_budget_nothing_changes() {
-        let mut clock = Clock::new();
+        let mut clock = TestClock::new();
         assert!((0..100).all(|_| !clock.minute(1.9, 99)));
         assert_eq!(clock.shedder.step(), BackoffStep::default());
     }
 
     #[test]
     fn beyond_it_a_step_every_other_minute() {
-        let mut clock = Clock::new();
+        let mut clock = TestClock::new();
         let steps: Vec<bool> = (0..6).map(|_| clock.minute(3.0, 10)).collect();
         assert_eq!(steps, [false, true, false, true, false, true]);
         assert_eq!(clock.shedder.step(), BackoffStep(3));
@@ -213,13 +213,13 @@ mod tests {
 
     #[test]
     fn memory_counts_too() {
-        let mut clock = Clock::new();
+        let mut clock = TestClock::new();
         assert!(!clock.minute(0.1, 101) && clock.minute(0.1, 101));
     }
 
     #[test]
     fn steps_are_taken_back_when_there_is_room_for_long() {
-        let mut clock = Clock::new();
+        let mut clock = TestClock::new();
         let _ = (0..4).map(|_| clock.minute(3.0, 10)).count();
         assert_eq!(clock.shedder.step(), BackoffStep(2));
         // At twice the rate, half of the budget would become all of it.
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn the_reason_has_figures() {
-        let mut clock = Clock::new();
+        let mut clock = TestClock::new();
         let _ = clock.minute(3.0, 10);
         clock.now += WINDOW;
         clock.cpu += WINDOW.mul_f64(0.03);

@@ -14,7 +14,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 use serde::{Deserialize, Serialize};
 
 use super::budget::BackoffStep;
-use super::rules::Rule;
+use super::rules::WatchRule;
 use super::scan::MatchedProcess;
 use crate::config::{Watch, WatchEvent};
 use crate::store::{self, SEGMENT, SegmentWriter, WriteError};
@@ -107,7 +107,7 @@ pub struct SegmentTarget {
 ///
 /// # Errors
 /// If no thread can be started.
-pub fn start(watch: Arc<Watch>, rule: Rule, place: SegmentTarget) -> std::io::Result<Handle> {
+pub fn start(watch: Arc<Watch>, rule: WatchRule, place: SegmentTarget) -> std::io::Result<Handle> {
     // A busy follower gets the orders of the next scan.
     let (orders, receiver) = bounded(1);
     let (alive, ended) = bounded(0);
@@ -140,11 +140,11 @@ struct RunningSession {
     began: Instant,
     began_wall: u64,
     /// Counts of the session so far, for the totals of the watch.
-    counted: Counted,
+    counted: SessionCounts,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Counted {
+struct SessionCounts {
     samples: u64,
     missing: u64,
     lost: u64,
@@ -155,7 +155,7 @@ struct Counted {
 struct Follower {
     watch: Arc<Watch>,
     /// Rule for all processes that start or change from now on.
-    rule: Arc<Rule>,
+    rule: Arc<WatchRule>,
     place: SegmentTarget,
     step: BackoffStep,
     reason: Arc<str>,
@@ -311,7 +311,7 @@ impl Follower {
                 // Both clocks are read at once; the session started a moment before.
                 let (began, began_wall) = (Instant::now(), unix_ns());
                 self.running =
-                    Some(RunningSession { session, segment, began, began_wall, counted: Counted::default() });
+                    Some(RunningSession { session, segment, began, began_wall, counted: SessionCounts::default() });
             }
             Err(error) => {
                 self.retry_at = Instant::now() + RETRY;
@@ -330,7 +330,7 @@ impl Follower {
             interval: self.watch.interval.0,
             budget: Budget::of(self.watch.memory.0),
             own_process: false,
-            filter: Some(Arc::<Rule>::clone(&self.rule)),
+            filter: Some(Arc::<WatchRule>::clone(&self.rule)),
             ..Options::default()
         };
         let pids: Vec<u32> = self.found.iter().map(|found| found.pid).collect();
@@ -383,7 +383,7 @@ impl Follower {
         let accounting = &update.accounting;
         let lost = [accounting.lost, accounting.throttled, accounting.dropped_by_us];
         let lost = lost.into_iter().fold(0, u64::saturating_add);
-        let now = Counted {
+        let now = SessionCounts {
             samples: accounting.received,
             missing: lost.saturating_add(accounting.undelivered()),
             lost,
@@ -483,7 +483,7 @@ mod tests {
         let config = crate::config::Config::parse(text, std::path::Path::new("x")).unwrap();
         let watch = Arc::new(config.watches.into_iter().next().unwrap());
         let mut follower = Follower {
-            rule: Arc::new(Rule::new(&watch, |_| None)),
+            rule: Arc::new(WatchRule::new(&watch, |_| None)),
             watch: Arc::clone(&watch),
             place: SegmentTarget { dir: PathBuf::from("/nonexistent"), segment_bytes: 1 << 20 },
             step: BackoffStep::default(),

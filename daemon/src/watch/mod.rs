@@ -21,7 +21,7 @@ use crate::config::{Config, Watch};
 use crate::store;
 use budget::Shedder;
 use follower::{Handle, Orders, SegmentTarget};
-use rules::Rule;
+use rules::WatchRule;
 use scan::Scanner;
 
 pub use follower::WatchStatus;
@@ -129,12 +129,12 @@ struct Manager {
 }
 
 /// The rule of a watch; logs unknown users.
-fn rule(watch: &Watch) -> Rule {
+fn rule(watch: &Watch) -> WatchRule {
     for user in unknown_users(watch, user_number) {
         let name = &watch.name.0;
         tracing::warn!(watch = %name, "watch {name}: there is no user {user:?}: it matches nothing of that user");
     }
-    Rule::new(watch, user_number)
+    WatchRule::new(watch, user_number)
 }
 
 fn cpu_time() -> Duration {
@@ -273,7 +273,7 @@ impl Manager {
     fn configure(&mut self, config: Config) {
         let before = std::mem::replace(&mut self.config, config);
         let handles = std::mem::take(&mut self.followers).into_iter().zip(self.scanner.rules().to_vec());
-        let mut old: Vec<(Watch, (Option<Handle>, Rule))> = before.watches.into_iter().zip(handles).collect();
+        let mut old: Vec<(Watch, (Option<Handle>, WatchRule))> = before.watches.into_iter().zip(handles).collect();
         let mut rules = Vec::new();
         let moved = before.state_dir != self.config.state_dir || before.retention.bytes != self.config.retention.bytes;
         for watch in &self.config.watches {

@@ -10,8 +10,8 @@ use std::time::SystemTime;
 use ccsd_collector::process::filter::Filter;
 use wildmatch::WildMatch;
 
-use super::scan::{MatchedProcess, Stat, read};
-use crate::config::{Pattern, Watch};
+use super::scan::{MatchedProcess, ScanStat, read};
+use crate::config::{SelectorPattern, Watch};
 
 /// Attributes of a process. A process chooses its own names, so these texts are only compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,13 +32,13 @@ pub struct Exe {
     /// Path as the process sees it: only a name.
     pub path: String,
     /// Identity of the program.
-    pub program: Program,
+    pub program: ProgramIdentity,
     /// Whether the daemon finds the same file at that path.
     pub is_there: bool,
 }
 
 /// A program that a process runs: the file, and the addresses of its code and stack, which change with `execve`.
-pub type Program = (FileId, (u64, u64));
+pub type ProgramIdentity = (FileId, (u64, u64));
 
 /// Identity of a file while it exists; its creation time distinguishes it from later files with the same inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl FileId {
 
 impl Facts {
     /// Reads the attributes from a directory in /proc; the executable only if asked for.
-    pub fn read(dir: &Path, stat: &Stat, with_exe: bool) -> Facts {
+    pub fn read(dir: &Path, stat: &ScanStat, with_exe: bool) -> Facts {
         Facts {
             cgroup: read(&dir.join("cgroup")).map(|bytes| cgroup_path(&bytes)).unwrap_or_default(),
             exe: with_exe.then(|| Exe::read(&dir.join("exe"), stat)).flatten(),
@@ -67,7 +67,7 @@ impl Facts {
 }
 
 impl Exe {
-    fn read(link: &Path, stat: &Stat) -> Option<Exe> {
+    fn read(link: &Path, stat: &ScanStat) -> Option<Exe> {
         // The kernel resolves this link to the file itself, independent of mounts.
         let file = FileId::of(&fs::metadata(link).ok()?);
         let path = fs::read_link(link).ok()?;
@@ -86,45 +86,45 @@ fn users(status: &[u8]) -> Option<[u32; 3]> {
 
 /// A user named by a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum User {
+enum RuleUser {
     Any,
     Number(u32),
     /// There is no user of this name.
     Unknown,
 }
 
-impl User {
-    fn new(name: &str, users: impl Fn(&str) -> Option<u32>) -> User {
+impl RuleUser {
+    fn new(name: &str, users: impl Fn(&str) -> Option<u32>) -> RuleUser {
         let number = || name.parse().ok().or_else(|| users(name)).or((name == "root").then_some(0));
-        if name == "*" { User::Any } else { number().map_or(User::Unknown, User::Number) }
+        if name == "*" { RuleUser::Any } else { number().map_or(RuleUser::Unknown, RuleUser::Number) }
     }
 }
 
 /// A watch's selectors in compiled form: a process must match all of them.
 #[derive(Clone, Debug)]
-pub struct Rule {
+pub struct WatchRule {
     unit: Option<WildMatch>,
     cgroup: Option<WildMatch>,
     exe: Option<WildMatch>,
     comm: Option<WildMatch>,
-    users: Vec<User>,
+    users: Vec<RuleUser>,
     /// Processes that have matched, and their programs: they match even after their file is replaced, as by an upgrade.
     /// Shared by all copies of the rule.
-    admitted: Arc<Mutex<HashMap<MatchedProcess, Program>>>,
+    admitted: Arc<Mutex<HashMap<MatchedProcess, ProgramIdentity>>>,
 }
 
-impl Rule {
+impl WatchRule {
     /// Compiles the rule of a watch. `users` looks up user names.
-    pub fn new(watch: &Watch, users: impl Fn(&str) -> Option<u32>) -> Rule {
-        let wild = |pattern: &Option<Pattern>| pattern.as_ref().map(|pattern| WildMatch::new(&pattern.0));
+    pub fn new(watch: &Watch, users: impl Fn(&str) -> Option<u32>) -> WatchRule {
+        let wild = |pattern: &Option<SelectorPattern>| pattern.as_ref().map(|pattern| WildMatch::new(&pattern.0));
         // The kernel keeps 15 bytes of a name, which administrators need not know.
-        let comm = watch.comm.as_ref().map(|Pattern(comm)| match comm.contains(['*', '?']) {
+        let comm = watch.comm.as_ref().map(|SelectorPattern(comm)| match comm.contains(['*', '?']) {
             true => WildMatch::new(comm),
             false => WildMatch::new(clip(comm, COMM_BYTES)),
         });
-        let users = watch.users().0.iter().map(|name| User::new(name, &users)).collect();
+        let users = watch.users().0.iter().map(|name| RuleUser::new(name, &users)).collect();
         let admitted = Arc::default();
-        Rule { unit: wild(&watch.unit), cgroup: wild(&watch.cgroup), exe: wild(&watch.exe), comm, users, admitted }
+        WatchRule { unit: wild(&watch.unit), cgroup: wild(&watch.cgroup), exe: wild(&watch.exe), comm, users, admitted }
     }
 
     /// Whether the rule needs the executable, which is not always visible.
@@ -135,10 +135,10 @@ impl Rule {
 
     /// Whether a process matches.
     pub fn fits(&self, process: MatchedProcess, facts: &Facts) -> bool {
-        let is_user = |users: &[u32; 3], user: &User| match user {
-            User::Any => true,
-            User::Number(number) => users.iter().all(|user| user == number),
-            User::Unknown => false,
+        let is_user = |users: &[u32; 3], user: &RuleUser| match user {
+            RuleUser::Any => true,
+            RuleUser::Number(number) => users.iter().all(|user| user == number),
+            RuleUser::Unknown => false,
         };
         facts.users.is_some_and(|users| self.users.iter().any(|user| is_user(&users, user)))
             && self.keeps_name(&facts.comm)
@@ -165,10 +165,10 @@ impl Rule {
     }
 }
 
-impl Filter for Rule {
+impl Filter for WatchRule {
     fn keeps(&self, pid: u32) -> Option<bool> {
         let dir = Path::new("/proc").join(pid.to_string());
-        let (stat, living) = Stat::of_living_thread(&dir)?;
+        let (stat, living) = ScanStat::of_living_thread(&dir)?;
         let process = MatchedProcess { pid, start_time: stat.start_time };
         Some(self.fits(process, &Facts::read(&living, &stat, self.needs_exe())))
     }
@@ -197,7 +197,7 @@ fn describe_users(watch: &Watch) -> String {
 
 /// The users named by a watch that do not exist.
 pub fn unknown_users(watch: &Watch, users: impl Fn(&str) -> Option<u32>) -> Vec<String> {
-    watch.users().0.into_iter().filter(|name| User::new(name, &users) == User::Unknown).collect()
+    watch.users().0.into_iter().filter(|name| RuleUser::new(name, &users) == RuleUser::Unknown).collect()
 }
 
 /// `TASK_COMM_LEN` without the final zero.
@@ -259,10 +259,10 @@ mod tests {
     use crate::config::Config;
     use std::path::Path;
 
-    fn rule(selectors: &str) -> Rule {
+    fn rule(selectors: &str) -> WatchRule {
         let text = format!("[[watch]]\nname = \"x\"\n{selectors}");
         let config = Config::parse(text.as_bytes(), Path::new("x")).unwrap();
-        Rule::new(&config.watches[0], |name| (name == "www-data").then_some(33))
+        WatchRule::new(&config.watches[0], |name| (name == "www-data").then_some(33))
     }
 
     const PROCESS: MatchedProcess = MatchedProcess { pid: 7, start_time: 100 };

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-use super::rules::{Facts, Rule};
+use super::rules::{Facts, WatchRule};
 
 /// Maximum bytes read of a file in /proc: a control group's path has at most 4096 bytes; version 1 has one for each of
 /// a dozen controllers.
@@ -53,7 +53,7 @@ struct KnownProcess {
 /// Scans for processes.
 pub struct Scanner {
     proc: PathBuf,
-    rules: Vec<Rule>,
+    rules: Vec<WatchRule>,
     known: HashMap<u32, KnownProcess>,
     looks: u64,
     cost: Duration,
@@ -62,17 +62,17 @@ pub struct Scanner {
 impl Scanner {
     /// Creates a scanner that knows no process yet.
     #[must_use]
-    pub fn new(rules: Vec<Rule>) -> Scanner {
+    pub fn new(rules: Vec<WatchRule>) -> Scanner {
         Scanner::in_dir(rules, Path::new("/proc"))
     }
 
-    fn in_dir(rules: Vec<Rule>, proc: &Path) -> Scanner {
+    fn in_dir(rules: Vec<WatchRule>, proc: &Path) -> Scanner {
         Scanner { proc: proc.to_owned(), rules, known: HashMap::new(), looks: 0, cost: Duration::ZERO }
     }
 
     /// The rules, in their order.
     #[must_use]
-    pub fn rules(&self) -> &[Rule] {
+    pub fn rules(&self) -> &[WatchRule] {
         &self.rules
     }
 
@@ -113,7 +113,7 @@ impl Scanner {
 
     fn look_at(&mut self, pid: u32, fits: &mut [Vec<MatchedProcess>]) {
         let dir = self.proc.join(pid.to_string());
-        let Some((stat, living)) = Stat::of_living_thread(&dir) else { return };
+        let Some((stat, living)) = ScanStat::of_living_thread(&dir) else { return };
         if stat.kernel_thread {
             return;
         }
@@ -134,13 +134,13 @@ impl Scanner {
             }
         }
         let looks = looks.saturating_add(1);
-        let Stat { start_time, comm, program, .. } = stat;
+        let ScanStat { start_time, comm, program, .. } = stat;
         self.known.insert(pid, KnownProcess { start_time, comm, program, looks, fits: fitting, seen: self.looks });
     }
 
     /// The rules that a process matches.
-    fn fitting(&self, dir: &Path, process: MatchedProcess, stat: &Stat) -> Vec<u32> {
-        let facts = Facts::read(dir, stat, self.rules.iter().any(Rule::needs_exe));
+    fn fitting(&self, dir: &Path, process: MatchedProcess, stat: &ScanStat) -> Vec<u32> {
+        let facts = Facts::read(dir, stat, self.rules.iter().any(WatchRule::needs_exe));
         (0u32..).zip(&self.rules).filter(|(_, rule)| rule.fits(process, &facts)).map(|(i, _)| i).collect()
     }
 }
@@ -165,7 +165,7 @@ pub fn read(path: &Path) -> Option<Vec<u8>> {
 }
 
 /// Fields of `/proc/PID/stat`.
-pub struct Stat {
+pub struct ScanStat {
     /// Name of the command.
     pub comm: String,
     /// Whether the main thread has ended; the process may continue without it.
@@ -177,29 +177,29 @@ pub struct Stat {
     pub program: (u64, u64),
 }
 
-impl Stat {
+impl ScanStat {
     /// Reads the file in a directory of /proc.
-    fn read(dir: &Path) -> Option<Stat> {
+    fn read(dir: &Path) -> Option<ScanStat> {
         parse_stat(&read(&dir.join("stat"))?)
     }
 
     /// Reads the file of a process, and finds the directory of a thread that shows its current state: the main
     /// thread's, or another's if that has ended. `None` if all threads have ended.
-    pub fn of_living_thread(dir: &Path) -> Option<(Stat, PathBuf)> {
-        let stat = Stat::read(dir)?;
+    pub fn of_living_thread(dir: &Path) -> Option<(ScanStat, PathBuf)> {
+        let stat = ScanStat::read(dir)?;
         if !stat.zombie {
             return Some((stat, dir.to_owned()));
         }
         let threads = fs::read_dir(dir.join("task")).ok()?.flatten().map(|entry| entry.path());
-        let mut living = threads.filter_map(|dir| Some((Stat::read(&dir).filter(|stat| !stat.zombie)?, dir)));
+        let mut living = threads.filter_map(|dir| Some((ScanStat::read(&dir).filter(|stat| !stat.zombie)?, dir)));
         let (of_thread, dir) = living.next()?;
         // Name and start time stay those of the main thread.
-        Some((Stat { program: of_thread.program, zombie: false, ..stat }, dir))
+        Some((ScanStat { program: of_thread.program, zombie: false, ..stat }, dir))
     }
 }
 
 /// `/proc/PID/stat`; see proc_pid_stat(5).
-fn parse_stat(bytes: &[u8]) -> Option<Stat> {
+fn parse_stat(bytes: &[u8]) -> Option<ScanStat> {
     // The name is in parentheses and may itself contain them: the last one ends it.
     let open = bytes.iter().position(|&b| b == b'(')?;
     let close = bytes.iter().rposition(|&b| b == b')')?;
@@ -211,7 +211,7 @@ fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     let start_time = fields.nth(22 - 10)?.parse().ok()?;
     let mut address = |skip: usize| fields.nth(skip).and_then(|field| field.parse().ok()).unwrap_or(0);
     let program = (address(26 - 23), address(28 - 27));
-    Some(Stat { comm, zombie, kernel_thread: flags & PF_KTHREAD != 0, start_time, program })
+    Some(ScanStat { comm, zombie, kernel_thread: flags & PF_KTHREAD != 0, start_time, program })
 }
 
 #[cfg(test)]
@@ -257,7 +257,7 @@ mod tests {
                 let user = if selector.contains("user") { "" } else { "\nuser = \"*\"" };
                 let text = format!("[[watch]]\nname = \"x\"\n{selector}{user}");
                 let config = Config::parse(text.as_bytes(), Path::new("x")).unwrap();
-                Rule::new(&config.watches[0], |_| None)
+                WatchRule::new(&config.watches[0], |_| None)
             };
             Scanner::in_dir(selectors.iter().map(watch).collect(), self.0.path())
         }
@@ -402,7 +402,7 @@ mod tests {
     fn this_process_s_parent_is_there() {
         let parent = nix::unistd::getppid().as_raw().unsigned_abs();
         let config = Config::parse(b"[[watch]]\nname = \"x\"\nuser = \"*\"", Path::new("x")).unwrap();
-        let found = Scanner::new(vec![Rule::new(&config.watches[0], |_| None)]).look();
+        let found = Scanner::new(vec![WatchRule::new(&config.watches[0], |_| None)]).look();
         assert!(pids(&found[0]).contains(&parent));
         assert!(!pids(&found[0]).contains(&std::process::id()));
     }

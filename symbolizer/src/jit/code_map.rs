@@ -21,7 +21,7 @@ const MAX_BYTES: usize = 64 << 20;
 
 /// A piece of code.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct CodePiece {
     start: u64,
     /// One past the last byte.
     end: u64,
@@ -31,7 +31,7 @@ struct Piece {
     name: (u32, u32),
 }
 
-impl Piece {
+impl CodePiece {
     fn covers(&self, address: u64) -> bool {
         self.start <= address && address < self.end
     }
@@ -54,7 +54,7 @@ pub struct Found<'a> {
 /// never takes more than about 64 MiB; pieces that do not fit are counted and omitted.
 #[derive(Debug, Default)]
 pub struct CodeMap {
-    pieces: Vec<Piece>,
+    pieces: Vec<CodePiece>,
     names: String,
     pages: HashMap<u64, Vec<u32>>,
     large: Vec<u32>,
@@ -73,7 +73,7 @@ impl CodeMap {
         let (first, last) = (start >> PAGE_BITS, (end - 1) >> PAGE_BITS);
         let large = last - first >= MAX_PAGES;
         let pages = if large { 1 } else { (last - first + 1) as usize };
-        let bytes = self.bytes() + size_of::<Piece>() + name.len() + pages * 8;
+        let bytes = self.bytes() + size_of::<CodePiece>() + name.len() + pages * 8;
         if bytes > self.limit.unwrap_or(MAX_BYTES)
             || large && self.large.len() >= MAX_LARGE
             || self.pieces.len() >= u32::MAX as usize
@@ -84,7 +84,7 @@ impl CodeMap {
         let number = self.pieces.len() as u32;
         let name_at = self.names.len() as u32;
         self.names.push_str(name);
-        self.pieces.push(Piece { start, end, from, name: (name_at, name.len() as u32) });
+        self.pieces.push(CodePiece { start, end, from, name: (name_at, name.len() as u32) });
         if large {
             self.large.push(number);
             return;
@@ -166,7 +166,7 @@ impl CodeMap {
     /// Approximate bytes used.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.pieces.len() * size_of::<Piece>() + self.names.len() + self.refs * 8 + self.pages.len() * 48
+        self.pieces.len() * size_of::<CodePiece>() + self.names.len() + self.refs * 8 + self.pages.len() * 48
     }
 }
 

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::sync::OnceLock;
 
 use crate::{limits, names};
-use namesakes::Namesakes;
+use namesakes::KernelNamesakes;
 
 /// Why kernel symbols are not available.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub struct KernelSymbols {
     /// End of the core kernel's text (`_etext`); 0 if unknown.
     proper_end: u64,
     /// Functions that share a name; computed at the first lookup.
-    namesakes: OnceLock<Namesakes>,
+    namesakes: OnceLock<KernelNamesakes>,
 }
 
 /// A kernel function.
@@ -68,7 +68,7 @@ impl KernelSymbols {
     /// [`KernelSymbolsError::Hidden`] if all addresses are zero (`kptr_restrict`, or no CAP_SYSLOG).
     pub fn read(source: impl Read) -> Result<KernelSymbols, KernelSymbolsError> {
         let mut source = source.take(limits::MAX_KALLSYMS);
-        let mut list = List::default();
+        let mut list = KallsymsList::default();
         // Each read returns at most about a page; the incomplete last line is completed by the next read.
         let mut buffer = vec![0; BUFFER];
         let mut filled = 0;
@@ -96,7 +96,7 @@ impl KernelSymbols {
                 break;
             }
         }
-        let List { mut found, mut text, hidden, proper_end } = list;
+        let KallsymsList { mut found, mut text, hidden, proper_end } = list;
         if found.is_empty() {
             return Err(if hidden { KernelSymbolsError::Hidden } else { KernelSymbolsError::Empty });
         }
@@ -120,7 +120,7 @@ impl KernelSymbols {
             return None;
         }
         let (name, module) = self.name_at(at)?;
-        let namesakes = self.namesakes.get_or_init(|| Namesakes::of(self));
+        let namesakes = self.namesakes.get_or_init(|| KernelNamesakes::of(self));
         let first = self.symbols.first().map_or(0, |&(first, _)| first);
         let base = module.and_then(|module| namesakes.module(module)).unwrap_or(first);
         let offset = |start: u64| start.saturating_sub(base);
@@ -166,7 +166,7 @@ impl KernelSymbols {
 
 /// The kind of a symbol, ordered by preference among symbols at one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum SymbolKind {
     Global,
     Local,
     /// Data, or the end of a section of code.
@@ -175,35 +175,37 @@ enum Kind {
 
 struct KallsymsLine<'a> {
     address: u64,
-    kind: Kind,
+    kind: SymbolKind,
     name: &'a [u8],
     module: &'a [u8],
 }
 
 /// The list read so far.
 #[derive(Default)]
-struct List {
-    found: Vec<(u64, Kind, u32)>,
+struct KallsymsList {
+    found: Vec<(u64, SymbolKind, u32)>,
     text: Vec<u8>,
     /// Whether a function at address zero was seen; then all addresses are hidden.
     hidden: bool,
     proper_end: u64,
 }
 
-impl List {
+impl KallsymsList {
     /// Parses whole lines; false if no further lines are useful.
     fn lines(&mut self, lines: &[u8]) -> bool {
         for line in lines.split(|&byte| byte == b'\n') {
             match parse_line(line) {
-                Some(KallsymsLine { address: 0, kind: Kind::Global | Kind::Local, .. }) => self.hidden = true,
+                Some(KallsymsLine { address: 0, kind: SymbolKind::Global | SymbolKind::Local, .. }) => {
+                    self.hidden = true
+                }
                 Some(KallsymsLine { address: 0, .. }) | None => {}
-                Some(KallsymsLine { address, kind: Kind::Other, name, module }) => {
+                Some(KallsymsLine { address, kind: SymbolKind::Other, name, module }) => {
                     if name == b"_etext" && module.is_empty() {
                         self.proper_end = address;
                     }
                     // A marker is useful only after a function. (The list is almost ordered by address.)
-                    if self.found.last().is_some_and(|&(_, kind, _)| kind != Kind::Other) {
-                        self.found.push((address, Kind::Other, NO_FUNCTION));
+                    if self.found.last().is_some_and(|&(_, kind, _)| kind != SymbolKind::Other) {
+                        self.found.push((address, SymbolKind::Other, NO_FUNCTION));
                     }
                 }
                 Some(KallsymsLine { address, kind, name, module }) => {
@@ -234,10 +236,10 @@ fn parse_line(line: &[u8]) -> Option<KallsymsLine<'_>> {
         return None;
     }
     let kind = match letter {
-        _ if matches!(name, b"_etext" | b"_einittext") => Kind::Other,
-        b't' => Kind::Local,
-        b'T' | b'w' | b'W' => Kind::Global,
-        _ => Kind::Other,
+        _ if matches!(name, b"_etext" | b"_einittext") => SymbolKind::Other,
+        b't' => SymbolKind::Local,
+        b'T' | b'w' | b'W' => SymbolKind::Global,
+        _ => SymbolKind::Other,
     };
     let module = rest.trim_ascii().strip_prefix(b"[").and_then(|module| module.strip_suffix(b"]"));
     Some(KallsymsLine { address, kind, name, module: module.filter(|module| is_text(module)).unwrap_or_default() })

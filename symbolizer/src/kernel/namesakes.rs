@@ -13,7 +13,7 @@ use crate::names;
 
 /// What names alone do not determine.
 #[derive(Debug, Default)]
-pub(super) struct Namesakes {
+pub(super) struct KernelNamesakes {
     /// For functions that share their name, and for their parts and clones: the start of the function, by the start of
     /// the part.
     definitions: HashMap<u64, u64>,
@@ -29,8 +29,8 @@ enum KernelScope<'a> {
     Module(&'a str),
 }
 
-impl Namesakes {
-    pub(super) fn of(symbols: &KernelSymbols) -> Namesakes {
+impl KernelNamesakes {
+    pub(super) fn of(symbols: &KernelSymbols) -> KernelNamesakes {
         let hasher = DefaultHashBuilder::default();
         let function = |index: u32| {
             let &(start, at) = symbols.symbols.get(index as usize).filter(|&&(_, at)| at != NO_FUNCTION)?;
@@ -42,7 +42,7 @@ impl Namesakes {
             };
             Some((start, name, scope))
         };
-        let mut found = Namesakes::default();
+        let mut found = KernelNamesakes::default();
         // Hashes only: there are more than 150,000 names, and few duplicates.
         let mut hashes: Vec<(u64, u32)> = Vec::with_capacity(symbols.symbols.len());
         for index in 0..symbols.symbols.len() as u32 {

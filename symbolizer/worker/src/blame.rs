@@ -31,7 +31,7 @@ pub enum May {
 }
 
 #[derive(Debug)]
-struct Record {
+struct DeathRecord {
     deaths: u8,
     /// Whether the worker has died while this file was one of several.
     suspect: bool,
@@ -47,7 +47,7 @@ pub struct Blame {
     /// The file waiting to be asked about alone; no other question may begin.
     next_alone: Option<FileKey>,
     tokens: u64,
-    records: HashMap<FileKey, Record>,
+    records: HashMap<FileKey, DeathRecord>,
     age: Duration,
 }
 
@@ -146,7 +146,7 @@ impl Blame {
             let oldest = self.records.iter().min_by_key(|(_, record)| record.last).map(|(key, _)| key.clone());
             oldest.and_then(|oldest| self.records.remove(&oldest));
         }
-        let record = self.records.entry(key).or_insert(Record { deaths: 0, suspect: false, last: now });
+        let record = self.records.entry(key).or_insert(DeathRecord { deaths: 0, suspect: false, last: now });
         record.last = now;
         match certain {
             true => record.deaths = record.deaths.saturating_add(1),

@@ -140,14 +140,14 @@ struct ClientState {
 /// The worker process of a daemon. Can be shared between threads.
 #[derive(Debug)]
 pub struct Worker {
-    program: Box<dyn Program>,
+    program: Box<dyn WorkerProgram>,
     patience: Patience,
     state: Mutex<ClientState>,
     freed: Condvar,
 }
 
 /// How the worker process is started.
-pub trait Program: std::fmt::Debug + Send + Sync {
+pub trait WorkerProgram: std::fmt::Debug + Send + Sync {
     /// The program, with arguments that make it call [`crate::serve`].
     fn command(&self) -> Command;
 }
@@ -157,7 +157,7 @@ impl Worker {
     ///
     /// # Errors
     /// If it does not start.
-    pub fn start(program: impl Program + 'static, patience: Patience) -> io::Result<Worker> {
+    pub fn start(program: impl WorkerProgram + 'static, patience: Patience) -> io::Result<Worker> {
         let state = ClientState {
             running: None,
             generation: 0,

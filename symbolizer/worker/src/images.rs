@@ -121,19 +121,19 @@ struct ImageState {
 
 /// All known images.
 #[derive(Debug)]
-pub struct Images {
+pub struct ImageCache {
     entries: Mutex<HashMap<ImageKey, Arc<ImageEntry>>>,
     gate: Arc<Gate>,
     began: Instant,
 }
 
-impl Default for Images {
-    fn default() -> Images {
-        Images { entries: Mutex::default(), gate: Arc::default(), began: Instant::now() }
+impl Default for ImageCache {
+    fn default() -> ImageCache {
+        ImageCache { entries: Mutex::default(), gate: Arc::default(), began: Instant::now() }
     }
 }
 
-impl Images {
+impl ImageCache {
     /// The functions at each address of an image, and all notes about the image. `None` if the client does not provide
     /// its file.
     pub fn functions<A: Asker + 'static>(
@@ -251,15 +251,15 @@ mod tests {
     use crate::message::FileKey;
 
     #[derive(Debug, Default)]
-    struct Own(AtomicU64);
+    struct OwnFile(AtomicU64);
 
-    impl OpenFiles for Own {
+    impl OpenFiles for OwnFile {
         fn open(&self, _: &Path) -> Vec<File> {
             Vec::new()
         }
     }
 
-    impl Asker for Own {
+    impl Asker for OwnFile {
         fn image_file(&self) -> Option<File> {
             self.0.fetch_add(1, Ordering::Relaxed);
             File::open(std::env::current_exe().unwrap()).ok()
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn an_image_is_read_once_for_all() {
-        let (images, one, other) = (Images::default(), Arc::new(Own::default()), Arc::new(Own::default()));
+        let (images, one, other) = (ImageCache::default(), Arc::new(OwnFile::default()), Arc::new(OwnFile::default()));
         let elf = ElfFile::open(one.image_file().unwrap()).unwrap();
         let mut expected = Vec::new();
         Symbols::new(Arc::new(elf), DebugFileFinder::none()).resolve(address(), &mut expected);
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn the_oldest_give_way() {
-        let (images, asker) = (Images::default(), Arc::new(Own::default()));
+        let (images, asker) = (ImageCache::default(), Arc::new(OwnFile::default()));
         let count = || lock(&images.entries).len();
         for view in 0..3 {
             images.functions(&key(view), &[], &asker).unwrap();

@@ -31,7 +31,7 @@ pub mod sandbox;
 mod serve;
 mod wire;
 
-pub use client::{Patience, Program, Usage, Worker};
+pub use client::{Patience, Usage, Worker, WorkerProgram};
 pub use message::FileKey;
 pub use reader::{
     Names, Opened, Told, forgive, is_elsewhere, open, open_debug, parse_code, read_in, worker_pid, worker_usage,

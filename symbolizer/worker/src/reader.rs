@@ -19,25 +19,25 @@ use crate::message::{FileKey, ImageKey, MAX_ADDRESSES, Nonsense, WorkerReply, Wo
 const SWEEP_AT: usize = 256;
 
 /// The worker of this process.
-static READER: OnceLock<Reader> = OnceLock::new();
+static READER: OnceLock<RemoteReader> = OnceLock::new();
 
 #[derive(Debug)]
-struct Reader {
+struct RemoteReader {
     worker: Worker,
-    files: Mutex<Files>,
+    files: Mutex<OpenImages>,
 }
 
 /// Open images, shared by all sessions.
 #[derive(Debug)]
-struct Files {
+struct OpenImages {
     open: HashMap<FileKey, Weak<ElfFile>>,
     sweep_at: usize,
 }
 
 /// Makes a worker read all images for this process. The first worker stays.
 pub fn read_in(worker: Worker) {
-    let files = Mutex::new(Files { open: HashMap::new(), sweep_at: SWEEP_AT });
-    let _ = READER.set(Reader { worker, files });
+    let files = Mutex::new(OpenImages { open: HashMap::new(), sweep_at: SWEEP_AT });
+    let _ = READER.set(RemoteReader { worker, files });
 }
 
 /// Whether a worker reads images for this process.
@@ -103,7 +103,7 @@ pub fn parse_code(key: &FileKey, parser: Parser, bytes: &[u8]) -> Option<Parsed>
     reader.worker.ask(key, &question, None, |_| Vec::new(), check).ok()
 }
 
-impl Reader {
+impl RemoteReader {
     fn open(&self, file: File) -> Opened {
         let Ok(key) = FileKey::of(&file) else { return Opened::NoImage };
         let lock = || self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,7 +157,7 @@ enum NamesSource {
 /// An image whose names are in the worker.
 #[derive(Debug)]
 struct RemoteNames {
-    reader: &'static Reader,
+    reader: &'static RemoteReader,
     image: Arc<ElfFile>,
     key: ImageKey,
     finder: DebugFileFinder,

@@ -15,7 +15,7 @@ use nix::sys::signal::{self, SigHandler, Signal};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::client::QUICK;
-use crate::images::{Asker, Images};
+use crate::images::{Asker, ImageCache};
 use crate::message::{ImageKey, MAX_ADDRESSES, NameList, WorkerReply, WorkerRequest};
 use crate::sandbox::{self, SandboxError};
 use crate::wire::Channel;
@@ -71,7 +71,7 @@ pub fn serve() -> Result<Infallible, ServeError> {
     // All threads start before the filter, which forbids starting them. They meet twice: when all have started, and
     // when the filter is installed.
     let ready = Arc::new(Barrier::new(connections.len() + 1));
-    let images = Arc::new(Images::default());
+    let images = Arc::new(ImageCache::default());
     for (number, connection) in connections.into_iter().enumerate() {
         if number == QUICK {
             set_policy(libc::SCHED_OTHER, 0);
@@ -121,14 +121,14 @@ fn is_socket(fd: &OwnedFd) -> bool {
 /// A connection, whose questions are answered one after the other.
 struct ServedConnection {
     channel: Arc<Channel>,
-    images: Arc<Images>,
+    images: Arc<ImageCache>,
 }
 
 /// The daemon while it waits for an answer.
 #[derive(Debug)]
-struct Daemon(Arc<Channel>);
+struct DaemonAsker(Arc<Channel>);
 
-impl Daemon {
+impl DaemonAsker {
     /// Requests files from the daemon. Without an answer, the daemon's time limit has passed, and this process is about
     /// to end.
     fn want(&self, want: &WorkerReply) -> Vec<File> {
@@ -138,13 +138,13 @@ impl Daemon {
     }
 }
 
-impl OpenFiles for Daemon {
+impl OpenFiles for DaemonAsker {
     fn open(&self, path: &Path) -> Vec<File> {
         self.want(&WorkerReply::WantFiles(path.as_os_str().as_encoded_bytes().to_vec()))
     }
 }
 
-impl Asker for Daemon {
+impl Asker for DaemonAsker {
     fn image_file(&self) -> Option<File> {
         self.want(&WorkerReply::WantImage).pop()
     }
@@ -188,7 +188,7 @@ impl ServedConnection {
     fn names(&self, image: &ImageKey, addresses: &[u64]) -> io::Result<()> {
         let began = thread_cpu_ns();
         let addresses = addresses.get(..addresses.len().min(MAX_ADDRESSES)).unwrap_or_default();
-        let daemon = Arc::new(Daemon(Arc::clone(&self.channel)));
+        let daemon = Arc::new(DaemonAsker(Arc::clone(&self.channel)));
         // Without the image's file there are no names; the daemon knows that.
         let (functions, notes) = self
             .images

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Symbols};
-use ccsd_worker::{FileKey, Names, Opened, Patience, Program, Told, Worker, parse_code, read_in, sandbox, worker_pid};
+use ccsd_worker::{
+    FileKey, Names, Opened, Patience, Told, Worker, WorkerProgram, parse_code, read_in, sandbox, worker_pid,
+};
 use libtest_mimic::{Arguments, Failed, Trial};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -22,9 +24,9 @@ const TRY: &str = "--try-in-sandbox";
 const ALONE: &str = "--alone";
 
 #[derive(Debug)]
-struct Itself;
+struct ThisProgram;
 
-impl Program for Itself {
+impl WorkerProgram for ThisProgram {
     fn command(&self) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.arg(SERVE);
@@ -52,7 +54,7 @@ fn main() -> ExitCode {
                 "innocent" => Patience { answer: long, ..Patience::default() },
                 _ => Patience::default(),
             };
-            read_in(Worker::start(Itself, patience).unwrap());
+            read_in(Worker::start(ThisProgram, patience).unwrap());
             match words[2].as_str() {
                 "given-up" => given_up(),
                 "forgiven" => forgiven(),
@@ -64,7 +66,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         _ => {
-            read_in(Worker::start(Itself, Patience::default()).unwrap());
+            read_in(Worker::start(ThisProgram, Patience::default()).unwrap());
             let test = |name: &str, body: fn()| {
                 Trial::test(name, move || {
                     body();
@@ -478,6 +480,6 @@ fn shared() {
 }
 
 fn not_by_hand() {
-    let output = Itself.command().stdin(Stdio::null()).output().unwrap();
+    let output = ThisProgram.command().stdin(Stdio::null()).output().unwrap();
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("ccsd daemon"), "{output:?}");
 }

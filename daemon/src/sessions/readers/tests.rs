@@ -64,17 +64,17 @@ impl Fixture {
 }
 
 /// A reader and its profile, like a client.
-struct Client {
-    reader: Reader,
+struct TestClient {
+    reader: StreamReader,
     profile: Profile,
     /// Numbers of beginnings, updates and ends received.
     got: [usize; 3],
 }
 
-impl Client {
-    fn new(fixture: &Fixture, follow: bool) -> Client {
+impl TestClient {
+    fn new(fixture: &Fixture, follow: bool) -> TestClient {
         let profile = Profile::new(info(), Limits::default());
-        Client { reader: fixture.readers.add(follow), profile, got: [0; 3] }
+        TestClient { reader: fixture.readers.add(follow), profile, got: [0; 3] }
     }
 
     /// Takes the next delivery, and returns whether there was one.
@@ -116,13 +116,13 @@ impl Client {
 #[test]
 fn slow_and_late_readers_end_with_the_same_profile() {
     let mut fixture = Fixture::new();
-    let (mut quick, mut slow) = (Client::new(&fixture, true), Client::new(&fixture, true));
+    let (mut quick, mut slow) = (TestClient::new(&fixture, true), TestClient::new(&fixture, true));
     let mut late = None;
     assert!(slow.take_one(&fixture));
     for i in 0..20 {
         fixture.interval(10);
         if i == 11 {
-            late = Some(Client::new(&fixture, true));
+            late = Some(TestClient::new(&fixture, true));
         }
         assert_eq!(quick.take(&fixture), if i == 0 { [1, 0, 0] } else { [0, 1, 0] });
     }
@@ -144,7 +144,7 @@ fn nothing_is_kept_for_those_who_keep_up() {
     let mut fixture = Fixture::new();
     fixture.interval(100);
     assert_eq!(fixture.readers.held_bytes(), 0);
-    let mut clients: Vec<Client> = (0..10).map(|_| Client::new(&fixture, true)).collect();
+    let mut clients: Vec<TestClient> = (0..10).map(|_| TestClient::new(&fixture, true)).collect();
     for client in &mut clients {
         client.take(&fixture);
     }
@@ -173,7 +173,7 @@ fn nothing_is_kept_for_those_who_keep_up() {
 #[test]
 fn readers_who_miss_too_much_start_anew() {
     let mut fixture = Fixture::new();
-    let mut clients: Vec<Client> = (0..3).map(|_| Client::new(&fixture, true)).collect();
+    let mut clients: Vec<TestClient> = (0..3).map(|_| TestClient::new(&fixture, true)).collect();
     assert!(clients.iter_mut().all(|client| client.take_one(&fixture)));
     // Each interval adds a name of 60,000 bytes.
     let most = *LOG_BYTES.end();
@@ -196,9 +196,9 @@ fn readers_who_miss_too_much_start_anew() {
 #[test]
 fn readers_go_on_over_generations_of_contexts() {
     let mut fixture = Fixture::new();
-    let mut clients: Vec<Client> = Vec::new();
+    let mut clients: Vec<TestClient> = Vec::new();
     for interval in 0..12 {
-        clients.push(Client::new(&fixture, true));
+        clients.push(TestClient::new(&fixture, true));
         // The same functions in another order: contexts have other numbers in each generation.
         fixture.functions = [0, 3, 1, 2][interval % 4];
         fixture.interval(10);
@@ -222,26 +222,26 @@ fn readers_go_on_over_generations_of_contexts() {
 fn a_snapshot_that_somebody_still_has_serves_others_too() {
     let mut fixture = Fixture::new();
     fixture.interval(10);
-    let mut first = Client::new(&fixture, true);
+    let mut first = TestClient::new(&fixture, true);
     let shared = Arc::clone(&fixture.readers.shared);
     assert!(matches!(first.reader.look(&mut shared.state()), Fetched::Nothing));
     fixture.readers.serve(&fixture.replica);
     // A client that takes the snapshot in slowly.
     let Fetched::Snapshot(slowly) = first.reader.look(&mut shared.state()) else { panic!("no snapshot") };
     fixture.interval(10);
-    let mut second = Client::new(&fixture, true);
+    let mut second = TestClient::new(&fixture, true);
     let Fetched::Snapshot(same) = second.reader.look(&mut shared.state()) else { panic!("no snapshot") };
     assert!(Arc::ptr_eq(&slowly, &same));
     same.apply(&mut second.profile);
     assert_eq!(second.take(&fixture), [0, 1, 0]);
     second.assert_has_all(&fixture);
     // A reader of the current state gets the same snapshot.
-    let mut once = Client::new(&fixture, false);
+    let mut once = TestClient::new(&fixture, false);
     assert_eq!(once.take(&fixture), [1, 1, 1]);
     once.assert_has_all(&fixture);
     // Once no reader holds it, the next reader gets a new one.
     drop((slowly, same));
-    let mut third = Client::new(&fixture, true);
+    let mut third = TestClient::new(&fixture, true);
     assert_eq!(third.take(&fixture), [1, 0, 0]);
     third.assert_has_all(&fixture);
 }
@@ -250,7 +250,7 @@ fn a_snapshot_that_somebody_still_has_serves_others_too() {
 fn who_wants_no_updates_gets_one_profile_and_its_end() {
     let mut fixture = Fixture::new();
     fixture.interval(1);
-    let mut client = Client::new(&fixture, false);
+    let mut client = TestClient::new(&fixture, false);
     assert!(client.take_one(&fixture));
     fixture.interval(1);
     fixture.interval(1);
@@ -263,7 +263,7 @@ fn who_wants_no_updates_gets_one_profile_and_its_end() {
 #[test]
 fn a_session_that_is_forgotten_leaves_its_readers_what_there_is() {
     let mut fixture = Fixture::new();
-    let (mut one, mut late) = (Client::new(&fixture, true), Client::new(&fixture, true));
+    let (mut one, mut late) = (TestClient::new(&fixture, true), TestClient::new(&fixture, true));
     assert!(one.take_one(&fixture));
     fixture.interval(1);
     fixture.end();
