@@ -192,10 +192,10 @@ pub enum Command {
     Diff(DiffArgs),
     /// Show source code with the time of each line
     ///
-    /// Shows the source of a function with the total time of each line, with all that it calls, and its self time.
+    /// Shows the source of a function with the total time of each line, calls included, and its self time.
     ///
-    /// The total of a line is that of the samples in which the function was at this line. Each counts once, so the lines of
-    /// a recursive function may have more together than the function.
+    /// The total of a line counts each sample in which the function was at this line once, so the lines of a recursive
+    /// function may add up to more than the function.
     ///
     /// Source files are read from the paths in the debug information, or as --source-root and --substitute say. A missing
     /// file, or one that changed after the profile was taken, is reported. A profile has no addresses within functions.
@@ -224,7 +224,7 @@ pub enum Command {
     Completions(CompletionsArgs),
     /// Show the manual page of ccsd or of a command
     ///
-    /// Shows ccsd(1), or the page of a command: with man(1) on a terminal, as troff's source elsewhere.
+    /// Shows ccsd(1), or the page of a command: with man(1) on a terminal, otherwise as troff source.
     #[command(after_long_help = MAN_EXAMPLES)]
     Man(ManArgs),
 }
@@ -244,8 +244,8 @@ pub struct ImportArgs {
     pub output: PathBuf,
     /// The event to import, if several were recorded [default: the first that has samples]
     ///
-    /// Without it the events of a group become metrics beside each other, which --metric of the views chooses from; so do all
-    /// events of a text.
+    /// Without it, the events of a group become metrics of one profile (see `ccsd report --metric`); so do all events of a
+    /// text.
     #[arg(short, long, value_name = "NAME")]
     pub event: Option<String>,
 }
@@ -256,7 +256,8 @@ Examples:
   ccsd import old/perf.data -o old.ccsd && ccsd diff old.ccsd profile.ccsd
   perf record -g -o - ./prog | ccsd import -
   ccsd import -e cycles                    one of several events
-  ccsd import && ccsd report --metric page-faults   one of a group's, as of -e '{cpu-clock,page-faults}:S'
+  ccsd import && ccsd report --metric page-faults
+                                           with -e '{cpu-clock,page-faults}:S'
   ccsd import script.txt                   what perf printed elsewhere, as here:
   perf script --header --no-inline --max-stack 65535 \\
     -F comm,pid,tid,time,event,period,ip,sym,dso > script.txt";

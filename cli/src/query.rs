@@ -47,10 +47,10 @@ pub struct QueryArgs {
     /// Show only functions of libraries and the kernel, or only phases: main and the functions that it calls
     #[arg(long, value_name = "PRESET", help_heading = "Selection")]
     pub preset: Option<PresetName>,
-    /// What a row is
+    /// Count by functions, or by modules, files, lines, threads, ...
     ///
-    /// `lexical` counts a closure for the function that it is written in, by its name; one that is called through another
-    /// function shows as recursion. `group` makes one row of allocation, of page faults, of the kernel and of start-up.
+    /// `lexical` counts a closure for the function whose source contains it; a closure called through another function
+    /// shows as recursion. `group` makes one row of allocation, of page faults, of the kernel and of start-up.
     #[arg(long, value_name = "WHAT", default_value = "function", help_heading = "Selection",
         value_parser = by())]
     pub by: By,
@@ -71,7 +71,7 @@ pub struct QueryArgs {
     /// Show C++ and Rust names with all parameters, template arguments and namespaces
     #[arg(long, help_heading = "Selection")]
     pub full_names: bool,
-    /// The metric to weigh by [default: the first of the profile]
+    /// The metric of the weights [default: the first of the profile]
     #[arg(long, value_name = "NAME", help_heading = "Selection")]
     pub metric: Option<String>,
 }

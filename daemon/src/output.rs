@@ -103,7 +103,7 @@ impl Sink {
         let out = successor.file().try_clone().map_err(|error| CoarsenError::Write(error.into()))?;
         let rewritten = rewrite(input, out)?;
         match self {
-            Sink::InPlace(opened) => opened.give_way(successor)?,
+            Sink::InPlace(opened) => opened.replace_with(successor)?,
             Sink::Beside(replacement) => *replacement = successor,
         }
         Ok(Some(rewritten))

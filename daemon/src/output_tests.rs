@@ -176,7 +176,7 @@ fn a_kill_at_any_moment_leaves_a_whole_profile() {
     let input = FromStart { file: opened.file(), at: 0 };
     let (encoder, _) = coarsen(input, successor.file().try_clone().unwrap(), &output.written, 256).unwrap();
     assert_eq!(recording.check(&path), 512);
-    opened.give_way(successor).unwrap();
+    opened.replace_with(successor).unwrap();
     assert_eq!(recording.check(&path), 256);
     drop(encoder);
     // Left-over temporary files do not disturb.
@@ -239,7 +239,7 @@ fn what_is_changed_while_it_is_coarsened_is_left_alone() {
     let successor = opened.successor().unwrap().unwrap();
     fs::rename(&path, dir.path().join("moved")).unwrap();
     fs::write(&path, "new").unwrap();
-    assert!(matches!(opened.give_way(successor), Err(DestinationError::Displaced { .. })));
+    assert!(matches!(opened.replace_with(successor), Err(DestinationError::Displaced { .. })));
     assert_eq!(fs::read(&path).unwrap(), b"new");
     assert_eq!(names(dir.path()).len(), 2);
 }

@@ -71,7 +71,7 @@ impl Upkeep {
     }
 
     /// Takes the lock again if the state directory was moved or replaced.
-    fn look_after_state_dir(&self) {
+    fn check_state_dir(&self) {
         let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(old) = lock.as_ref().filter(|lock| !lock.is_there()) else { return };
         let dir = old.dir().display();
@@ -114,8 +114,8 @@ impl Upkeep {
                 let _ = sd_notify::notify(&[NotifyState::Watchdog]);
             }
             self.tell(&[]);
-            heap::give_back();
-            self.look_after_state_dir();
+            heap::trim();
+            self.check_state_dir();
             metrics_failed = self.write_metrics(metrics_file.as_ref(), metrics_failed);
         }
         let _ = sd_notify::notify(&[NotifyState::Stopping, NotifyState::Status("ending")]);

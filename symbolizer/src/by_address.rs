@@ -36,7 +36,7 @@ impl ByAddress {
     }
 
     /// The number of entries that start at or before `svma`, given the same table.
-    pub(crate) fn up_to(&self, svma: u64, address: impl Fn(usize) -> u64) -> usize {
+    pub(crate) fn count_up_to(&self, svma: u64, address: impl Fn(usize) -> u64) -> usize {
         let (Some(from_base), Some(&len)) = (svma.checked_sub(self.base), self.firsts.last()) else { return 0 };
         let slot = usize::try_from(from_base >> self.shift).unwrap_or(usize::MAX);
         let end = |slot: usize| self.firsts.get(slot).map_or(len, |&first| first) as usize;
@@ -78,7 +78,7 @@ mod tests {
             let near = addresses.iter().flat_map(|&address| [address.saturating_sub(1), address, address.saturating_add(1)]);
             for svma in near.chain(others).chain([0, u64::MAX]) {
                 let plain = addresses.partition_point(|&address| address <= svma);
-                prop_assert_eq!(index.up_to(svma, |at| addresses[at]), plain, "{:#x}", svma);
+                prop_assert_eq!(index.count_up_to(svma, |at| addresses[at]), plain, "{:#x}", svma);
             }
         }
 
@@ -87,7 +87,7 @@ mod tests {
         fn one_that_is_not_sorted_finds_anything(addresses in addresses(), svma in any::<u64>()) {
             let index = ByAddress::new(addresses.len(), |at| addresses[at]);
             prop_assert!(index.firsts.len() <= addresses.len() / PER_SLOT + 3);
-            prop_assert!(index.up_to(svma, |at| addresses[at]) <= addresses.len());
+            prop_assert!(index.count_up_to(svma, |at| addresses[at]) <= addresses.len());
         }
     }
 }

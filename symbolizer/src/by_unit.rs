@@ -119,7 +119,7 @@ impl ByUnit {
         shared: &mut LookupContext,
         out: &mut Vec<DwarfFrame>,
     ) -> Result<UnitAnswer, String> {
-        let Some(units) = self.claiming(svma) else { return Ok(UnitAnswer::NeedsAll) };
+        let Some(units) = self.claiming_units(svma) else { return Ok(UnitAnswer::NeedsAll) };
         if units.is_empty() && self.others {
             return Ok(UnitAnswer::NeedsAll);
         }
@@ -145,7 +145,7 @@ impl ByUnit {
 
     /// The units that claim an address, ordered by the distance of their range's start. `None` if there are too many
     /// ranges.
-    fn claiming(&self, svma: u64) -> Option<Vec<u32>> {
+    fn claiming_units(&self, svma: u64) -> Option<Vec<u32>> {
         let after = self.ranges.partition_point(|range| range.begin <= svma);
         let before = self.ranges.get(..after).unwrap_or_default().iter().rev();
         let mut units = Vec::new();
@@ -202,24 +202,24 @@ mod tests {
     fn the_nearest_claim_comes_first() {
         // Unit 9 claims everything from zero on, like a function that the linker dropped.
         let units = of(&[(0, 0x5000, 9), (0x1000, 0x2000, 1), (0x1800, 0x1900, 2), (0x3000, 0x4000, 1)]);
-        let claiming = |address| units.claiming(address).unwrap();
-        assert_eq!(claiming(0x0fff), [9]);
-        assert_eq!(claiming(0x1000), [1, 9]);
-        assert_eq!(claiming(0x1850), [2, 1, 9]);
-        assert_eq!(claiming(0x1900), [1, 9]);
-        assert_eq!(claiming(0x3fff), [1, 9]);
-        assert_eq!(claiming(0x5000), [0u32; 0]);
-        assert_eq!(of(&[]).claiming(7).unwrap(), [0u32; 0]);
+        let claiming_units = |address| units.claiming_units(address).unwrap();
+        assert_eq!(claiming_units(0x0fff), [9]);
+        assert_eq!(claiming_units(0x1000), [1, 9]);
+        assert_eq!(claiming_units(0x1850), [2, 1, 9]);
+        assert_eq!(claiming_units(0x1900), [1, 9]);
+        assert_eq!(claiming_units(0x3fff), [1, 9]);
+        assert_eq!(claiming_units(0x5000), [0u32; 0]);
+        assert_eq!(of(&[]).claiming_units(7).unwrap(), [0u32; 0]);
     }
 
     #[test]
     fn claims_without_end_are_cut() {
         let many: Vec<(u64, u64, u32)> = (0..1000).map(|unit| (u64::from(unit), 1 << 20, unit)).collect();
-        assert_eq!(of(&many).claiming(5000).unwrap().len(), MAX_CLAIMS);
+        assert_eq!(of(&many).claiming_units(5000).unwrap().len(), MAX_CLAIMS);
         // A range that spans too many others: the search stops.
         let over: Vec<(u64, u64, u32)> =
             (0..1000u64).map(|at| (at, if at == 0 { 1 << 20 } else { at + 1 }, (at > 0).into())).collect();
-        assert_eq!(of(&over).claiming(5000), None);
-        assert_eq!(of(&over).claiming(100).unwrap(), [1, 0]);
+        assert_eq!(of(&over).claiming_units(5000), None);
+        assert_eq!(of(&over).claiming_units(100).unwrap(), [1, 0]);
     }
 }

@@ -86,7 +86,7 @@ fn inflate(data: &[u8], size: u64) -> Result<Arc<[u8]>, ImageError> {
 pub(crate) fn xz(data: &[u8], limit: u64) -> Result<Vec<u8>, ImageError> {
     let limit = limit.min((data.len() as u64).saturating_mul(limits::MAX_COMPRESSION_RATIO));
     let mut bytes = Vec::new();
-    let read = meter::contained(|| {
+    let read = meter::catch_panic(|| {
         let reader = lzma_rust2::XzReader::new_mem_limit(data, false, limits::MAX_XZ_MEMORY_KIB);
         reader.take(limit.saturating_add(1)).read_to_end(&mut bytes)
     });

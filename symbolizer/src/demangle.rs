@@ -46,7 +46,7 @@ fn demangle_cpp(name: &str, print: DemangleOptions) -> Option<String> {
         return None;
     }
     let print = print.recursion_limit(CPP_RECURSION);
-    let rewritten = || parsed_cpp(&members::rewritten(name)?, print).map(members::as_members);
+    let rewritten = || parsed_cpp(&members::rewrite_members(name)?, print).map(members::as_members);
     parsed_cpp(name, print).or_else(rewritten)
 }
 

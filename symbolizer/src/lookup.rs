@@ -89,7 +89,7 @@ impl UnitLookup {
             let language = frame.function.as_ref().and_then(|function| function.language);
             let language = language.or_else(|| entry?.language());
             let known = match entry {
-                Some(entry) => know(units, entry, &frame, language, files, functions, scopes),
+                Some(entry) => function_details(units, entry, &frame, language, files, functions, scopes),
                 None => FunctionDetails::default(),
             };
             dropped = known.dropped;
@@ -147,7 +147,7 @@ fn intern(files: &mut HashSet<Arc<str>>, file: &str) -> Arc<str> {
 }
 
 /// Properties of the function whose entry, or inlined copy, is `at`; computed once.
-fn know<'a>(
+fn function_details<'a>(
     units: &'a DebugUnits,
     at: DebugEntry<'a>,
     frame: &Frame<'_, Metered>,

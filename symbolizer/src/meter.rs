@@ -56,7 +56,7 @@ pub(crate) fn run<T>(steps: &mut u64, stack: usize, parse: impl FnOnce() -> T) -
 }
 
 /// Calls a third-party parser that reads no [`Metered`] section, such as a demangler; `None` if it panicked.
-pub(crate) fn contained<T>(work: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
     // It takes no steps.
     let mut steps = 1;
     run(&mut steps, crate::limits::MAX_DWARF_STACK, work).ok()

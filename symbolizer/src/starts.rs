@@ -63,7 +63,7 @@ impl FunctionStarts {
     pub(crate) fn lookup(&self, svma: u64) -> Option<Range<u64>> {
         // As in the kernel's and libgcc's readers, the linker is trusted to have sorted its table; in an unsorted one,
         // the FDE found does not cover the address, and the answer is "unknown".
-        let found = self.by_address.up_to(svma, |index| self.beginning(index)).checked_sub(1)?;
+        let found = self.by_address.count_up_to(svma, |index| self.beginning(index)).checked_sub(1)?;
         match &self.index {
             StartIndex::Table { offset, .. } => {
                 let (start, fde) = self.table_entry(*offset, found)?;

@@ -417,11 +417,11 @@ impl DemangledNames {
         if let Some(named) = self.0.get(raw) {
             return named.clone();
         }
-        let logical = meter::contained(|| names::logical(raw).into_owned()).unwrap_or_else(|| raw.to_owned());
+        let logical = meter::catch_panic(|| names::logical(raw).into_owned()).unwrap_or_else(|| raw.to_owned());
         let named = match self.0.get(logical.as_str()) {
             Some(named) => named.clone(),
             None => {
-                let display = meter::contained(|| demangle(&logical)).flatten();
+                let display = meter::catch_panic(|| demangle(&logical)).flatten();
                 let named =
                     DemangledName { linkage: Some(Arc::from(logical.as_str())), display: display.map(Arc::from) };
                 self.0.insert(logical.as_str().into(), named.clone());

@@ -263,7 +263,7 @@ impl SymbolTable {
     /// The symbol whose function contains `svma`: one whose stated size covers it, else the nearest symbol before it if
     /// that has no size; it then extends to the next symbol or the end of its section.
     pub(crate) fn lookup(&self, svma: u64) -> Option<FoundSymbol<'_>> {
-        let after = self.by_address.up_to(svma, |index| beginning(&self.symbols, index));
+        let after = self.by_address.count_up_to(svma, |index| beginning(&self.symbols, index));
         let before = self.symbols.get(..after)?;
         let after_overlap = self.overlaps.partition_point(|range| range.start <= svma);
         let overlap = after_overlap.checked_sub(1).and_then(|at| self.overlaps.get(at));

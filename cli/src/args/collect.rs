@@ -20,9 +20,9 @@ fn event() -> impl TypedValueParser<Value = EventChoice> {
 /// How to collect.
 #[derive(Debug, Args)]
 pub struct CollectArgs {
-    /// Samples per second of CPU time, or `max` for what the kernel takes
+    /// Samples per second of CPU time, or `max` for the kernel's limit
     ///
-    /// The default is not a round number: samples at 1000 would always, or never, meet work that a program does every
+    /// The default is not a round number: at 1000, samples would run in step with work that a program does every
     /// millisecond.
     #[arg(short = 'F', long = "frequency", value_name = "HZ", default_value = "999", value_parser = frequency, allow_negative_numbers = true)]
     pub frequency: Frequency,

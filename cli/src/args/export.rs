@@ -35,8 +35,8 @@ pub struct ExportArgs {
     pub output: Option<PathBuf>,
     /// Leave the accounting out of folded and csv, and print it on standard error
     ///
-    /// Neither format has comments: there its lines stand as stacks and functions that begin with `#` and weigh nothing. All
-    /// other formats have a place for it.
+    /// Neither format has comments, so these lines are stacks or functions that begin with `#` and have no weight. All other
+    /// formats have a place for the accounting.
     #[arg(long)]
     pub no_comments: bool,
     /// Put an apostrophe before csv names that a spreadsheet would take for formulas, such as `=f`

@@ -67,17 +67,16 @@ const VIEW_HELP: &str = "Show a view by its name, as in --view graph; each has a
 const VIEW_LONG_HELP: &str = "\
 Show a view by its name, as in --view graph; each has a flag of its own, too
 
-graph: callers stand above a function, callees below it. The numbers of a caller are the part of the function's time that \
-it accounts for; those of a callee are the part of its time that the function accounts for: `self` in the callee, `child` \
-in functions that it called. In mutual recursion an arc may have different weights at its two ends.
+graph: callers stand above a function, callees below it. A caller's row has the function's time in calls from this caller; a \
+callee's row has the callee's time in calls from the function, `self` in the callee and `child` below it. In mutual recursion an arc may have different weights at its two ends.
 
 flame: -n sets the number of rows. Calls that are narrower than a column are not drawn; the last line counts them.
 
-hot: -n sets the number of chains; the weight of branches that are not shown stands beside them.
+hot: -n sets the number of chains; the weight of hidden branches is shown beside the chain.
 
-timeline: --sort total counts the time of callees, too.
+timeline: --sort total includes callees.
 
-A function in parentheses is entered again further in.";
+A function in parentheses is called again deeper in the stack.";
 
 const VIEW_HEADING: &str = "View";
 const VIEW_GROUP: &str = "which view";
@@ -195,5 +194,5 @@ Examples:
   ccsd report --hide module:libc.so.6      count libc's time for its callers
   ccsd report --focus parse --by file      by source file, the time below parse
   ccsd report --since +10s --until +20s    what ran in the second ten seconds
-  ccsd report --min 1 --sort total         functions of 1% or more, the rest as one
+  ccsd report --min 1 --sort total         functions of 1% or more
   ccsd report --json | jq -r '.flat.rows[] | [.self_weight, .name] | @tsv'";

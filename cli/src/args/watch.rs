@@ -17,7 +17,7 @@ use crate::times::When;
 /// Which time of a file, or of what a watch has stored.
 #[derive(Debug, Default, Args)]
 pub struct StoredArgs {
-    /// The same as watch:NAME
+    /// The profiles of a watch, like watch:NAME
     #[arg(long, value_name = "NAME", help_heading = "Time")]
     pub watch: Option<String>,
     /// Start of the time, or a range: +10s, 03:10, 2026-11-21T03:10, +10s..+20s
@@ -30,7 +30,7 @@ pub struct StoredArgs {
     /// End of the time
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Time")]
     pub until: Option<When>,
-    /// Where the service keeps its profiles [default: state_dir of /etc/ccsd/ccsd.toml, or /var/lib/ccsd]
+    /// Directory of the service's profiles [default: state_dir of /etc/ccsd/ccsd.toml, or /var/lib/ccsd]
     #[arg(long, value_name = "DIR", hide_short_help = true, help_heading = "Time")]
     pub state_dir: Option<PathBuf>,
 }
@@ -137,7 +137,7 @@ pub struct WatchesArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Where the service keeps its profiles [default: state_dir of /etc/ccsd/ccsd.toml, or /var/lib/ccsd]
+    /// Directory of the service's profiles [default: state_dir of /etc/ccsd/ccsd.toml, or /var/lib/ccsd]
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub state_dir: Option<PathBuf>,
     #[command(flatten)]

@@ -29,7 +29,7 @@ pub struct Grew {
 
 /// Functions that grew significantly by more than `percent`: first those whose self time grew, largest first; then
 /// their callers, innermost first as far as inherited time shows.
-pub fn beyond(view: &DiffView, percent: f64, absolute: bool) -> Vec<Grew> {
+pub fn find_growth(view: &DiffView, percent: f64, absolute: bool) -> Vec<Grew> {
     let total = view.before.weight.max(1) as f64;
     let by_weight = |row: &DiffRow, weight: fn(&DiffSide) -> u64| {
         let weight = |side: &Option<DiffSide>| side.as_ref().map_or(0, weight) as f64;

@@ -106,7 +106,7 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
                 )));
             }
         }
-        grew = args.fail_above.map_or_else(Vec::new, |percent| grew::beyond(&view, percent, args.absolute));
+        grew = args.fail_above.map_or_else(Vec::new, |percent| grew::find_growth(&view, percent, args.absolute));
     }
     let failed = args.fail_above.map(|percent| Failed { percent, grew: &grew });
     if args.tree {
@@ -117,7 +117,7 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         }
         if args.json {
             let totals = (view.before, view.after);
-            text = document(&before, &after, (&name, unit), totals, failed, Data::Tree(view))
+            text = document(&before, &after, (&name, unit), totals, failed, DiffData::Tree(view))
                 .map_err(Failure::at_run_time)?;
         } else {
             text.push_str(&line("view", &format!("tree; less than {min}% in both is summed up"), Tone::Plain, layout));
@@ -139,7 +139,7 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         let other = Other::of(&left_out);
         if args.json {
             let totals = (view.before, view.after);
-            let data = Data::Flat { rows: view.rows, left_out: left_out.len(), other };
+            let data = DiffData::Flat { rows: view.rows, left_out: left_out.len(), other };
             text = document(&before, &after, (&name, unit), totals, failed, data).map_err(Failure::at_run_time)?;
         } else {
             text.push('\n');
@@ -365,12 +365,12 @@ struct DiffDocument<'a> {
     ccsd_version: &'static str,
     before: SideDocument<'a>,
     after: SideDocument<'a>,
-    metric: Metric<'a>,
+    metric: CommonMetric<'a>,
     significance: Significance,
     #[serde(skip_serializing_if = "Option::is_none")]
     fail_above: Option<Failed<'a>>,
     #[serde(flatten)]
-    data: Data,
+    data: DiffData,
 }
 
 /// One side: a single run's document, or a list of runs.
@@ -410,7 +410,7 @@ struct Failed<'a> {
 }
 
 #[derive(Serialize)]
-struct Metric<'a> {
+struct CommonMetric<'a> {
     name: &'a str,
     unit: &'static str,
 }
@@ -418,7 +418,7 @@ struct Metric<'a> {
 /// The compared data.
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Data {
+enum DiffData {
     Tree(DiffTree),
     #[serde(untagged)]
     Flat {
@@ -434,7 +434,7 @@ fn document(
     (name, unit): (&str, Unit),
     totals: (Total, Total),
     fail_above: Option<Failed<'_>>,
-    data: Data,
+    data: DiffData,
 ) -> Result<String, serde_json::Error> {
     fn run(run: &LoadedRun) -> RunDocument<'_> {
         RunDocument {
@@ -456,7 +456,7 @@ fn document(
         ccsd_version: env!("CARGO_PKG_VERSION"),
         before: side(before, totals.0),
         after: side(after, totals.1),
-        metric: Metric { name, unit: unit_name(unit) },
+        metric: CommonMetric { name, unit: unit_name(unit) },
         significance: Significance { level: SIGNIFICANCE_LEVEL, test: SIGNIFICANCE },
         fail_above,
         data,

@@ -6,7 +6,7 @@ use ccsd_profile::{Crash, EarlierStack, Update, sanitise, signal_name, signal_re
 use serde::Serialize;
 
 use super::fold::{StackLine, lines};
-use super::json::Frame;
+use super::json::FrameFields;
 use super::text::{LINES, described, push_line};
 use crate::format::{count, counted, moment, nanoseconds};
 use crate::style::{Layout, Tone};
@@ -126,7 +126,7 @@ pub struct Json<'a> {
     code: i32,
     reason: Option<&'static str>,
     /// Innermost first.
-    frames: Vec<Frame<'a>>,
+    frames: Vec<FrameFields<'a>>,
     /// Position and number of frames that were not kept.
     left_out_after: Option<u32>,
     left_out: u64,
@@ -140,7 +140,7 @@ pub struct Json<'a> {
 struct Earlier<'a> {
     age_ns: u64,
     /// Innermost first.
-    frames: Vec<Frame<'a>>,
+    frames: Vec<FrameFields<'a>>,
 }
 
 pub fn json(crashes: &[Crash]) -> Vec<Json<'_>> {
@@ -148,8 +148,8 @@ pub fn json(crashes: &[Crash]) -> Vec<Json<'_>> {
 }
 
 fn one(crash: &Crash) -> Json<'_> {
-    let frames = |stack: &'_ [u32]| -> Vec<Frame<'_>> {
-        stack.iter().filter_map(|&at| crash.frames.get(at as usize)).map(Frame::of).collect()
+    let frames = |stack: &'_ [u32]| -> Vec<FrameFields<'_>> {
+        stack.iter().filter_map(|&at| crash.frames.get(at as usize)).map(FrameFields::of).collect()
     };
     Json {
         pid: crash.pid,

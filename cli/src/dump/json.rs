@@ -31,7 +31,7 @@ struct ThreadDocument<'a> {
     wait: Option<&'a str>,
     kernel_stack: &'a [String],
     /// Innermost first.
-    frames: Vec<Frame<'a>>,
+    frames: Vec<FrameFields<'a>>,
     /// Whether the outermost frame is the thread's first.
     complete: bool,
     truncated: Option<&'a str>,
@@ -42,7 +42,7 @@ struct ThreadDocument<'a> {
 }
 
 #[derive(Serialize)]
-pub struct Frame<'a> {
+pub struct FrameFields<'a> {
     function: &'a str,
     image: &'a str,
     file: Option<&'a str>,
@@ -52,9 +52,9 @@ pub struct Frame<'a> {
     address: String,
 }
 
-impl Frame<'_> {
-    pub fn of(frame: &FrameInfo) -> Frame<'_> {
-        Frame {
+impl FrameFields<'_> {
+    pub fn of(frame: &FrameInfo) -> FrameFields<'_> {
+        FrameFields {
             function: &frame.function,
             image: &frame.image,
             file: frame.file.as_deref(),
@@ -100,7 +100,7 @@ fn thread<'a>(dump: &'a Dump, thread: &'a ThreadDump) -> ThreadDocument<'a> {
         state: thread.state,
         wait: thread.wait.as_deref(),
         kernel_stack: &thread.kernel_stack,
-        frames: frames.map(Frame::of).collect(),
+        frames: frames.map(FrameFields::of).collect(),
         complete: thread.end == End::Complete,
         truncated,
         missing,

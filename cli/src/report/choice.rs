@@ -68,7 +68,7 @@ impl View {
     }
 
     /// Default of `--min`, percent: whole trees have as many lines as the profile has contexts.
-    pub fn usual_min(self) -> f64 {
+    pub fn default_min(self) -> f64 {
         if matches!(self, View::Tree | View::BottomUp | View::Butterfly | View::Hot) { 0.5 } else { 0.0 }
     }
 

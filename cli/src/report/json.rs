@@ -26,23 +26,23 @@ struct ReportDocument<'a> {
     schema: u32,
     ccsd_version: &'static str,
     /// `null` for a session of a daemon.
-    file: Option<File>,
+    file: Option<FileFields>,
     daemon_session: Option<u32>,
     session: &'a Session,
     accounting: AccountingCounts<'a>,
     /// Processes killed by signals.
     crashes: Vec<crash::Json<'a>>,
-    metric: Metric<'a>,
+    metric: MetricFields<'a>,
     view: &'static str,
     /// The query, and the size of its selection.
     question: &'a Question,
     sort: Option<Column>,
     #[serde(flatten)]
-    data: Data,
+    data: ViewData,
 }
 
 #[derive(Serialize)]
-struct File {
+struct FileFields {
     path: String,
     bytes: u64,
     whole_records: u64,
@@ -66,7 +66,7 @@ struct Cut {
 }
 
 #[derive(Serialize)]
-struct Metric<'a> {
+struct MetricFields<'a> {
     name: &'a str,
     unit: &'static str,
 }
@@ -113,7 +113,7 @@ pub fn document(
     let document = ReportDocument {
         schema: SCHEMA,
         ccsd_version: env!("CARGO_PKG_VERSION"),
-        file: file.session.is_none().then(|| File {
+        file: file.session.is_none().then(|| FileFields {
             path: file.path.to_string_lossy().into_owned(),
             bytes: file.bytes,
             whole_records: file.records,
@@ -126,7 +126,7 @@ pub fn document(
         session: &session,
         accounting: AccountingCounts::new(shown.profile.accounting()),
         crashes: crash::json(shown.profile.crashes()),
-        metric: Metric { name: &shown.metric.name, unit: unit_name(shown.metric.unit) },
+        metric: MetricFields { name: &shown.metric.name, unit: unit_name(shown.metric.unit) },
         view: view.name(),
         question,
         sort: shown.sort,
@@ -138,14 +138,14 @@ pub fn document(
 /// A view under its own name. Typed, not a tree of values: the stacks of a large profile take megabytes.
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Data {
+enum ViewData {
     Summary(SummaryView),
     Flat(FlatView),
     Graph(Graph),
-    Stacks(Stacks),
+    Stacks(StacksData),
     Lines(Limited<LinesView>),
     Threads(Limited<ThreadsView>),
-    Cycles(Cycles),
+    Cycles(CyclesData),
     Stats(StatsView),
     Tree(TreeView),
     Flame(TreeView),
@@ -180,17 +180,17 @@ struct JsonNode {
 }
 
 #[derive(Serialize)]
-struct Cycles {
+struct CyclesData {
     cycles: Vec<Cycle>,
     /// Number of cycles that are too long to be listed.
     cycles_left_out: usize,
     /// The histories that end by closing a cycle.
     #[serde(flatten)]
-    stacks: Stacks,
+    stacks: StacksData,
 }
 
 #[derive(Serialize)]
-struct Stacks {
+struct StacksData {
     total: Total,
     rows: Vec<RowInCycle>,
     left_out: usize,
@@ -214,15 +214,15 @@ struct RowInCycle {
     approximate: bool,
 }
 
-fn data(view: View, shown: &Presentation<'_>) -> Data {
+fn data(view: View, shown: &Presentation<'_>) -> ViewData {
     match view {
-        View::Summary => Data::Summary(summary::view(shown)),
-        View::Flat => Data::Flat(flat::view(shown)),
+        View::Summary => ViewData::Summary(summary::view(shown)),
+        View::Flat => ViewData::Flat(flat::view(shown)),
         View::Graph => {
             let (GraphView { total, mut nodes }, numbers) = graph::view(shown);
             let left_out = cut(&mut nodes, shown);
             let number = |node: GraphNode| JsonNode { index: numbers.get(&node.function).copied(), node };
-            Data::Graph(Graph { total, nodes: nodes.into_iter().map(number).collect(), left_out })
+            ViewData::Graph(Graph { total, nodes: nodes.into_iter().map(number).collect(), left_out })
         }
         View::Stacks => {
             let mut view = stacks::view(shown);
@@ -239,7 +239,7 @@ fn data(view: View, shown: &Presentation<'_>) -> Data {
             let other_weight = left_out.iter().map(|row| row.weight).fold(other.weight, u64::saturating_add);
             let left_out = left_out.len() + other.stacks;
             let rows = rows.into_iter().map(row).collect();
-            Data::Stacks(Stacks { total, rows, left_out, other_weight: Some(other_weight), names, definitions })
+            ViewData::Stacks(StacksData { total, rows, left_out, other_weight: Some(other_weight), names, definitions })
         }
         View::Cycles => {
             let CyclesView { total, cycles, left_out: cycles_left_out, mut rows, names, definitions } =
@@ -254,30 +254,30 @@ fn data(view: View, shown: &Presentation<'_>) -> Data {
                 approximate,
             };
             let rows = rows.into_iter().map(row).collect();
-            Data::Cycles(Cycles {
+            ViewData::Cycles(CyclesData {
                 cycles,
                 cycles_left_out,
-                stacks: Stacks { total, rows, left_out, other_weight: None, names, definitions },
+                stacks: StacksData { total, rows, left_out, other_weight: None, names, definitions },
             })
         }
         View::Lines => {
             let mut view = lines::view(shown);
             let left_out = lines::kept(shown, &mut view).len();
-            Data::Lines(Limited { view, left_out })
+            ViewData::Lines(Limited { view, left_out })
         }
         View::Threads => {
             let mut view = threads::view(shown);
             let left_out = cut(&mut view.processes, shown);
-            Data::Threads(Limited { view, left_out })
+            ViewData::Threads(Limited { view, left_out })
         }
-        View::Stats => Data::Stats(stats::view(shown)),
-        View::Tree => Data::Tree(tree::top_down(shown)),
+        View::Stats => ViewData::Stats(stats::view(shown)),
+        View::Tree => ViewData::Tree(tree::top_down(shown)),
         // The calls, all of them: columns are a matter of text.
-        View::Flame => Data::Flame(tree::top_down(shown)),
-        View::BottomUp => Data::BottomUp(tree::bottom_up(shown)),
-        View::Butterfly => Data::Butterfly(tree::butterflies(shown)),
-        View::Hot => Data::Hot(hot::view(shown)),
-        View::Timeline => Data::Timeline(timeline::view(shown)),
+        View::Flame => ViewData::Flame(tree::top_down(shown)),
+        View::BottomUp => ViewData::BottomUp(tree::bottom_up(shown)),
+        View::Butterfly => ViewData::Butterfly(tree::butterflies(shown)),
+        View::Hot => ViewData::Hot(hot::view(shown)),
+        View::Timeline => ViewData::Timeline(timeline::view(shown)),
     }
 }
 

@@ -198,7 +198,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         )));
     }
     let limit = view.limit(args.limit, layout.is_terminal() && !args.json);
-    let min = args.query.min.unwrap_or(view.usual_min());
+    let min = args.query.min.unwrap_or(view.default_min());
     let shown = Presentation {
         selection,
         metric,
@@ -259,7 +259,7 @@ fn head(view: View, shown: &Presentation<'_>, question: &Question) -> Vec<(&'sta
         what.push(format!("in order of {}", column.heading()));
     }
     let mut text = format!("{}; weighed by {}", what.join(" "), shown.metric.name);
-    let min = question.min_percent.unwrap_or(view.usual_min());
+    let min = question.min_percent.unwrap_or(view.default_min());
     if min > 0.0 {
         let what = if view == View::Hot { "not shown beside the chains" } else { "summed up" };
         text.push_str(&format!("; less than {min}% is {what}"));

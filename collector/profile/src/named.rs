@@ -110,8 +110,9 @@ impl Shown<'_> {
         self.made.as_ref().map_or(&self.profile.contexts, |(table, _)| table)
     }
 
-    /// Makes these contexts in a profile, every function as `function` says; returns what each is there.
-    pub(crate) fn remade(&self, new: &mut Profile, function: impl Fn(CostCentreId) -> CostCentreId) -> Vec<ContextId> {
+    /// Creates these contexts in `new` with their functions replaced by `function`, and marks there the calls that have
+    /// become uncertain. Returns the new id of each context.
+    pub(crate) fn remap(&self, new: &mut Profile, function: impl Fn(CostCentreId) -> CostCentreId) -> Vec<ContextId> {
         let contexts = new.contexts_mut();
         let push = |_, parent, leaf| contexts.graft(parent, function(leaf));
         let places = self.contexts().replay(ContextId::ROOT, ContextId::ELIDED, push);

@@ -41,6 +41,19 @@ fn table(rows: &[(&str, u64, u64)]) -> BTreeMap<String, (u64, u64)> {
 }
 
 #[test]
+fn a_function_whose_name_is_a_glob_is_meant_alone() {
+    let mut maker = Maker::new();
+    for (stack, weight) in [("main f(char*)", 1), ("main f(charm)", 2), ("main g?", 4)] {
+        maker.charge(stack, weight);
+    }
+    let own = |text: &str| -> u64 { asked(&maker, text).values().map(|weights| weights.1).max().unwrap() };
+    assert_eq!(own("focus f(char*)"), 1);
+    assert_eq!(own("focus f(cha*)"), 3);
+    assert_eq!(own("focus g?"), 4);
+    assert_eq!(own("focus ??"), 4);
+}
+
+#[test]
 fn filters() {
     let maker = example();
     let all = table(&[

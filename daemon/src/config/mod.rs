@@ -256,7 +256,7 @@ impl Config {
         let places: WatchPositions = toml::from_str(text).map_err(|error| wrong(error.span(), error.message()))?;
         let place = |i: usize| places.watch.get(i).map(Spanned::span);
         for (watch, place) in config.watches.iter().zip(&places.watch) {
-            for (at, why) in pointless(place.get_ref()) {
+            for (at, why) in find_unmatchable(place.get_ref()) {
                 let warning = wrong(Some(at), &format!("watch {:?} can never find a process: {why}", watch.name.0));
                 config.warnings.push(warning.to_string());
             }
@@ -305,7 +305,7 @@ const COMM_BYTES: usize = 15;
 type SelectorCheck<'a> = (&'a Option<Spanned<String>>, fn(&str) -> bool, fn(&str) -> String);
 
 /// Finds the selectors of a watch that no process can match, with the reason.
-fn pointless(selectors: &Selectors) -> Vec<(Range<usize>, String)> {
+fn find_unmatchable(selectors: &Selectors) -> Vec<(Range<usize>, String)> {
     let checks: [SelectorCheck<'_>; 4] = [
         (
             &selectors.unit,

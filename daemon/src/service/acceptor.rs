@@ -90,7 +90,7 @@ impl ConnectionSlot {
     }
 
     /// Exempts the connection from the limits of untrusted users, once its user has turned out to be trusted.
-    pub fn is_trusted(&mut self) {
+    pub fn exempt(&mut self) {
         if let Some(uid) = self.limited.take() {
             lock(&self.open).remove_limited(uid);
         }
@@ -272,8 +272,8 @@ mod tests {
             (0..MAX_CONNECTIONS_OF_USER).flat_map(|_| ConnectionSlot::new(&open, Some(7))).collect();
         assert_eq!(ConnectionSlot::new(&open, Some(7)).err(), Some("user 7 has 64 connections".to_owned()));
         assert!(ConnectionSlot::new(&open, Some(8)).is_ok() && ConnectionSlot::new(&open, None).is_ok());
-        places[0].is_trusted();
-        places[0].is_trusted();
+        places[0].exempt();
+        places[0].exempt();
         let another = ConnectionSlot::new(&open, Some(7));
         assert!(another.is_ok() && ConnectionSlot::new(&open, Some(7)).is_err());
         drop(places);

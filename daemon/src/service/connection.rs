@@ -76,19 +76,19 @@ impl Connection {
             }
         };
         if peer.authority.trusted {
-            place.is_trusted();
+            place.exempt();
         }
         let connection = Connection { number, stream, peer, sessions, dumps, upkeep, streaming };
         if let Err(error) = connection.talk() {
             tracing::debug!(connection = number, uid = credentials.uid, "a client was left: {error}");
         }
         connection.sessions.connection_ended(number);
-        crate::heap::something_ended();
+        crate::heap::note_end();
     }
 
     fn talk(&self) -> Result<(), FrameError> {
         let mut payload = Vec::new();
-        let Some(hello) = self.hear::<Hello>(&mut payload, Some(MESSAGE_TIME))? else { return Ok(()) };
+        let Some(hello) = self.receive::<Hello>(&mut payload, Some(MESSAGE_TIME))? else { return Ok(()) };
         let hello = match hello {
             Ok(hello) => hello,
             Err(why) => return self.say(&Reply::Refused(Refusal::new(RefusalKind::BadRequest, why))),
@@ -98,7 +98,7 @@ impl Connection {
             return self.say(&Reply::Refused(other_version(&hello)));
         }
         let same_pids = hello.pid == self.peer.pid;
-        while let Some(request) = self.hear::<Request>(&mut payload, None)? {
+        while let Some(request) = self.receive::<Request>(&mut payload, None)? {
             let request = match request {
                 Ok(request) => request,
                 // The message was complete, so the next one can be read.
@@ -279,7 +279,7 @@ impl Connection {
 
     /// Receives the next message, which may be invalid; `None` if the client has gone. Waits at most `wait` for its
     /// start.
-    fn hear<T: serde::de::DeserializeOwned>(
+    fn receive<T: serde::de::DeserializeOwned>(
         &self,
         payload: &mut Vec<u8>,
         wait: Option<Duration>,

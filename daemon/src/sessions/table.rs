@@ -102,7 +102,7 @@ impl SessionTable {
                     Ok(ask) => {
                         // Events are handled first, so that an answer includes them.
                         while let Ok(event) = events.try_recv() {
-                            self.learn(event);
+                            self.handle_event(event);
                         }
                         self.answer(ask);
                     }
@@ -110,7 +110,7 @@ impl SessionTable {
                     Err(_) => return,
                 },
                 recv(events) -> event => match event {
-                    Ok(event) => self.learn(event),
+                    Ok(event) => self.handle_event(event),
                     // Unreachable: this thread holds a sender.
                     Err(_) => return,
                 },
@@ -121,12 +121,12 @@ impl SessionTable {
         }
     }
 
-    fn learn(&mut self, event: WorkerEvent) {
+    fn handle_event(&mut self, event: WorkerEvent) {
         match event {
             WorkerEvent::State(summary) => self.note(summary),
             WorkerEvent::Gone(id) => {
                 self.entries.remove(&id);
-                crate::heap::something_ended();
+                crate::heap::note_end();
             }
         }
     }
@@ -190,7 +190,7 @@ impl SessionTable {
         let room = self.room_for(&new.owner).and_then(|()| {
             // Frees memory only if memory is the only obstacle.
             if !new.owner.trusted {
-                self.drop_for(new.owner.uid, self.ring_bytes() as u64);
+                self.free_memory(new.owner.uid, self.ring_bytes() as u64);
             }
             self.memory_for(&new.owner)
         });
@@ -294,7 +294,7 @@ impl SessionTable {
         if ends && entry.forget {
             self.entries.remove(&id);
         } else if ends {
-            self.drop_the_oldest();
+            self.drop_oldest();
         }
         if !owner.trusted {
             self.bound(owner.uid);
@@ -314,7 +314,7 @@ impl SessionTable {
     }
 
     /// Removes ended sessions of a user, oldest first, until `more` bytes fit.
-    fn drop_for(&mut self, uid: u32, more: u64) {
+    fn free_memory(&mut self, uid: u32, more: u64) {
         while self.bytes_of(uid).saturating_add(more) > self.limits.bytes_of_user {
             let mut ended = self.untrusted().filter(|(_, entry)| entry.owner.uid == uid && entry.has_ended());
             let Some((&oldest, _)) = ended.next() else { return };
@@ -326,7 +326,7 @@ impl SessionTable {
     /// Enforces a user's memory limit: removes ended sessions first, then ends the largest one, whose profile is kept
     /// and counted.
     fn bound(&mut self, uid: u32) {
-        self.drop_for(uid, 0);
+        self.free_memory(uid, 0);
         let (taken, most) = (self.bytes_of(uid), self.limits.bytes_of_user);
         let of_user = || self.untrusted().filter(|(_, entry)| entry.owner.uid == uid && !entry.has_ended());
         // Ends one session at a time: its end may free enough.
@@ -350,7 +350,7 @@ impl SessionTable {
     }
 
     /// Removes the oldest ended sessions beyond the limits.
-    fn drop_the_oldest(&mut self) {
+    fn drop_oldest(&mut self) {
         let mut kept: Vec<(u32, Authority)> = Vec::new();
         let mut bytes = 0u64;
         let mut dropped = Vec::new();

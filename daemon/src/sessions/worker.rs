@@ -264,7 +264,7 @@ impl SessionWorker {
             }
             loop {
                 match self.channels.commands.try_recv() {
-                    Ok(command) => self.obey(command),
+                    Ok(command) => self.handle_command(command),
                     Err(error) if error.is_empty() => break,
                     // The session is forgotten. Dropping it ends the collection.
                     Err(_) => return,
@@ -338,7 +338,7 @@ impl SessionWorker {
         let _ = self.channels.events.send(WorkerEvent::State(Box::new(summary.clone())));
     }
 
-    fn obey(&mut self, command: WorkerCommand) {
+    fn handle_command(&mut self, command: WorkerCommand) {
         match command {
             WorkerCommand::End(why, target_cpu_ns) => {
                 self.ending.get_or_insert(why);

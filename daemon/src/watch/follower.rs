@@ -184,7 +184,7 @@ impl Follower {
                     }
                 },
                 recv(orders) -> orders => match orders {
-                    Ok(orders) => self.obey(orders),
+                    Ok(orders) => self.apply(orders),
                     Err(_) => return self.end(),
                 },
             }
@@ -208,7 +208,7 @@ impl Follower {
         });
     }
 
-    fn obey(&mut self, orders: Orders) {
+    fn apply(&mut self, orders: Orders) {
         let Orders { found, watch, step, reason, segment_bytes } = orders;
         self.place.segment_bytes = segment_bytes;
         let how = |watch: &Watch, step| (watch.rate_hz, watch.event, watch.overhead, watch.interval, step);
@@ -501,7 +501,7 @@ mod tests {
             reason: "".into(),
             segment_bytes: 1 << 16,
         };
-        follower.obey(orders);
+        follower.apply(orders);
         assert_eq!(follower.place.segment_bytes, 1 << 16);
     }
 

@@ -158,7 +158,7 @@ impl Manager {
 
     fn run(mut self, commands: &Receiver<WatchCommand>) {
         loop {
-            self.look();
+            self.scan();
             self.keep_the_budget();
             self.retain();
             self.tell();
@@ -173,11 +173,11 @@ impl Manager {
         }
     }
 
-    fn look(&mut self) {
+    fn scan(&mut self) {
         if self.config.watches.is_empty() {
             return;
         }
-        let fits = self.scanner.look();
+        let fits = self.scanner.scan();
         {
             let mut overview = self.overview.lock().unwrap_or_else(PoisonError::into_inner);
             overview.looks += 1;

@@ -168,7 +168,7 @@ impl WatchRule {
 impl Filter for WatchRule {
     fn keeps(&self, pid: u32) -> Option<bool> {
         let dir = Path::new("/proc").join(pid.to_string());
-        let (stat, living) = ScanStat::of_living_thread(&dir)?;
+        let (stat, living) = ScanStat::read_living_thread(&dir)?;
         let process = MatchedProcess { pid, start_time: stat.start_time };
         Some(self.fits(process, &Facts::read(&living, &stat, self.needs_exe())))
     }

@@ -10,7 +10,7 @@ const MOST: usize = 64;
 /// The rewritten form is the member of a value, `std::is_same<T>{}.value`: of the expressions with a type, it numbers
 /// substitutions as GCC does. [`as_members`] turns it back into a member of the type. Each occurrence takes time linear
 /// in the name's length.
-pub(super) fn rewritten(name: &str) -> Option<String> {
+pub(super) fn rewrite_members(name: &str) -> Option<String> {
     const OF_TYPE: &str = "sr";
     const OF_VALUE: &str = "dttl";
     let mut text = name.to_owned();

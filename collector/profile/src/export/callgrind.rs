@@ -38,7 +38,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     writeln!(out, "positions: line\nevent: {event} : {} in {}", sanitise(&metric.name), unit_name(metric.unit))?;
     writeln!(out, "events: {event}\nsummary: {}\n", graph.total.weight)?;
 
-    let mut names = Names { labels: profile.full_labels(), known: BTreeSet::new() };
+    let mut names = IndexedNames { labels: profile.full_labels(), known: BTreeSet::new() };
     for node in &graph.nodes {
         let declared = profile.cost_centre(node.function).map_or(0, |it| it.line);
         let own_file = names.file(node.function);
@@ -83,12 +83,12 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
 }
 
 /// Names, written out the first time and by number from then on.
-struct Names<'a> {
+struct IndexedNames<'a> {
     labels: Labels<'a>,
     known: BTreeSet<(char, usize)>,
 }
 
-impl Names<'_> {
+impl IndexedNames<'_> {
     fn name(&mut self, kind: char, number: usize, name: impl FnOnce() -> String) -> String {
         let number = number + 1;
         if self.known.insert((kind, number)) { format!("({number}) {}", name()) } else { format!("({number})") }

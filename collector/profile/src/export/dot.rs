@@ -97,7 +97,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
 
 /// Both weights of an arc.
 #[derive(Default)]
-struct Arc {
+struct CallArc {
     outgoing: u64,
     incoming: u64,
     approximate: bool,
@@ -107,8 +107,8 @@ struct Arc {
 fn arcs(
     graph: &GraphView,
     kept: &HashSet<CostCentreId>,
-) -> BTreeMap<(Option<CostCentreId>, Option<CostCentreId>), Arc> {
-    let mut arcs: BTreeMap<_, Arc> = BTreeMap::new();
+) -> BTreeMap<(Option<CostCentreId>, Option<CostCentreId>), CallArc> {
+    let mut arcs: BTreeMap<_, CallArc> = BTreeMap::new();
     let end = |function| Some(function).filter(|it| kept.contains(it));
     let weight = |arc: &GraphArc| arc.self_weight.saturating_add(arc.child_weight);
     for node in &graph.nodes {

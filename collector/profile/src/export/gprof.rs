@@ -46,7 +46,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
 
     let graph = GraphView::new(export.profile, export.selection);
     let numbers: HashMap<CostCentreId, usize> = graph.nodes.iter().map(|node| node.function).zip(1..).collect();
-    let cycles = Cycles::of(&graph);
+    let cycles = GprofCycles::of(&graph);
     let listing = Listing { graph: &graph, labels: &labels, cycles: &cycles, numbers, scale };
     writeln!(out, "\n\x0c\n\t\t     Call graph\n\n")?;
     writeln!(out, "granularity: each sample hit covers 1 byte(s) for 0.00% of {:.2} {name}\n", in_unit(total))?;
@@ -74,7 +74,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
 struct Listing<'a> {
     graph: &'a GraphView,
     labels: &'a Labels<'a>,
-    cycles: &'a Cycles,
+    cycles: &'a GprofCycles,
     numbers: HashMap<CostCentreId, usize>,
     /// Weight of the unit in which it is printed.
     scale: f64,
@@ -150,15 +150,15 @@ impl Listing<'_> {
 }
 
 /// The circles of the call graph: its strongly connected components of more than one function.
-struct Cycles {
+struct GprofCycles {
     /// Functions by their place in the graph view.
     members: Vec<Vec<usize>>,
     of: HashMap<CostCentreId, usize>,
 }
 
-impl Cycles {
+impl GprofCycles {
     /// Kosaraju's algorithm, with stacks of its own: call chains are as long as profiles make them.
-    fn of(graph: &GraphView) -> Cycles {
+    fn of(graph: &GraphView) -> GprofCycles {
         let places: HashMap<CostCentreId, usize> = graph.nodes.iter().map(|node| node.function).zip(0..).collect();
         let callees: Vec<Vec<usize>> = graph
             .nodes
@@ -204,7 +204,7 @@ impl Cycles {
         for (cycle, at) in members.iter().zip(0..) {
             of.extend(cycle.iter().filter_map(|&i| Some((graph.nodes.get(i)?.function, at))));
         }
-        Cycles { members, of }
+        GprofCycles { members, of }
     }
 }
 

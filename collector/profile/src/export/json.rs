@@ -16,28 +16,28 @@ struct Document<'a> {
     schema: u32,
     remarks: Vec<String>,
     session: &'a Session,
-    metrics: Vec<Metric>,
-    images: Vec<Image>,
+    metrics: Vec<JsonMetric>,
+    images: Vec<JsonImage>,
     /// Stacks refer to them by their place.
-    functions: Vec<Function>,
-    threads: Vec<Thread>,
-    stacks: Vec<Stack>,
+    functions: Vec<JsonFunction>,
+    threads: Vec<JsonThread>,
+    stacks: Vec<JsonStack>,
 }
 
 #[derive(Serialize)]
-struct Metric {
+struct JsonMetric {
     name: String,
     unit: &'static str,
 }
 
 #[derive(Serialize)]
-struct Image {
+struct JsonImage {
     name: String,
     build_id: String,
 }
 
 #[derive(Serialize)]
-struct Function {
+struct JsonFunction {
     name: String,
     linkage_name: Option<String>,
     image: usize,
@@ -50,7 +50,7 @@ struct Function {
 }
 
 #[derive(Serialize)]
-struct Thread {
+struct JsonThread {
     name: String,
     tid: u32,
     process: String,
@@ -58,7 +58,7 @@ struct Thread {
 }
 
 #[derive(Serialize)]
-struct Stack {
+struct JsonStack {
     thread: usize,
     /// Root first.
     functions: Vec<usize>,
@@ -74,7 +74,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let mut stacks = Vec::new();
     walk(export, |stack| {
         let line = profile.line(stack.line).filter(|line| line.line > 0 || !line.file.is_empty());
-        stacks.push(Stack {
+        stacks.push(JsonStack {
             thread: stack.thread.index(),
             functions: stack.functions.iter().map(|&id| frame_index(profile, id)).collect(),
             line: line.map(|line| (line.file.to_string(), line.line)),
@@ -83,7 +83,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         });
     });
     let labels = profile.full_labels();
-    let functions = (0u32..).zip(profile.cost_centres()).map(|(i, centre)| Function {
+    let functions = (0u32..).zip(profile.cost_centres()).map(|(i, centre)| JsonFunction {
         name: profile.name(crate::ids::CostCentreId::new(i)).into_owned(),
         linkage_name: centre.linkage_name.clone(),
         image: centre.image.index(),
@@ -92,7 +92,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         start: centre.start,
         apart: labels.apart(crate::ids::CostCentreId::new(i)),
     });
-    let gap = Function {
+    let gap = JsonFunction {
         name: frame_name(&labels, GAP_FRAME).into_owned(),
         linkage_name: None,
         image: 0,
@@ -110,12 +110,12 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             .session()
             .metrics
             .iter()
-            .map(|metric| Metric { name: metric.name.clone(), unit: unit_name(metric.unit) })
+            .map(|metric| JsonMetric { name: metric.name.clone(), unit: unit_name(metric.unit) })
             .collect(),
         images: profile
             .images()
             .iter()
-            .map(|image| Image { name: image.name.clone(), build_id: hex(&image.build_id) })
+            .map(|image| JsonImage { name: image.name.clone(), build_id: hex(&image.build_id) })
             .collect(),
         functions: functions.chain([gap]).collect(),
         threads: profile
@@ -123,7 +123,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             .iter()
             .map(|thread| {
                 let process = profile.process(thread.process);
-                Thread {
+                JsonThread {
                     name: thread.name.clone(),
                     tid: thread.tid,
                     process: process.map(|process| process.name.clone()).unwrap_or_default(),

@@ -22,13 +22,13 @@ struct ProfileMessage {
     #[prost(message, repeated, tag = "1")]
     sample_type: Vec<ValueType>,
     #[prost(message, repeated, tag = "2")]
-    sample: Vec<Sample>,
+    sample: Vec<PprofSample>,
     #[prost(message, repeated, tag = "3")]
-    mapping: Vec<Mapping>,
+    mapping: Vec<PprofMapping>,
     #[prost(message, repeated, tag = "4")]
     location: Vec<Location>,
     #[prost(message, repeated, tag = "5")]
-    function: Vec<Function>,
+    function: Vec<PprofFunction>,
     #[prost(string, repeated, tag = "6")]
     string_table: Vec<String>,
     #[prost(int64, tag = "9")]
@@ -54,7 +54,7 @@ struct ValueType {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Sample {
+struct PprofSample {
     #[prost(uint64, repeated, tag = "1")]
     location_id: Vec<u64>,
     #[prost(int64, repeated, tag = "2")]
@@ -74,7 +74,7 @@ struct Label {
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-struct Mapping {
+struct PprofMapping {
     #[prost(uint64, tag = "1")]
     id: u64,
     #[prost(int64, tag = "5")]
@@ -100,11 +100,11 @@ struct Location {
     #[prost(uint64, tag = "3")]
     address: u64,
     #[prost(message, repeated, tag = "4")]
-    line: Vec<Line>,
+    line: Vec<PprofLine>,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-struct Line {
+struct PprofLine {
     #[prost(uint64, tag = "1")]
     function_id: u64,
     #[prost(int64, tag = "2")]
@@ -112,7 +112,7 @@ struct Line {
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-struct Function {
+struct PprofFunction {
     #[prost(uint64, tag = "1")]
     id: u64,
     #[prost(int64, tag = "2")]
@@ -180,7 +180,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     images.sort_by_key(|&(id, _)| (Some(id) != main, id));
     for (id, image) in images {
         let build_id: String = image.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
-        message.mapping.push(Mapping {
+        message.mapping.push(PprofMapping {
             id,
             filename: strings.id(&sanitise(&image.name)),
             build_id: strings.id(&build_id),
@@ -236,7 +236,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
                 let function_id = *functions.entry((function, file.to_owned())).or_insert_with(|| {
                     let name = strings.id(&frame_name(&labels, function));
                     let linkage_name = centre.and_then(|it| it.linkage_name.as_deref());
-                    message.function.push(Function {
+                    message.function.push(PprofFunction {
                         id: next_function,
                         name,
                         system_name: linkage_name.map_or(name, |it| strings.id(&sanitise(it))),
@@ -249,7 +249,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
                     id: next,
                     mapping_id: centre.map_or(0, |it| it.image.index() as u64 + 1),
                     address: centre.and_then(|it| it.start).unwrap_or(0),
-                    line: vec![Line { function_id, line: profile.line(line).map_or(0, |it| i64::from(it.line)) }],
+                    line: vec![PprofLine { function_id, line: profile.line(line).map_or(0, |it| i64::from(it.line)) }],
                 });
                 next
             });
@@ -266,7 +266,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
                 label.push(Label { key: pid_key, str: 0, num: i64::from(process.pid) });
             }
         }
-        message.sample.push(Sample { location_id, value, label });
+        message.sample.push(PprofSample { location_id, value, label });
     });
     let metric = export.metric();
     message.default_sample_type = strings.id(&sanitise(&metric.name));

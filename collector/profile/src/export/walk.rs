@@ -50,7 +50,7 @@ const SHORT_ENTRIES: usize = 128;
 const SHORT_BYTES: usize = 4096;
 
 /// What is left of the room for stacks.
-struct Room<'a> {
+struct StackBudget<'a> {
     profile: &'a Profile,
     entries: usize,
     bytes: usize,
@@ -58,7 +58,7 @@ struct Room<'a> {
     lengths: Vec<Option<usize>>,
 }
 
-impl<'a> Room<'a> {
+impl<'a> StackBudget<'a> {
     fn new(profile: &'a Profile, rows: usize) -> Self {
         Self {
             profile,
@@ -121,7 +121,7 @@ pub(super) fn shortened(export: &Export<'_>, routes: bool) -> u64 {
 fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&Stack<'_>)) -> (Total, u64) {
     let (profile, selection) = (export.profile, export.selection);
     let shown = profile.shown(selection);
-    struct Row {
+    struct StackLevel {
         context: usize,
         thread: ThreadId,
         line: LineId,
@@ -140,7 +140,7 @@ fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&Stack<'_>
             let (thread, line) = (charge.thread, shown.line(&charge));
             let at = *known.entry((context, thread, line, route)).or_insert(rows.len());
             let Some(row) = rows.get_mut(at) else {
-                rows.push(Row { context, thread, line, route, samples: charge.samples, weights: weights.len() });
+                rows.push(StackLevel { context, thread, line, route, samples: charge.samples, weights: weights.len() });
                 weights.extend_from_slice(charge.weights);
                 return;
             };
@@ -153,7 +153,7 @@ fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&Stack<'_>
     drop(known);
     rows.sort_by_key(|row| (row.context, row.thread, row.line, row.route));
     let mut functions = Vec::new();
-    let mut room = Room::new(profile, rows.len());
+    let mut room = StackBudget::new(profile, rows.len());
     let mut shortened = 0u64;
     let total = walk_contexts(profile, &shown, selection, |id, visible| {
         functions.clear();
@@ -178,7 +178,7 @@ fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&Stack<'_>
                 shortened = shortened.saturating_add(weight);
                 &*short.get_or_insert_with(|| room.shorten(&functions))
             };
-            let &Row { thread, samples, .. } = row;
+            let &StackLevel { thread, samples, .. } = row;
             // The lines are those of functions that are left out.
             let (line, route) = if is_whole { (row.line, row.route) } else { (LineId::UNKNOWN, RouteId::EMPTY) };
             visit(&Stack { thread, functions, line, route, samples, weight, weights });

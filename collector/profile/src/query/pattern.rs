@@ -31,8 +31,9 @@ pub enum Subject {
 /// Which functions, threads or processes are meant.
 ///
 /// `[SUBJECT:]TEXT`, where SUBJECT is `name` (the default), `module`, `file`, `thread` or `process`. TEXT between slashes
-/// is a regular expression that is searched for; with `*` (anything) or `?` (any one character) in it, a glob for the
-/// whole; else itself. A function that nothing is called like is looked for as a part of names.
+/// is a regular expression that is searched for. TEXT with `*` (anything) or `?` (any one character) is a glob for the
+/// whole, unless a function has exactly this name, such as `f(char*)`. Any other TEXT matches itself or, if no function
+/// has this name, a part of names.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: String,
@@ -43,6 +44,8 @@ pub struct Pattern {
 #[derive(Clone, Debug)]
 enum Matcher {
     Plain(String),
+    /// The text, and its expression.
+    Glob(String, Regex),
     Regex(Regex),
 }
 
@@ -81,17 +84,18 @@ impl FromStr for Pattern {
         if what.is_empty() {
             return Err(PatternError::Empty(text.to_owned()));
         }
-        let regex = match what.strip_prefix('/').and_then(|rest| rest.strip_suffix('/')) {
+        let (regex, is_glob) = match what.strip_prefix('/').and_then(|rest| rest.strip_suffix('/')) {
             // `/` alone, and a path such as `/usr/bin/`, would else be empty or surprising.
             Some("") => return Err(PatternError::Empty(text.to_owned())),
-            Some(regex) => Some(regex.to_owned()),
-            None if what.contains(['*', '?']) => Some(glob(what)),
-            None => None,
+            Some(regex) => (Some(regex.to_owned()), false),
+            None if what.contains(['*', '?']) => (Some(glob(what)), true),
+            None => (None, false),
         };
         let matcher = match regex {
             None => Matcher::Plain(what.to_owned()),
             Some(regex) => {
                 match RegexBuilder::new(&regex).size_limit(REGEX_BYTES).dfa_size_limit(REGEX_BYTES).build() {
+                    Ok(regex) if is_glob => Matcher::Glob(what.to_owned(), regex),
                     Ok(regex) => Matcher::Regex(regex),
                     Err(error) => {
                         let why = error.to_string();
@@ -126,6 +130,12 @@ impl Pattern {
             Subject::Name => {
                 // A name as the profile has it or as text shows it, with what tells it from others.
                 let labels = profile.labels();
+                if let Matcher::Glob(text, _) = &self.matcher {
+                    let exact: Vec<_> = ids().filter(|&id| labels.any(id, |name| name == text)).collect();
+                    if !exact.is_empty() {
+                        return exact;
+                    }
+                }
                 let exact: Vec<_> = ids().filter(|&id| labels.any(id, |name| self.is_match(name))).collect();
                 match &self.matcher {
                     Matcher::Plain(text) if exact.is_empty() => {
@@ -168,7 +178,7 @@ impl Pattern {
     fn is_match(&self, text: &str) -> bool {
         match &self.matcher {
             Matcher::Plain(plain) => plain == text,
-            Matcher::Regex(regex) => regex.is_match(text),
+            Matcher::Glob(_, regex) | Matcher::Regex(regex) => regex.is_match(text),
         }
     }
 
@@ -181,7 +191,7 @@ impl Pattern {
         let tails = || path.match_indices('/').filter_map(|(at, _)| path.get(at + 1..));
         match &self.matcher {
             Matcher::Plain(_) => self.is_match(path) || tails().any(|tail| self.is_match(tail)),
-            Matcher::Regex(_) => self.is_match(path) || self.is_match(basename(path)),
+            Matcher::Glob(..) | Matcher::Regex(_) => self.is_match(path) || self.is_match(basename(path)),
         }
     }
 }

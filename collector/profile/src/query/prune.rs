@@ -33,20 +33,13 @@ impl Profile {
                 }
             }
         }
-        let mut new = self.emptied();
-        // In the same order, so under the same ids.
-        for image in self.images() {
-            new.add_image(image.clone());
-        }
-        for centre in self.cost_centres() {
-            new.add_cost_centre(centre.clone());
-        }
+        let mut new = self.emptied_with_functions();
         let other = (functions > 0).then(|| new.add_special(&format!("[other: {functions} below {percent}%]")));
         let is_small = |id: CostCentreId| small.get(id.index()).copied().unwrap_or(false);
         let shown = |id: CostCentreId| other.filter(|_| is_small(id)).unwrap_or(id);
         let named = self.named();
         let table = named.contexts();
-        let contexts = named.remade(&mut new, shown);
+        let contexts = named.remap(&mut new, shown);
         let routes = self.copied_routes(&mut new, |id| Some(self.real(id)).filter(|&real| !is_small(real)));
         new.merges_functions = self.merges_functions;
         let profile = self.charge_to(new, |new, charge| {

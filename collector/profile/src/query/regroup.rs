@@ -153,15 +153,8 @@ impl Profile {
     #[must_use]
     pub fn selected(&self, selection: &Selection) -> Profile {
         let shown = self.shown(selection);
-        let mut new = self.emptied();
-        // In the same order, so under the same ids.
-        for image in self.images() {
-            new.add_image(image.clone());
-        }
-        for centre in self.cost_centres() {
-            new.add_cost_centre(centre.clone());
-        }
-        let contexts = shown.remade(&mut new, |function| function);
+        let mut new = self.emptied_with_functions();
+        let contexts = shown.remap(&mut new, |function| function);
         let visible = selection.visible(self);
         let routes = self.copied_routes(&mut new, |id| {
             let real = self.real(id);
@@ -189,7 +182,7 @@ impl Profile {
         })
     }
 
-    /// A profile of the same session with its processes and threads, under the same ids, and nothing charged.
+    /// A profile of the same session, processes and threads, under the same ids, without charges.
     pub(super) fn emptied(&self) -> Profile {
         let mut new = Profile::with_all_metrics(self.session.clone(), Limits::reading());
         for process in self.processes() {
@@ -201,7 +194,19 @@ impl Profile {
         new
     }
 
-    /// Charges everything to `new`, where `context` says.
+    /// As [`Profile::emptied`], with its images and functions under the same ids.
+    pub(super) fn emptied_with_functions(&self) -> Profile {
+        let mut new = self.emptied();
+        for image in self.images() {
+            new.add_image(image.clone());
+        }
+        for centre in self.cost_centres() {
+            new.add_cost_centre(centre.clone());
+        }
+        new
+    }
+
+    /// Charges everything to `new`; `place` chooses context, line and route.
     pub(super) fn charge_to(
         &self,
         mut new: Profile,

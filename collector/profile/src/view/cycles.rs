@@ -118,7 +118,7 @@ impl CyclesView {
             }
         }
         let mut known: HashMap<Vec<CostCentreId>, usize> = HashMap::new();
-        let mut found: Vec<Found> = Vec::new();
+        let mut found: Vec<FoundCycles> = Vec::new();
         let mut closed: HashMap<ContextId, usize> = HashMap::new();
         let mut latest = vec![0; profile.cost_centres().len()];
         let room_for_names = room_for_names(profile) / 4;
@@ -139,7 +139,7 @@ impl CyclesView {
                 let at = *known.entry_ref(functions.as_slice()).or_insert(next);
                 if at == next {
                     room -= functions.len();
-                    found.push(Found { functions, ..Found::default() });
+                    found.push(FoundCycles { functions, ..FoundCycles::default() });
                 }
                 closed.insert(id, at);
                 let Some(cycle) = found.get_mut(at) else { return };
@@ -176,7 +176,7 @@ impl CyclesView {
         rows.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.entries.cmp(&b.entries)));
         let mut cycles: Vec<Cycle> = found
             .into_iter()
-            .map(|Found { functions, own, inherited, .. }| Cycle {
+            .map(|FoundCycles { functions, own, inherited, .. }| Cycle {
                 functions,
                 self_weight: own.sums.weight,
                 samples_self: own.sums.samples,
@@ -235,7 +235,7 @@ impl Sum {
 
 /// A cycle, and how often it is closed where the walk is.
 #[derive(Default)]
-struct Found {
+struct FoundCycles {
     functions: Vec<CostCentreId>,
     own: Sum,
     inherited: Sum,

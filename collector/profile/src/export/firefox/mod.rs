@@ -20,7 +20,9 @@ use crate::labels::Labels;
 use crate::model::{Image, Unit};
 use crate::text::sanitise;
 
-use tables::{Category, File, Lib, Markers, Meta, Remark, Samples, Section, Shared, Thread, Units, Weight};
+use tables::{
+    Category, File, Lib, Markers, Meta, ProfileSection, Remark, SampleTable, SharedTables, ThreadTables, Units, Weight,
+};
 
 /// The version of the format, since when a frame names its library.
 const VERSION: u32 = 70;
@@ -36,7 +38,7 @@ const KERNEL: u32 = 2;
 const CATEGORIES: [(&str, &str); 3] = [("Other", "grey"), ("User", "yellow"), ("Kernel", "orange")];
 
 /// What one thread spent in one stack in one column.
-struct Cell {
+struct ThreadCell {
     column: usize,
     stack: usize,
     weight: u64,
@@ -49,21 +51,22 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let timed = !export.columns.is_empty();
     let columns = if timed { export.columns } else { &whole };
     let mut tables = Tables::new(export);
-    let mut threads: BTreeMap<ThreadId, Vec<Cell>> = BTreeMap::new();
+    let mut threads: BTreeMap<ThreadId, Vec<ThreadCell>> = BTreeMap::new();
     walk(export, |stack| {
         let at = tables.stack(export, stack.functions, stack.line);
         let cells = threads.entry(stack.thread).or_default();
         let weights = if timed { stack.weights.get(1..).unwrap_or(&[]) } else { std::slice::from_ref(&stack.weight) };
         for (column, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0) {
-            cells.push(Cell { column, stack: at, weight });
+            cells.push(ThreadCell { column, stack: at, weight });
         }
     });
-    let total = |cells: &[Cell]| cells.iter().map(|cell| cell.weight).fold(0, u64::saturating_add);
-    let mut threads: Vec<(ThreadId, Vec<Cell>)> = threads.into_iter().filter(|(_, cells)| !cells.is_empty()).collect();
+    let total = |cells: &[ThreadCell]| cells.iter().map(|cell| cell.weight).fold(0, u64::saturating_add);
+    let mut threads: Vec<(ThreadId, Vec<ThreadCell>)> =
+        threads.into_iter().filter(|(_, cells)| !cells.is_empty()).collect();
     threads.sort_by_key(|(thread, cells)| (std::cmp::Reverse(total(cells)), *thread));
     let unit = export.metric().unit;
     let mut processes = HashSet::new();
-    let threads: Vec<Thread> = threads
+    let threads: Vec<ThreadTables> = threads
         .into_iter()
         .map(|(id, cells)| {
             let thread = profile.thread(id);
@@ -73,7 +76,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             // Of each process the heaviest thread leads, as the first of them.
             let key = (pid, process.map(|process| process.start_time), generation);
             let first = processes.insert(key);
-            Thread {
+            ThreadTables {
                 process_type: "default",
                 process_startup_time: 0.0,
                 process_shutdown_time: None,
@@ -130,7 +133,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             keep_profile_thread_order: true,
             initial_visible_threads: (0..threads.len().min(SHOWN_THREADS)).collect(),
             initial_selected_threads: (0..threads.len().min(1)).collect(),
-            extra: vec![Section {
+            extra: vec![ProfileSection {
                 label: "What these numbers are",
                 entries: remarks.into_iter().enumerate().map(remark).collect(),
             }],
@@ -143,10 +146,10 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
 }
 
 /// Samples in the order of time, each in the middle of its share of its column: the front end leaves out one at the very end.
-fn samples(mut cells: Vec<Cell>, columns: &[TimeColumn], unit: Unit) -> Samples {
+fn samples(mut cells: Vec<ThreadCell>, columns: &[TimeColumn], unit: Unit) -> SampleTable {
     cells.sort_by_key(|cell| (cell.column, cell.stack));
     let in_milliseconds = unit == Unit::Nanoseconds;
-    let mut samples = Samples {
+    let mut samples = SampleTable {
         stack: Vec::new(),
         time: Vec::new(),
         weight: Vec::new(),
@@ -182,7 +185,7 @@ fn samples(mut cells: Vec<Cell>, columns: &[TimeColumn], unit: Unit) -> Samples 
 /// What the threads share, with the places of what is there already.
 struct Tables<'a> {
     labels: Labels<'a>,
-    shared: Shared,
+    shared: SharedTables,
     libs: Vec<Lib>,
     strings: HashMap<String, usize>,
     functions: HashMap<CostCentreId, usize>,
@@ -195,7 +198,7 @@ impl<'a> Tables<'a> {
     /// With all images.
     fn new(export: &Export<'a>) -> Self {
         let mut tables = Self {
-            shared: Shared::default(),
+            shared: SharedTables::default(),
             libs: export.profile.images().iter().map(lib).collect(),
             labels: export.profile.full_labels(),
             strings: HashMap::new(),
@@ -324,7 +327,7 @@ mod tests {
     fn samples_stay_within_their_part_of_the_time() {
         let columns =
             [TimeColumn { from_ns: 0, to_ns: 1_000_000 }, TimeColumn { from_ns: 1_000_000, to_ns: 5_000_000 }];
-        let cell = |column, stack, weight| Cell { column, stack, weight };
+        let cell = |column, stack, weight| ThreadCell { column, stack, weight };
         let samples = samples(vec![cell(1, 0, 30), cell(0, 7, 5), cell(1, 3, 10)], &columns, Unit::Count);
         assert_eq!((samples.stack, samples.time, samples.length), (vec![7, 0, 3], vec![0.5, 2.5, 4.5], 3));
     }

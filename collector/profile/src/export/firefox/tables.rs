@@ -12,8 +12,8 @@ type Same<T> = Vec<T>;
 pub(super) struct File {
     pub(super) meta: Meta,
     pub(super) libs: Vec<Lib>,
-    pub(super) shared: Shared,
-    pub(super) threads: Vec<Thread>,
+    pub(super) shared: SharedTables,
+    pub(super) threads: Vec<ThreadTables>,
 }
 
 #[derive(Serialize)]
@@ -42,7 +42,7 @@ pub(super) struct Meta {
     pub(super) keep_profile_thread_order: bool,
     pub(super) initial_visible_threads: Vec<usize>,
     pub(super) initial_selected_threads: Vec<usize>,
-    pub(super) extra: Vec<Section>,
+    pub(super) extra: Vec<ProfileSection>,
 }
 
 #[derive(Serialize)]
@@ -63,7 +63,7 @@ pub(super) struct Category {
 
 /// Remarks.
 #[derive(Serialize)]
-pub(super) struct Section {
+pub(super) struct ProfileSection {
     pub(super) label: &'static str,
     pub(super) entries: Vec<Remark>,
 }
@@ -89,9 +89,9 @@ pub(super) struct Lib {
 
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Shared {
-    pub(super) stack_table: Stacks,
-    pub(super) frame_table: Frames,
+pub(super) struct SharedTables {
+    pub(super) stack_table: StackTable,
+    pub(super) frame_table: FrameTable,
     pub(super) func_table: Functions,
     pub(super) resource_table: Resources,
     native_symbols: NativeSymbols,
@@ -103,7 +103,7 @@ pub(super) struct Shared {
 /// Parents before children.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Stacks {
+pub(super) struct StackTable {
     pub(super) frame: Vec<usize>,
     /// How far before it its caller is; 0 for a root.
     pub(super) prefix_offset: Vec<usize>,
@@ -112,7 +112,7 @@ pub(super) struct Stacks {
 
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Frames {
+pub(super) struct FrameTable {
     address: Same<i32>,
     lib: Vec<i64>,
     inline_depth: Same<u32>,
@@ -128,7 +128,7 @@ pub(super) struct Frames {
     length: usize,
 }
 
-impl Frames {
+impl FrameTable {
     /// A function, at a line of it if that is known.
     pub(super) fn push(&mut self, func: usize, lib: Option<usize>, category: u32, line: Option<u32>) -> usize {
         self.address.push(-1);
@@ -245,7 +245,7 @@ impl Sources {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Thread {
+pub(super) struct ThreadTables {
     pub(super) process_type: &'static str,
     pub(super) process_startup_time: f64,
     pub(super) process_shutdown_time: Option<f64>,
@@ -257,13 +257,13 @@ pub(super) struct Thread {
     pub(super) process_name: String,
     pub(super) pid: String,
     pub(super) tid: String,
-    pub(super) samples: Samples,
+    pub(super) samples: SampleTable,
     pub(super) markers: Markers,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Samples {
+pub(super) struct SampleTable {
     pub(super) stack: Vec<usize>,
     /// Milliseconds since the session began, growing.
     pub(super) time: Vec<f64>,

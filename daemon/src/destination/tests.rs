@@ -1,7 +1,11 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
+
+use nix::fcntl::AT_FDCWD;
+use nix::sys::stat::Mode;
+use nix::unistd::geteuid;
 
 use super::*;
 
