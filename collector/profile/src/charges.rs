@@ -1,14 +1,14 @@
-//! What was charged where: (thread, context, line, route) -> samples and weights.
+//! Charges: (thread, context, line, route) -> samples and weights.
 //!
-//! A sample only adds to the pending part of its row; `take` moves the pending parts to the settled ones. So keeping
-//! both a total and a delta costs a sample nothing.
+//! A sample adds only to the pending part of its row; `take` moves pending parts to the settled ones. So both a total
+//! and a delta are kept at no cost per sample.
 
 use hashbrown::HashTable;
 
 use crate::hash::{mix4, random_seed};
 use crate::squares::{Squares, equal_squares, squared_metrics};
 
-/// The sums of squares of this row follow from its samples and weights.
+/// The row's sums of squares follow from its samples and weights.
 const FOLLOWS: u32 = u32::MAX;
 
 /// Thread, context, line and route.
@@ -20,7 +20,7 @@ pub(crate) struct Row {
     pub(crate) context: u32,
     pub(crate) line: u32,
     pub(crate) route: u32,
-    /// Where its sums of squares are, or [`FOLLOWS`].
+    /// Index of its sums of squares, or [`FOLLOWS`].
     squares: u32,
     /// Samples settled.
     settled: u64,
@@ -34,18 +34,18 @@ impl Row {
     }
 }
 
-/// What a row is for, and with it how much of the budget it may have.
+/// The kind of a row, which determines its part of the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// A context, line and route of its own.
+    /// A distinct context, line and route.
     Own,
-    /// A caller, for samples that have no row of their own.
+    /// A caller, for samples without a row of their own.
     Coarse,
-    /// What has no other place.
+    /// The last resort; always has room.
     Always,
 }
 
-/// Part of the rows that is left to callers: a quarter.
+/// One part in this many of the rows is reserved for callers.
 const COARSE_PART: usize = 4;
 
 #[derive(Debug)]
@@ -54,12 +54,12 @@ pub(crate) struct Charges {
     rows: Vec<Row>,
     /// For each row: the settled weight of each metric, then the pending one of each.
     weights: Vec<u64>,
-    /// For each row whose samples differ in weight, in the same order.
+    /// For each row with samples of different weights, in the same order.
     squares: Vec<Squares>,
     /// Rows with a pending part.
     dirty: Vec<u32>,
     metrics: usize,
-    /// Of how many metrics squares are kept.
+    /// Number of metrics with squares.
     squared: usize,
     seed: u64,
     limit: usize,
@@ -80,8 +80,8 @@ impl Charges {
         }
     }
 
-    /// Adds to the pending part of a row; weights missing are 0, and without `squares` the samples weigh the same. False,
-    /// with nothing added, if the row is new and there is no `room`.
+    /// Adds to the pending part of a row. Missing weights are 0; without `squares`, all samples have the same weight.
+    /// Returns false, with nothing added, if the row is new and there is no `room`.
     #[inline]
     pub(crate) fn add(
         &mut self,
@@ -112,8 +112,8 @@ impl Charges {
         true
     }
 
-    /// Adds to the pending sums of squares of a row, before its samples and weights are added. They get a place where the
-    /// new samples weigh something else than those before. Without room for that they count as equal.
+    /// Adds to the pending sums of squares of a row, before its samples and weights are added. They are stored once
+    /// samples differ in weight; without room for that they count as equal.
     #[inline]
     fn add_squares(&mut self, i: usize, samples: u64, weights: &[u64], squares: Option<&[Squares]>) {
         let Some(row) = self.rows.get(i) else { return };
@@ -154,7 +154,7 @@ impl Charges {
         }
     }
 
-    /// Whether the sums of squares of another row keep within the budget and leave the rows room, counting what a doubling
+    /// Whether the sums of squares of another row fit the budget and leave room for rows, including what a doubling
     /// allocates.
     fn has_room_for_squares(&self) -> bool {
         let (len, capacity) = (self.squares.len(), self.squares.capacity());
@@ -164,7 +164,6 @@ impl Charges {
         self.rows.len() < most - most / COARSE_PART
     }
 
-    /// Whether there is such a row.
     pub(crate) fn contains(&self, key: Key) -> bool {
         self.find(self.hash(key), key).is_some()
     }
@@ -190,7 +189,7 @@ impl Charges {
         i
     }
 
-    /// Whether a new row keeps within the budget.
+    /// Whether a new row fits the budget.
     pub(crate) fn has_room(&self, room: Room) -> bool {
         let most = self.most_rows();
         let most = match room {
@@ -201,29 +200,29 @@ impl Charges {
         self.rows.len() < most
     }
 
-    /// Whether so many new rows of their own keep within it.
+    /// Whether `rows` new rows with distinct keys fit the budget.
     pub(crate) fn has_room_for(&self, rows: usize) -> bool {
         let most = self.most_rows();
         self.rows.len().saturating_add(rows) < most - most / COARSE_PART
     }
 
-    /// Rows that keep within the budget. Their memory doubles, so only a power of two of them fills it.
+    /// Maximum rows within the budget. Their memory doubles, so only a power of two fills it.
     fn most_rows(&self) -> usize {
         self.most_rows_beside(self.squares.capacity() * size_of::<Squares>())
     }
 
-    /// The same if sums of squares take so many bytes.
+    /// As [`Self::most_rows`], if sums of squares take `squares` bytes.
     fn most_rows_beside(&self, squares: usize) -> usize {
         let rows = (self.limit.saturating_sub(squares) / self.row_bytes()).min(u32::MAX as usize);
         if rows == 0 { 0 } else { 1 << rows.ilog2() }
     }
 
-    /// Whether doubling the rows uses the budget up.
+    /// Whether doubling the rows uses up the budget.
     pub(crate) fn is_tight(&self) -> bool {
         2 * self.rows.len() >= self.most_rows()
     }
 
-    /// Changes the budget. A table that has more already stays as it is.
+    /// Changes the budget. A larger table stays as it is.
     pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
@@ -265,7 +264,7 @@ impl Charges {
         }
     }
 
-    /// Every row that has a settled part, with it.
+    /// Every row with a settled part.
     pub(crate) fn for_each_settled(&self, mut visit: impl FnMut(&Row, u64, &[u64], &[Squares])) {
         let mut followed = vec![0; self.squared];
         for (i, row) in self.rows.iter().enumerate() {
@@ -280,7 +279,7 @@ impl Charges {
         }
     }
 
-    /// Every row that has a pending part, with it, sorted by key; all is settled then.
+    /// Every row with a pending part, sorted by key; settles them.
     pub(crate) fn take(&mut self, mut visit: impl FnMut(&Row, u64, &[u64], &[Squares])) {
         let mut dirty = std::mem::take(&mut self.dirty);
         let rows = &self.rows;
@@ -330,7 +329,7 @@ impl Charges {
             .unwrap_or((&[], &[]))
     }
 
-    /// Settled and pending sums of squares of a row, if they do not follow.
+    /// Settled and pending sums of squares of a row, if stored.
     fn kept_squares(&self, row: &Row) -> Option<(&[Squares], &[Squares])> {
         let (place, squared) = (row.squares as usize, self.squared);
         if row.squares == FOLLOWS {

@@ -1,14 +1,13 @@
-//! Which frames of one stack to show where recursion makes it too long: those that its history keeps.
+//! Selects the frames of a deep recursive stack to show: those that its history keeps.
 
 use crate::ids::CostCentreId;
 use crate::marked::Marked;
 
-/// The positions of the frames that the marked history of a stack (root first) consists of, in ascending order.
+/// Positions of the frames in the marked history of a stack (root first), ascending.
 ///
-/// Of every function on the stack the most recent activation is among them, with the function that called it and the one
-/// that it called wherever the history has them, and the outermost frame. Of a row of frames of one function, as direct
-/// recursion makes it, it is the innermost. Between two positions lies what recursion repeats. Without recursion it is every
-/// frame.
+/// They include the most recent activation of every function, with its caller and callee as far as the history has
+/// them, and the outermost frame. Of consecutive frames of one function (direct recursion), it is the innermost. The
+/// frames between two positions are repeated by recursion. Without recursion the result has every frame.
 #[must_use]
 pub fn fold(stack: impl IntoIterator<Item = CostCentreId>) -> Vec<usize> {
     let mut history = Marked::default();
@@ -16,14 +15,14 @@ pub fn fold(stack: impl IntoIterator<Item = CostCentreId>) -> Vec<usize> {
     for (at, function) in stack.into_iter().enumerate() {
         let undo = history.push(function.0);
         let Some(collapsed) = undo.collapsed() else {
-            // A1: the row goes on.
+            // A1: direct recursion continues.
             if let Some(last) = positions.last_mut() {
                 *last = at;
             }
             continue;
         };
-        // What is left of a run are its ends; of two that are equal, the outer one: the frame next to its marked neighbour
-        // further out.
+        // The ends of a collapsed run remain; of two equal entries, the outer one: the frame next to its marked
+        // neighbour further out.
         let (start, before, after) = collapsed;
         if before > after {
             let end = start + before;

@@ -1,19 +1,19 @@
 //! Generations of the table of contexts.
 //!
-//! A session that writes what it collects need not keep it. When its contexts or charges are full it begins a new
-//! generation: both tables are empty again, and the next update numbers its contexts from the start
-//! ([`Counts::FRESH`]). Functions, lines, threads and all else stay.
+//! A session that writes its profile need not keep it. When contexts or charges are full, it begins a new generation:
+//! both tables are emptied, and the next update numbers its contexts from the start ([`Counts::FRESH`]). Functions,
+//! lines, threads and everything else stay.
 //!
-//! A reader joins generations. It keeps one table of contexts, in which equal calls in equal contexts are one, and for the
-//! generation under way which of them each context of the stream is. Its own budgets hold: beyond them it charges to
-//! `[elided]` below the deepest context that it knows.
+//! A reader joins generations. It keeps one table of contexts, in which equal calls in equal contexts are one, and maps
+//! the contexts of the current generation to it. Its own budgets apply: beyond them it charges to `[elided]` below the
+//! deepest context that it knows.
 
 use crate::context::ContextTable;
 use crate::ids::{ContextId, CostCentreId, RouteId};
 use crate::routes::{NewRoute, RouteTable};
 use crate::update::{Counts, NewContext};
 
-/// The contexts of the generation under way, as the stream numbers them.
+/// The contexts of the current generation, as the stream numbers them.
 #[derive(Debug)]
 pub(crate) struct Generation {
     /// From number 2 on.
@@ -52,7 +52,7 @@ impl Generation {
         self.new_routes.push(new);
     }
 
-    /// The route of the reader's table that one of the stream is.
+    /// The reader's route for a route of the stream.
     pub(crate) fn route(&self, id: RouteId) -> RouteId {
         let own = self.own_routes.get(id.index()).copied().unwrap_or(RouteId::EMPTY.cut());
         if id.is_cut() { own.cut() } else { own }
@@ -65,7 +65,7 @@ impl Generation {
         self.contexts.push(new);
     }
 
-    /// The context of the reader's table that one of the stream is charged as.
+    /// The reader's context for charges to a context of the stream.
     pub(crate) fn charged(&self, id: ContextId, contexts: &mut ContextTable) -> ContextId {
         let own = self.own.get(id.index()).copied().unwrap_or(ContextId::ELIDED);
         let function = id.index().checked_sub(FIRST).and_then(|at| self.contexts.get(at)).map(|it| it.function);
@@ -93,5 +93,5 @@ impl Generation {
     }
 }
 
-/// The first context that a generation defines: every one has the empty context and `[elided]`.
+/// The first context that a generation defines, after the empty context and `[elided]`.
 const FIRST: usize = Counts::FRESH.contexts as usize;

@@ -1,5 +1,5 @@
-//! Hashing of small integer keys: one multiplication, well mixed at both ends as hashbrown wants it (it takes the bucket
-//! from the low bits and a tag from the high ones).
+//! Hashes small integer keys with one multiplication, well mixed at both ends as hashbrown needs (the bucket comes from
+//! the low bits and a tag from the high ones).
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, RandomState};
 const PHI: u64 = 0x9E37_79B9_7F4A_7C15;
 const SQRT3: u64 = 0xBB67_AE85_84CA_A73B;
 
-/// A seed that differs from run to run, so that no file can be made whose ids all fall into one bucket.
+/// A random seed, so that no file can make all ids fall into one bucket.
 pub(crate) fn random_seed() -> u64 {
     RandomState::new().hash_one(0u64)
 }

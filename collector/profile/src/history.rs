@@ -1,5 +1,4 @@
-//! Marked histories: steps A1-A5, as the paper states them. Slow and obvious on purpose: [`ContextTable`] is tested
-//! against this.
+//! Marked histories: steps A1-A5 as in the paper. Slow and obvious on purpose: [`ContextTable`] is tested against this.
 //!
 //! [`ContextTable`]: crate::ContextTable
 
@@ -23,11 +22,11 @@ pub struct Entry {
 /// `caller[function]callee`: a function on the stack with the arcs of its most recent activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Item {
-    /// Who called it; `None` for a root.
+    /// Its caller; `None` for a root.
     pub caller: Option<CostCentreId>,
     /// The function.
     pub function: CostCentreId,
-    /// Whom it called; `None` for the running function.
+    /// Its callee; `None` for the running function.
     pub callee: Option<CostCentreId>,
 }
 
@@ -88,7 +87,7 @@ impl History {
         self.entries.is_empty()
     }
 
-    /// The call of `function`.
+    /// Calls `function`.
     pub fn push(&mut self, function: CostCentreId) {
         let s = &mut self.entries;
         // A1: direct recursion changes nothing.
@@ -103,11 +102,11 @@ impl History {
         }
         // A2: the new activation.
         s.push(Entry { function, marked: true });
-        // A4: an unmarked entry between two unmarked ones supplies nothing.
+        // A4: an unmarked entry between two unmarked ones has no use.
         while let Some(i) = s.windows(3).position(|w| w.iter().all(|entry| !entry.marked)) {
             s.remove(i + 1);
         }
-        // A5: of two equal unmarked neighbours one is enough.
+        // A5: one of two equal unmarked neighbours suffices.
         while let Some(i) = s.windows(2).position(|w| w[0] == w[1] && !w[0].marked) {
             s.remove(i);
         }
@@ -129,17 +128,17 @@ impl History {
             .collect()
     }
 
-    /// Positions of the entries that the entry before them may not have called; all other neighbours are calls.
+    /// Positions of entries that the entry before them may not have called; all other neighbours are calls.
     ///
-    /// A history does not say what A4 and A5 have deleted: `a b c b c a` and `a c b c a` both leave `(a) (c) b c a`, and only in
-    /// the second did `a` call `c`. A pair is a gap unless every stack with this history has the call.
+    /// A history does not record what A4 and A5 deleted: `a b c b c a` and `a c b c a` both leave `(a) (c) b c a`, and
+    /// only in the second did `a` call `c`. A pair is a gap unless every stack with this history has the call.
     pub fn gaps(&self) -> impl Iterator<Item = usize> {
         let entries: Vec<u32> =
             self.entries.iter().map(|entry| entry.function.0 | if entry.marked { MARK } else { 0 }).collect();
         gaps(&entries).collect::<Vec<_>>().into_iter()
     }
 
-    /// Whether the running function also stands unmarked earlier: a cycle that was really traversed.
+    /// Whether the running function also occurs unmarked earlier: a cycle that was completed.
     #[must_use]
     pub fn closes_cycle(&self) -> bool {
         self.entries
@@ -147,7 +146,7 @@ impl History {
             .is_some_and(|(leaf, rest)| rest.iter().any(|entry| !entry.marked && entry.function == leaf.function))
     }
 
-    /// The entries as text, separated by spaces, each given by `name(function, marked)`.
+    /// Formats the entries with `name(function, marked)`, separated by spaces.
     pub fn text(&self, mut name: impl FnMut(CostCentreId, bool) -> String) -> String {
         let words: Vec<String> = self.entries.iter().map(|entry| name(entry.function, entry.marked)).collect();
         words.join(" ")

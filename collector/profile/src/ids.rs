@@ -9,7 +9,7 @@ macro_rules! id {
         pub struct $name(pub(crate) u32);
 
         impl $name {
-            /// The handle with this number. Whoever takes a handle checks that it exists.
+            /// The handle with this number. Users of a handle check that it exists.
             #[must_use]
             pub const fn new(index: u32) -> Self {
                 Self(index)
@@ -55,7 +55,7 @@ id! {
     LineId
 }
 
-/// A route: the call sites of a stack in a [`RouteTable`](crate::RouteTable). Its lowest bit says that it is cut.
+/// A route: the call sites of a stack in a [`RouteTable`](crate::RouteTable). Its lowest bit marks a cut route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteId(pub(crate) u32);
 
@@ -71,24 +71,23 @@ impl RouteId {
         Self(number << 1)
     }
 
-    /// Its number in its table.
     pub(crate) const fn number(self) -> u32 {
         self.0 >> 1
     }
 
-    /// The same, to index with.
+    /// Its number as an index.
     #[must_use]
     pub const fn index(self) -> usize {
         (self.0 >> 1) as usize
     }
 
-    /// Whether call sites are missing, for want of room.
+    /// Whether call sites are missing for lack of room.
     #[must_use]
     pub const fn is_cut(self) -> bool {
         self.0 & 1 == 1
     }
 
-    /// The same route with call sites missing.
+    /// The same route, marked as cut.
     #[must_use]
     pub const fn cut(self) -> Self {
         Self(self.0 | 1)
@@ -96,31 +95,31 @@ impl RouteId {
 }
 
 impl ImageId {
-    /// `[ccsd]`, the image of the cost centres that the profiler makes up itself. In every profile.
+    /// `[ccsd]`, the image of cost centres that the profiler itself creates. In every profile.
     pub const CCSD: Self = Self(0);
 }
 
 impl CostCentreId {
-    /// `[elided]`, below which samples go that a full context table has no place for. In every profile.
+    /// `[elided]`, above samples that do not fit a full context table. In every profile.
     pub const ELIDED: Self = Self(0);
-    /// `[root]`, to which a view charges what has no visible function. In every profile, on no stack.
+    /// `[root]`, charged by views with weights without a visible function. In every profile, on no stack.
     pub const ROOT: Self = Self(1);
 }
 
 impl ContextId {
-    /// The handle of position `index`. Tables hold far fewer than `u32::MAX` contexts; a position beyond that gives the
-    /// last possible handle, which exists nowhere.
+    /// The handle of position `index`. Tables hold far fewer than `u32::MAX` contexts; a larger position gives the last
+    /// handle, which never exists.
     pub(crate) fn at(index: usize) -> Self {
         Self(u32::try_from(index).unwrap_or(u32::MAX))
     }
 
     /// The empty history.
     pub const ROOT: Self = Self(0);
-    /// The context `[elided]` below the empty one; there may be one below every other context, too.
+    /// The context `[elided]` below the empty one; every other context may also have one below it.
     pub const ELIDED: Self = Self(1);
 }
 
 impl LineId {
-    /// No source line is known.
+    /// The unknown source line.
     pub const UNKNOWN: Self = Self(0);
 }

@@ -10,9 +10,6 @@ use serde_json::ser::Formatter;
 use crate::text::sanitise;
 
 /// Any value as JSON that is safe on a terminal, with a line end.
-///
-/// # Errors
-/// As [`serde_json`].
 pub fn to_text(value: &impl Serialize) -> Result<String, serde_json::Error> {
     let mut out = Vec::new();
     write(value, &mut out)?;

@@ -1,5 +1,5 @@
-//! The contexts of a profile as views see them: every function under the name that it got in the end (see
-//! [`naming`](crate::naming)), without those that a selection hides.
+//! A profile's contexts as views see them: functions under their final names (see [`naming`](crate::naming)), without
+//! those that a selection hides.
 
 use std::borrow::Cow;
 

@@ -1,10 +1,10 @@
-//! Paths that a full table has no room for.
+//! Elision: paths that do not fit a full table.
 //!
-//! Such a path is charged below the deepest context that the table knows of it, as (context, `[elided]`): the callers
-//! there keep their inherited time. Below that its innermost function has a context of its own as long as there is room.
+//! Such a path is charged below its deepest known context, as (context, `[elided]`), so callers keep their inherited
+//! time. Below `[elided]`, the innermost function has a context while there is room.
 //!
-//! [`ContextTable::has_room`] leaves enough of the budget free for one `[elided]` below every context, so that one can
-//! always be made, and [`LEAF_PART`] of it for the innermost functions.
+//! [`ContextTable::has_room`] reserves enough of the budget for one `[elided]` below every context, and [`LEAF_PART`]
+//! of it for innermost functions.
 
 use hashbrown::HashTable;
 
@@ -14,16 +14,16 @@ use crate::gaps::MARK;
 use crate::hash::{mix, mix2};
 use crate::ids::{ContextId, CostCentreId};
 
-/// Part of the budget that is left to the innermost functions of elided paths: a quarter.
+/// One part in this many of the budget is reserved for the innermost functions of elided paths.
 const LEAF_PART: usize = 4;
 
 impl ContextTable {
-    /// Changes the budget. A table that has more already stays as it is.
+    /// Changes the budget. A larger table stays as it is.
     pub(crate) fn set_limit(&mut self, limit_bytes: usize) {
         self.limit = limit_bytes;
     }
 
-    /// Whether the next `contexts` new contexts may not all get a place of their own.
+    /// Whether `contexts` new contexts may not all fit.
     pub(crate) fn is_nearly_full(&self, contexts: usize) -> bool {
         let index = |table: &HashTable<u32>| match table.len() + contexts <= table.capacity() {
             true => 0,
@@ -38,12 +38,12 @@ impl ContextTable {
         !self.has_room(growth, contexts)
     }
 
-    /// Whether so little of the budget is left that doubling a table may use it up.
+    /// Whether doubling a table may use up the budget.
     pub(crate) fn is_tight(&self) -> bool {
         !self.has_room(2 * self.bytes(), 0)
     }
 
-    /// `[elided]` below the deepest context that is known, and the innermost function `f` below that.
+    /// Pushes `[elided]` below the deepest known context, and the innermost function `f` below it.
     #[cold]
     pub(super) fn push_elided(&mut self, from: u32, f: u32, innermost: bool) -> ContextId {
         self.elided_pushes += 1;
@@ -69,7 +69,7 @@ impl ContextTable {
         ContextId(id)
     }
 
-    /// The context `[elided]` below this one, or the one that this is or is below already.
+    /// The context `[elided]` below this one, or this one if it is elided itself.
     pub(crate) fn elide(&mut self, id: ContextId) -> ContextId {
         let prefix = self.prefix(id);
         if let Some(known) = self.find_elided(prefix) {
@@ -86,7 +86,7 @@ impl ContextTable {
         ContextId(id)
     }
 
-    /// The context `[elided]` below one that is not elided itself, if there is one.
+    /// The context `[elided]` below a context that is not elided, if it exists.
     pub(crate) fn find_elided(&self, prefix: ContextId) -> Option<ContextId> {
         if prefix == ContextId::ROOT {
             return Some(ContextId::ELIDED);
@@ -112,12 +112,12 @@ impl ContextTable {
         elided(id.0) || elided(self.store.node(id.0).parent())
     }
 
-    /// Whether `growth` bytes more for paths that are not elided, of so many new contexts, keep within the budget.
+    /// Whether `growth` more bytes for `contexts` new contexts that are not elided fit the budget.
     pub(super) fn has_room(&self, growth: usize, contexts: usize) -> bool {
         self.bytes() + growth + self.reserve(contexts) <= self.limit - self.limit / LEAF_PART
     }
 
-    /// Bytes that may still be allocated so that every context, and `more`, has an `[elided]` below it.
+    /// Bytes needed so that every context, and `more` new ones, can have an `[elided]` below it.
     fn reserve(&self, more: usize) -> usize {
         let prefixes = self.children.len() + more;
         let missing = prefixes.saturating_sub(self.elisions.len());
@@ -129,7 +129,7 @@ impl ContextTable {
     }
 }
 
-/// Bytes of a hash table of so many ids: a power of two buckets, at most seven eighths of them full.
+/// Bytes of a hash table of `ids` ids: a power of two buckets, at most seven eighths of them full.
 const fn index_bytes(ids: usize) -> usize {
     let buckets = (ids + ids / 7 + 2).next_power_of_two();
     buckets * (size_of::<u32>() + 1) + 64

@@ -1,17 +1,17 @@
 //! The table of contexts: steps B1-B3, a finite-state machine that memoises [`History`] pushes.
 //!
-//! A context is stored as (parent context, pushed function): 8 bytes, and 4 more for a hash of its history. Its history is
-//! rebuilt when needed, see [`store`]. A hit costs one probe of a hash table:
+//! A context is stored as (parent context, pushed function): 8 bytes, and 4 more for a hash of its history. Its history
+//! is rebuilt when needed, see [`store`]. A hit costs one probe of a hash table:
 //!
 //! * `children` holds the ids of contexts by (parent, function): the transition that created a context needs no entry
 //!   of its own;
-//! * `transitions` holds the few others, which lead to a context that was known already (B2);
-//! * `histories` holds the ids by hash of history, for B2. The hash is 32 bits, so a find is verified by rebuilding the
-//!   candidate's history;
-//! * `elisions` and `elided` hold what a full table made instead, see [`elision`].
+//! * `transitions` holds the few other transitions, which lead to known contexts (B2);
+//! * `histories` holds the ids by hash of history, for B2. The hash has 32 bits, so a match is verified by rebuilding
+//!   the candidate's history;
+//! * `elisions` and `elided` hold the contexts of a full table, see [`elision`].
 //!
-//! Hashing is seeded at random for each table, so that no profile file can be made to collide; nothing that can be
-//! observed depends on the seed.
+//! Hashing is seeded at random for each table, so that no profile file can cause collisions; nothing observable depends
+//! on the seed.
 
 mod elision;
 mod store;
@@ -35,24 +35,24 @@ struct Transition {
     to: u32,
 }
 
-/// What a table did and holds.
+/// Statistics of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ContextStats {
     /// Pushes answered by a known transition (B1), direct recursion included.
     pub transition_hits: u64,
     /// Pushes that found a known context by its history (B2).
     pub known_contexts: u64,
-    /// Pushes that made a new context (B3).
+    /// Pushes that created a context (B3).
     pub new_contexts: u64,
     /// Pushes that went to `[elided]` because the budget was used up.
     pub elided: u64,
     /// Contexts, the empty one and `[elided]` among them.
     pub contexts: u64,
-    /// Transitions: one for each context made by a push, and those that B2 added.
+    /// Transitions: one for each context created by a push, and those that B2 added.
     pub transitions: u64,
     /// Histories stored in full so that rebuilding one is bounded.
     pub checkpoints: u64,
-    /// Bytes allocated, everything counted.
+    /// Bytes allocated.
     pub bytes: u64,
     /// The budget in bytes.
     pub limit_bytes: u64,
@@ -66,14 +66,14 @@ impl ContextStats {
         counts.into_iter().fold(self.transition_hits, u64::saturating_add)
     }
 
-    /// Adds another table's, as if they were one.
+    /// Adds another table's statistics.
     pub(crate) fn merge(&mut self, other: &Self) {
         for (sum, more) in self.numbers_mut().into_iter().zip(other.numbers()) {
             *sum = sum.saturating_add(more);
         }
     }
 
-    /// Counts what an earlier generation of the table did, and takes the larger of what each held.
+    /// Adds the pushes of an earlier generation of the table, and takes the larger of the sizes.
     pub(crate) fn follow(&mut self, earlier: &Self) {
         let (pushes, sizes) = (0..4, 4..);
         for (at, (number, before)) in self.numbers_mut().into_iter().zip(earlier.numbers()).enumerate() {
@@ -100,7 +100,7 @@ impl ContextStats {
         ]
     }
 
-    /// The same, to be set.
+    /// As [`Self::numbers`], mutable.
     pub(crate) const fn numbers_mut(&mut self) -> [&mut u64; 9] {
         [
             &mut self.transition_hits,
@@ -121,7 +121,7 @@ impl ContextStats {
 struct Cached {
     context: u32,
     history: Marked,
-    /// Parents from here to the nearest stored history, or [`NONE`] if not known.
+    /// Number of parents to the nearest stored history, or [`NONE`] if unknown.
     distance: u32,
 }
 
@@ -132,9 +132,9 @@ struct Cached {
 pub struct ContextTable {
     store: Store,
     children: HashTable<u32>,
-    /// Contexts `[elided]`, by the context that they are below; that of the empty context is not in it.
+    /// Contexts `[elided]` by their parent, except that of the empty context.
     elisions: HashTable<u32>,
-    /// Contexts below those, by (`[elided]`, function).
+    /// Contexts below `[elided]`, by (`[elided]`, function).
     elided: HashTable<u32>,
     histories: HashTable<u32>,
     transitions: HashTable<Transition>,
@@ -143,7 +143,7 @@ pub struct ContextTable {
     path: Vec<u32>,
     /// Entries of the longest history.
     longest: usize,
-    /// Contexts were grafted that `histories` does not hold.
+    /// Whether grafted contexts are missing in `histories`.
     unindexed: bool,
     seed: u64,
     limit: usize,
@@ -154,7 +154,7 @@ pub struct ContextTable {
 }
 
 impl ContextTable {
-    /// An empty table that never takes more than `limit_bytes` (at least [`MIN_CONTEXT_BYTES`]).
+    /// An empty table of at most `limit_bytes` (at least [`MIN_CONTEXT_BYTES`]).
     #[must_use]
     pub fn new(limit_bytes: usize) -> Self {
         let mut table = Self {
@@ -182,18 +182,17 @@ impl ContextTable {
         table
     }
 
-    /// The context that a call of `function` in `from` leads to: B1, else B2, else B3. When the budget is used up,
-    /// and below `[elided]`, it is `from` -> `[elided]` -> `function`, or without `function` where even that has no
-    /// room.
+    /// The context after a call of `function` in `from`: B1, else B2, else B3. If the budget is used up, and below
+    /// `[elided]`, it is `from` -> `[elided]` -> `function`, or without `function` if even that does not fit.
     ///
-    /// A `from` or `function` that is out of range is elided, too.
+    /// A `from` or `function` out of range is elided, too.
     #[inline]
     pub fn push(&mut self, from: ContextId, function: CostCentreId) -> ContextId {
         self.step(from, function, true)
     }
 
-    /// The same for a function that is not the innermost of its stack: where the path is elided, this is `[elided]`
-    /// itself, and no context is spent on a function in which nothing may be charged.
+    /// As [`Self::push`] for a function that is not the innermost: on an elided path, this is `[elided]` itself, so
+    /// that no context is spent on a function without charges.
     #[inline]
     pub fn descend(&mut self, from: ContextId, function: CostCentreId) -> ContextId {
         self.step(from, function, false)
@@ -249,7 +248,7 @@ impl ContextTable {
             }
             return ContextId(id);
         }
-        // B3: a new context, if it may still grow.
+        // B3: a new context, if there is room.
         if !self.has_room_for_context() || self.cached.history.len() > MAX_HISTORY_ENTRIES {
             self.cached.history.undo(&undo);
             return self.push_elided(from, f, innermost);
@@ -259,7 +258,7 @@ impl ContextTable {
         ContextId(self.create(from, f, hash, history_hash))
     }
 
-    /// B3: makes the context whose history is in `cached`, child of the one that was there before.
+    /// B3: creates the context whose history is in `cached`, as a child of the previous one.
     fn create(&mut self, from: u32, f: u32, hash: u64, history_hash: u32) -> u32 {
         let parent_distance =
             if self.cached.distance == NONE { self.store.distance(from) } else { self.cached.distance };
@@ -276,7 +275,7 @@ impl ContextTable {
         id
     }
 
-    /// Makes `cached` the history of `id`.
+    /// Loads the history of `id` into `cached`.
     fn load(&mut self, id: u32) {
         if self.cached.context == id {
             return;
@@ -290,7 +289,7 @@ impl ContextTable {
         self.cached.context = id;
     }
 
-    /// The context with the history in `cached`, if there is one.
+    /// The context with the history in `cached`, if it exists.
     fn find_history(&mut self, history_hash: u32) -> Option<u32> {
         let Self { store, histories, cached, scratch, path, seed, .. } = self;
         let leaf = cached.history.entries().last().map_or(NONE, |&entry| entry & !MARK);
@@ -309,14 +308,14 @@ impl ContextTable {
         (entries.iter().fold(self.seed, |hash, &entry| mix(hash, u64::from(entry))) >> 32) as u32
     }
 
-    /// The context that a call of `function` in `from` makes, whatever other context has the same history: O(1), where
-    /// [`ContextTable::push`] takes as long as the history. For contexts that another table made, and for views, which add
-    /// equal histories up. When the budget is used up, and below `[elided]`, as `push`.
+    /// The context created by a call of `function` in `from`, even if another context has the same history: O(1), where
+    /// [`ContextTable::push`] takes time linear in the history. For contexts of another table, and for views, which add
+    /// up equal histories. Elides like `push`.
     pub(crate) fn graft(&mut self, from: ContextId, function: CostCentreId) -> ContextId {
         self.graft_step(from, function, true)
     }
 
-    /// The same as [`ContextTable::descend`] is to `push`: where the path is elided, this is `[elided]` itself.
+    /// Relates to `graft` as [`ContextTable::descend`] to `push`: on an elided path, this is `[elided]` itself.
     pub(crate) fn join(&mut self, from: ContextId, function: CostCentreId) -> ContextId {
         self.graft_step(from, function, false)
     }
@@ -348,7 +347,7 @@ impl ContextTable {
         ContextId(id)
     }
 
-    /// Finds out the histories of all contexts, for B2.
+    /// Indexes the histories of all contexts for B2.
     #[cold]
     fn index_histories(&mut self) {
         let mut hashes = Vec::new();
@@ -369,9 +368,9 @@ impl ContextTable {
         self.unindexed = false;
     }
 
-    /// Adds the context (`parent`, `function`) under the next id, as another table made it. `None`, with nothing
-    /// changed, if no table makes it: it exists already or is no push that makes a context, or the budget is used up.
-    /// (Whether another context has the same history is not asked: that would take as long as the history.)
+    /// Adds the context (`parent`, `function`) with the next id, as another table created it. `None`, with nothing
+    /// changed, if no table would create it: it exists already, it is not a push that creates a context, or the budget
+    /// is used up. (Equal histories are not checked: that would take time linear in the history.)
     pub(crate) fn append(&mut self, parent: ContextId, function: CostCentreId) -> Option<ContextId> {
         let before = (self.store.len(), self.new, self.elided_pushes);
         if parent.index() >= before.0 {
@@ -387,7 +386,7 @@ impl ContextTable {
         expected.then_some(id)
     }
 
-    /// Forgets the contexts from number `len` on, which nothing else may refer to.
+    /// Removes the contexts from number `len` on, which nothing may refer to.
     pub(crate) fn truncate(&mut self, len: usize) {
         let len = len.max(2);
         let first = len as u32;
@@ -406,8 +405,8 @@ impl ContextTable {
         }
     }
 
-    /// The history of a context, rebuilt by at most `2 * max(32, entries)` pushes (see the `store` module). Empty
-    /// for a context that does not exist.
+    /// The history of a context, rebuilt with at most `2 * max(32, entries)` pushes (see the `store` module). Empty for
+    /// a context that does not exist.
     #[must_use]
     pub fn history(&self, id: ContextId) -> History {
         let mut marked = Marked::default();
@@ -417,19 +416,19 @@ impl ContextTable {
         marked.to_history()
     }
 
-    /// Number of contexts, the empty one and `[elided]` among them.
+    /// Number of contexts, including the empty one and `[elided]`.
     #[must_use]
     pub fn len(&self) -> usize {
         self.store.len()
     }
 
-    /// Never: the empty context and `[elided]` always exist.
+    /// Never true: the empty context and `[elided]` always exist.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
     }
 
-    /// The context that this one was first reached from; `None` for the empty context and for one that does not exist.
+    /// The context from which this one was first reached; `None` for the empty context and one that does not exist.
     #[must_use]
     pub fn parent(&self, id: ContextId) -> Option<ContextId> {
         if id == ContextId::ROOT {
@@ -438,14 +437,14 @@ impl ContextTable {
         self.store.get(id.0).map(|node| ContextId(node.parent()))
     }
 
-    /// The running function of a context; `None` for the empty context and for one that does not exist.
+    /// The running function of a context; `None` for the empty context and one that does not exist.
     #[inline]
     #[must_use]
     pub fn leaf(&self, id: ContextId) -> Option<CostCentreId> {
         self.store.get(id.0).filter(|node| node.function != NONE).map(|node| CostCentreId(node.function))
     }
 
-    /// What the table did and holds.
+    /// Statistics of the table.
     #[must_use]
     pub fn stats(&self) -> ContextStats {
         ContextStats {
@@ -462,7 +461,7 @@ impl ContextTable {
         }
     }
 
-    /// Bytes allocated, everything counted.
+    /// Bytes allocated.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<Self>()
@@ -477,7 +476,7 @@ impl ContextTable {
             + self.path.capacity() * size_of::<u32>()
     }
 
-    /// Calls `visit` with every context, in some order where parents come before children, and its history.
+    /// Calls `visit` with every context and its history, parents before children.
     pub(crate) fn visit(&self, mut visit: impl FnMut(ContextId, &[u32])) {
         self.steps(|step| {
             if let Step::At(id, entries) = step {
@@ -486,18 +485,18 @@ impl ContextTable {
         });
     }
 
-    /// How many contexts [`ContextTable::visit`] shows with a part of their history.
+    /// Number of contexts whose histories [`ContextTable::visit`] truncates.
     pub(crate) fn shortened(&self) -> u64 {
         self.store.visit(|_| {})
     }
 
-    /// The same, with each call that made a context and with the end of its descendants.
+    /// As [`Self::visit`], with the call that created each context and the end of its descendants.
     pub(crate) fn steps(&self, visit: impl FnMut(Step<'_>)) {
         self.store.visit(visit);
     }
 
-    /// What becomes of every context when the calls that made it are made again: `push(context, parent's place, function)` is
-    /// given parents before children. The place of the empty context is the empty context.
+    /// Repeats the calls that created the contexts: `push(context, parent's value, function)` is called parents first
+    /// and returns the context's value. `root` and `elided` are the values of the two fixed contexts.
     pub(crate) fn replay<T: Copy>(
         &self,
         root: T,
@@ -515,8 +514,8 @@ impl ContextTable {
         places
     }
 
-    /// Bytes that the buffers of a rebuild may allocate: two histories and a path of twice their length, each up to
-    /// twice as large as needed because a vector doubles.
+    /// Maximum bytes that the buffers of a rebuild may allocate: two histories and a path of twice their length, each
+    /// up to twice as large as needed because a vector doubles.
     const fn scratch_growth(entries: usize) -> usize {
         32 * entries + 2048
     }
@@ -536,7 +535,7 @@ impl ContextTable {
     }
 }
 
-/// Bytes that inserting one more entry may allocate: a table doubles, and holds both halves while it does.
+/// Maximum bytes that inserting one more entry may allocate: a table doubles, and briefly has both copies.
 fn table_growth<T>(table: &HashTable<T>) -> usize {
     if table.len() < table.capacity() { 0 } else { 2 * table.allocation_size() + 16 * size_of::<T>() + 64 }
 }

@@ -1,10 +1,10 @@
-//! Contexts as (parent, function), and their histories rebuilt.
+//! Contexts as (parent, function), and rebuilding of their histories.
 //!
-//! Rebuilding replays the pushes from the nearest stored history. Histories are stored (as checkpoints) so that this is
-//! bounded: when a new context is `K = 2 * max(32, entries of its history)` parents away from a stored one, the
-//! ancestor halfway is stored. Every checkpoint therefore has K / 2 contexts of its own, on the path below it that no
-//! other checkpoint claims: storing costs about 5 bytes a context at most, however the contexts branch, and nothing at
-//! all where chains are shorter than 64. A replay is at most K pushes of at most `entries` steps each.
+//! A rebuild replays pushes from the nearest stored history. To bound this, histories are stored as checkpoints: if a
+//! new context is `K = 2 * max(32, entries of its history)` parents away from a stored history, that of the ancestor
+//! halfway is stored. Every checkpoint thus has K / 2 contexts of its own, on the path below it that no other
+//! checkpoint claims: storing costs at most about 5 bytes per context, however contexts branch, and nothing where
+//! chains are shorter than 64. A replay has at most K pushes of at most `entries` steps each.
 
 use hashbrown::HashMap;
 
@@ -16,7 +16,7 @@ use crate::marked::{Marked, Undo};
 /// No function, no context, unknown distance.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Least replay after which a history is stored. 64 pushes of a usual history of 24 entries take about a microsecond.
+/// Minimum replay before a history is stored. 64 pushes of a common history of 24 entries take about a microsecond.
 const MIN_REPLAY: usize = 64;
 
 /// Contexts in one block: 6 KiB. Blocks never move, so growing copies nothing and wastes at most one block.
@@ -26,20 +26,20 @@ const BLOCK: usize = 512;
 pub(super) const BLOCK_BYTES: usize = size_of::<[Node; BLOCK]>();
 pub(super) const POINTER_BYTES: usize = size_of::<Box<[Node; BLOCK]>>();
 
-/// Blocks that so many contexts need.
+/// Number of blocks for `contexts` contexts.
 pub(super) const fn blocks(contexts: usize) -> usize {
     contexts.div_ceil(BLOCK)
 }
 
-/// Entries of all histories together that are shown in full: so many, and so many for each context. `cc1 -O2` has 15,702
-/// contexts of 24 entries on average.
+/// Entries of all histories together that are visited in full: this many, and more in proportion to the contexts. `cc1
+/// -O2` has 15,702 contexts of 24 entries on average.
 const FREE_ENTRIES: usize = 1 << 24;
 const ENTRIES_PER_CONTEXT: usize = 128;
 
-/// Entries that are shown of a history when those are spent.
+/// Entries visited of a history once those are used up.
 const SHORT: usize = 128;
 
-/// `[elided]` and a function below it: what ends the history of an elided path.
+/// `[elided]` and a function below it: the end of the history of an elided path.
 const ELIDED_ENTRIES: usize = 2;
 
 /// Top bit of a stored parent: this context's history is stored. Contexts are numbered below it.
@@ -62,11 +62,11 @@ impl Node {
     }
 }
 
-/// Where a rebuild began, and how many pushes it replayed.
+/// The start of a rebuild, and the number of pushes replayed.
 pub(super) enum Base {
-    /// At a stored history or at the root.
+    /// A stored history, or the root.
     Stored(u32),
-    /// At the history that the caller had.
+    /// The caller's history.
     Cached(u32),
 }
 
@@ -88,7 +88,7 @@ impl Store {
         self.len
     }
 
-    /// Whether ids are left: the checkpoint bit is not one of theirs.
+    /// Whether an id is left below the checkpoint bit.
     pub(super) const fn has_ids(&self) -> bool {
         self.len < CHECKPOINT as usize
     }
@@ -106,7 +106,7 @@ impl Store {
         self.blocks.get(id / BLOCK).map(|block| &block[id % BLOCK])
     }
 
-    /// The node of an id that is known to exist.
+    /// The node of an existing id.
     #[inline]
     pub(super) fn node(&self, id: u32) -> &Node {
         self.get(id).unwrap_or(&Node::EMPTY)
@@ -149,12 +149,11 @@ impl Store {
             + self.checkpoint_bytes
     }
 
-    /// Bytes of the list of blocks.
     pub(super) fn pointer_bytes(&self) -> usize {
         self.blocks.capacity() * POINTER_BYTES
     }
 
-    /// Bytes that one more context may allocate, its checkpoint not counted.
+    /// Maximum bytes that one more context may allocate, without its checkpoint.
     pub(super) fn growth(&self) -> usize {
         if self.len < self.blocks.len() * BLOCK {
             return 0;
@@ -163,7 +162,7 @@ impl Store {
         size_of::<[Node; BLOCK]>() + pointers * size_of::<Box<[Node; BLOCK]>>()
     }
 
-    /// Bytes that one more checkpoint of about `entries` entries may allocate, growth of the map included.
+    /// Maximum bytes that a checkpoint of about `entries` entries may allocate, including growth of the map.
     pub(super) fn checkpoint_growth(&self, entries: usize) -> usize {
         let map = if self.checkpoints.len() < self.checkpoints.capacity() {
             0
@@ -175,7 +174,7 @@ impl Store {
         (4 * entries + 3 * MIN_REPLAY) * size_of::<u32>() + map
     }
 
-    /// Parents from `id` to the nearest stored history or the root.
+    /// Number of parents from `id` to the nearest stored history or the root.
     pub(super) fn distance(&self, mut id: u32) -> u32 {
         let mut steps = 0;
         while id != ContextId::ROOT.0 {
@@ -190,7 +189,7 @@ impl Store {
     }
 
     /// Stores the history of the ancestor halfway if `id`, whose history is given, is too far from a stored one.
-    /// Returns the distance of `id` then.
+    /// Returns the new distance of `id`.
     pub(super) fn checkpoint(&mut self, id: u32, distance: u32, history: &Marked, path: &mut Vec<u32>) -> u32 {
         let most = (2 * history.len()).max(MIN_REPLAY) as u32;
         if distance < most {
@@ -212,12 +211,12 @@ impl Store {
         most / 2
     }
 
-    /// Makes `history` the history of `id`.
+    /// Rebuilds the history of `id` into `history`.
     pub(super) fn rebuild(&self, id: u32, history: &mut Marked, path: &mut Vec<u32>) {
         self.rebuild_from(id, None, history, path);
     }
 
-    /// Makes `history` the history of `id`. It is the history of `cached` before, if that is given.
+    /// As [`Self::rebuild`]; with `cached`, `history` initially has the history of that context.
     pub(super) fn rebuild_from(&self, id: u32, cached: Option<u32>, history: &mut Marked, path: &mut Vec<u32>) -> Base {
         path.clear();
         let mut at = id;
@@ -243,7 +242,7 @@ impl Store {
         base
     }
 
-    /// Keeps the hash of a context's history.
+    /// Stores the hash of a context's history.
     pub(super) fn set_hash(&mut self, id: u32, hash: u32) {
         let index = id as usize;
         if let Some(block) = self.blocks.get_mut(index / BLOCK) {
@@ -252,12 +251,12 @@ impl Store {
     }
 
     /// Calls `visit` with every context and its history, parents before children: one walk over the tree of contexts
-    /// that pushes on the way down and takes the push back on the way up, so every context costs one push and not the
-    /// whole path from the root.
+    /// pushes on the way down and undoes the push on the way up, so every context costs one push instead of a path from
+    /// the root.
     ///
-    /// The time that callers take grows with the total length of the histories, which is therefore limited in proportion to the
-    /// number of contexts. Contexts beyond the limit get their outermost [`SHORT`] entries and `[elided]`. Returns the number
-    /// of such contexts.
+    /// Callers take time in proportion to the total length of the histories, which is therefore limited in proportion
+    /// to the number of contexts. Contexts beyond the limit get their outermost [`SHORT`] entries and `[elided]`.
+    /// Returns the number of such contexts.
     pub(super) fn visit(&self, mut visit: impl FnMut(Step<'_>)) -> u64 {
         let mut first_child = vec![NONE; self.len];
         let mut next_sibling = vec![NONE; self.len];
@@ -285,7 +284,7 @@ impl Store {
             }
             at = next;
             let mut function = self.node(at).function & !MARK;
-            // No push makes a longer history, but a file may say that one has.
+            // No push creates a longer history, but a file may claim one.
             let is_too_long = history.len() >= MAX_HISTORY_ENTRIES + ELIDED_ENTRIES && history.grows_by(function);
             if is_too_long {
                 function = CostCentreId::ELIDED.0;

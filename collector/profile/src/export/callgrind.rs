@@ -1,10 +1,10 @@
 //! Callgrind's profile format (<https://valgrind.org/docs/manual/cl-format.html>).
 //!
-//! A function's inclusive cost is there its own cost and that of its calls, so the calls are a graph view's outgoing arcs
-//! (I9). Some readers add up the calls into a function instead: the same but for mutual recursion, where KCachegrind shows
-//! cycles. How often a function was called is not known: `calls=` counts samples, and the description says so. It cannot be
-//! 0: callgrind_annotate would take the call's cost for the caller's own, and gprof2dot divides a function's cost among its
-//! callers in proportion to it.
+//! A function's inclusive cost is its own cost and that of its calls, so calls are the outgoing arcs of a graph view
+//! (I9). Some readers add up the calls into a function instead: the same except with mutual recursion, where
+//! KCachegrind shows cycles. Call counts are unknown: `calls=` has samples, and the description says so. It cannot be
+//! 0: callgrind_annotate would add the call's cost to the caller's own, and gprof2dot divides a function's cost among
+//! its callers in proportion to it.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -33,7 +33,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         writeln!(out, "desc: ccsd: {remark}")?;
     }
     writeln!(out, "desc: ccsd: the calls counted are samples")?;
-    // An event's name is one word; its long name says in what it is counted.
+    // An event's name is one word; its long name has the unit.
     let event: String = metric.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     writeln!(out, "positions: line\nevent: {event} : {} in {}", sanitise(&metric.name), unit_name(metric.unit))?;
     writeln!(out, "events: {event}\nsummary: {}\n", graph.total.weight)?;
@@ -44,10 +44,10 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         let own_file = names.file(node.function);
         let (image, function) = (names.image(node.function), names.function(node.function));
         writeln!(out, "ob={image}\nfl={own_file}\nfn={function}")?;
-        // A line that only calls is there, too: readers show the source around the lines that are listed.
+        // Lines with calls only are listed, too: readers show the source around listed lines.
         for line in lines.get(&node.function).into_iter().flatten() {
             let number = if line.line == 0 { declared } else { line.line };
-            // A body that the function includes from another file.
+            // A part of the body included from another file.
             let elsewhere = line.line > 0 && !line.file.is_empty() && sanitise(&line.file) != own_file;
             if elsewhere {
                 writeln!(out, "fi={}", sanitise(&line.file))?;
@@ -82,7 +82,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     writeln!(out, "totals: {}", graph.total.weight)
 }
 
-/// Names, written out the first time and by number from then on.
+/// Names, written out once and by number afterwards.
 struct IndexedNames<'a> {
     labels: Labels<'a>,
     known: BTreeSet<(char, usize)>,
@@ -106,8 +106,8 @@ impl IndexedNames<'_> {
         self.name('o', image.index(), name)
     }
 
-    /// The source file, else the image: readers take functions of one file and name for the same, and every program has
-    /// a `_start`.
+    /// The source file, or else the image: readers merge functions with the same file and name, and every program has a
+    /// `_start`.
     fn file(&self, id: CostCentreId) -> String {
         let profile = self.labels.profile();
         let file = profile.cost_centre(id).and_then(|it| it.file.as_deref());

@@ -1,8 +1,8 @@
 //! The flat profile as comma-separated values (RFC 4180).
 //!
-//! The format has no comments, and readers want the header in the first line and numbers in every row. So a remark is a row
-//! after the functions, whose name begins with `#` and whose numbers are 0. Names of functions that begin with `#` are
-//! quoted and remarks are not, so a reader that skips lines beginning with `#` skips remarks alone.
+//! The format has no comments, and readers expect the header in the first line and numbers in every row. So a remark is
+//! a row after the functions, whose name begins with `#` and whose numbers are 0. Function names that begin with `#`
+//! are quoted and remarks are not, so a reader that skips lines beginning with `#` skips only remarks.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -43,7 +43,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
 }
 
 fn field(text: &str, spreadsheet: bool) -> Cow<'_, str> {
-    // A spreadsheet would compute what begins like this; an apostrophe makes it text.
+    // A spreadsheet would compute such a text; an apostrophe prevents that.
     let formula = spreadsheet && text.starts_with(['=', '+', '-', '@']);
     // Remarks begin with `#`.
     if !formula && !text.starts_with('#') && !text.contains([',', '"', '\n', '\r']) {

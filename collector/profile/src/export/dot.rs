@@ -8,8 +8,8 @@ use crate::ids::CostCentreId;
 use crate::text::sanitise;
 use crate::view::{GraphArc, GraphView, TreeView};
 
-/// Functions with less of the total than this, inherited, are left out, and arcs with less; a graph of thousands of
-/// nodes cannot be drawn, let alone read. (gprof2dot leaves out 0.5% and 0.1%.)
+/// Minimum share of functions and arcs in the graph, inherited; a graph of thousands of nodes is unreadable. (gprof2dot
+/// uses 0.5% and 0.1%.)
 const LEAST_NODE: f64 = 0.005;
 const LEAST_ARC: f64 = 0.001;
 
@@ -55,7 +55,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             if inherited > 0.5 { "white" } else { "black" },
         )?;
     }
-    // What is below the threshold is one node, whose self weight makes the sum that of the profile.
+    // Functions below the threshold are one node, so that self weights add up to the total.
     let rest = graph.nodes.iter().filter(|node| !kept.contains(&node.function));
     let rest = rest.fold(0u64, |sum, node| sum.saturating_add(node.self_weight));
     if left_out > 0 {
@@ -73,7 +73,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             continue;
         }
         let id = |end: Option<CostCentreId>| end.map_or_else(|| "other".to_owned(), |it| format!("f{}", it.index()));
-        // Under mutual recursion the caller and the callee each count an arc's weight by their own latest activation.
+        // With mutual recursion, caller and callee each count an arc by their own latest activation.
         let label = if arc.outgoing == arc.incoming {
             format!("{:.2}%", 100.0 * part)
         } else {
@@ -103,7 +103,7 @@ struct CallArc {
     approximate: bool,
 }
 
-/// The arcs between functions that are kept, and between these and all others as one (`None`).
+/// The arcs between kept functions, and between them and all others as one (`None`).
 fn arcs(
     graph: &GraphView,
     kept: &HashSet<CostCentreId>,
@@ -140,13 +140,13 @@ fn hot_chain(export: &Export<'_>) -> HashSet<(CostCentreId, CostCentreId)> {
         .collect()
 }
 
-/// From pale to dark, by hue, saturation and value as Graphviz takes them: told apart without colour, too.
+/// From pale to dark, as hue, saturation and value for Graphviz: distinguishable without colour, too.
 fn colour(share: f64) -> String {
     let share = share.clamp(0.0, 1.0).sqrt();
     format!("{:.3} {:.3} {:.3}", 0.58 * (1.0 - share), 0.15 + 0.75 * share, 0.98 - 0.35 * share)
 }
 
-/// Text within quotes. A backslash begins an escape of Graphviz' own.
+/// Escapes text within quotes, where a backslash begins an escape.
 fn escape(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"")
 }

@@ -1,7 +1,7 @@
-//! Brendan Gregg's folded stacks: `root;caller;leaf weight`, a line for each.
+//! Brendan Gregg's folded stacks: `root;caller;leaf weight`, one per line.
 //!
-//! The format has no comments, and readers differ in what they do with a line that is no stack: flamegraph.pl skips it,
-//! difffolded.pl and gprof2dot fail. So a remark is a stack of one frame, which begins with `#`, with a weight of 0.
+//! The format has no comments, and readers differ in handling other lines: flamegraph.pl skips them, difffolded.pl and
+//! gprof2dot fail. So a remark is a stack of one frame, which begins with `#`, with weight 0.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use super::request::Export;
 use super::walk::{GAP_FRAME, frame_index, frame_name, walk};
 
-/// Every stack with its weight, in order of the text. The semicolon is what separates names: in one it becomes a colon.
+/// Every stack with its weight, ordered by text. Semicolons in names become colons.
 pub(super) fn lines(export: &Export<'_>) -> BTreeMap<String, u64> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     let profile = export.profile;

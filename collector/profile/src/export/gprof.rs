@@ -1,8 +1,9 @@
 //! gprof's two tables, in the layout that its readers parse.
 //!
-//! Calls are not known: in the flat profile the columns are empty, as gprof leaves them for functions without counts. In the
-//! call graph the column `called` holds samples, and the text says so: readers such as gprof2dot divide a function's time among its
-//! callers in proportion to it, which is right with samples (and would be the classic mistake of gprof with calls).
+//! Call counts are unknown: in the flat profile these columns are empty, as gprof leaves them for functions without
+//! counts. In the call graph the column `called` has samples, and the text says so: readers such as gprof2dot divide a
+//! function's time among its callers in proportion to it, which is right with samples (and would be gprof's classic
+//! mistake with calls).
 
 use std::io::{self, Write};
 
@@ -70,13 +71,13 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     Ok(())
 }
 
-/// The second table.
+/// The call graph.
 struct Listing<'a> {
     graph: &'a GraphView,
     labels: &'a Labels<'a>,
     cycles: &'a GprofCycles,
     numbers: HashMap<CostCentreId, usize>,
-    /// Weight of the unit in which it is printed.
+    /// Weight of one printed unit.
     scale: f64,
 }
 
@@ -94,13 +95,13 @@ impl Listing<'_> {
         if total == 0 { 0.0 } else { 100.0 * weight as f64 / total as f64 }
     }
 
-    /// A name as gprof writes it: with the cycle that it belongs to, and its number.
+    /// A name in gprof's form: with its cycle and its number.
     fn name(&self, function: CostCentreId) -> String {
         let cycle = self.cycles.of.get(&function).map(|at| format!(" <cycle {}>", at + 1)).unwrap_or_default();
         format!("{}{cycle} [{}]", sanitise(&self.labels.label(function)), self.number(function))
     }
 
-    /// An arc, and of how many samples of its callee.
+    /// An arc, with `of`, the samples of its callee.
     fn arc(&self, out: &mut dyn Write, arc: &GraphArc, of: u64) -> io::Result<()> {
         let (own, child) = (self.in_unit(arc.self_weight), self.in_unit(arc.child_weight));
         let name = self.name(arc.function);
@@ -126,8 +127,7 @@ impl Listing<'_> {
         writeln!(out, "-----------------------------------------------")
     }
 
-    /// Functions that call each other in a circle, as one. gprof's readers do not expect circles among functions that are
-    /// in no cycle.
+    /// A cycle of functions as one entry. gprof's readers expect cycles of calls only within such entries.
     fn cycle(&self, out: &mut dyn Write, members: &[usize], at: usize) -> io::Result<()> {
         let members: Vec<&GraphNode> = members.iter().filter_map(|&i| self.graph.nodes.get(i)).collect();
         let own = members.iter().fold(0u64, |sum, node| sum.saturating_add(node.self_weight));
@@ -149,15 +149,15 @@ impl Listing<'_> {
     }
 }
 
-/// The circles of the call graph: its strongly connected components of more than one function.
+/// The cycles of the call graph: strongly connected components of more than one function.
 struct GprofCycles {
-    /// Functions by their place in the graph view.
+    /// Indexes of functions in the graph view.
     members: Vec<Vec<usize>>,
     of: HashMap<CostCentreId, usize>,
 }
 
 impl GprofCycles {
-    /// Kosaraju's algorithm, with stacks of its own: call chains are as long as profiles make them.
+    /// Kosaraju's algorithm without recursion: call chains may be very long.
     fn of(graph: &GraphView) -> GprofCycles {
         let places: HashMap<CostCentreId, usize> = graph.nodes.iter().map(|node| node.function).zip(0..).collect();
         let callees: Vec<Vec<usize>> = graph
@@ -165,7 +165,7 @@ impl GprofCycles {
             .iter()
             .map(|node| node.callees.iter().filter_map(|arc| places.get(&arc.function).copied()).collect())
             .collect();
-        // Not the view's own callers: under mutual recursion an arc may be known from one of its ends alone.
+        // Computed from callees: with mutual recursion, the view may have an arc at only one of its ends.
         let mut callers: Vec<Vec<usize>> = vec![Vec::new(); callees.len()];
         for (caller, list) in callees.iter().enumerate() {
             for &callee in list {
@@ -174,7 +174,7 @@ impl GprofCycles {
                 }
             }
         }
-        // What a search from `start` finds that was not found before, callees before callers.
+        // Functions newly reached from `start`, callees before callers.
         let search = |found: &mut Vec<bool>, start: usize, arcs: &[Vec<usize>]| -> Vec<usize> {
             let neighbours = |at: usize| arcs.get(at).cloned().unwrap_or_default();
             let mut order = Vec::new();
@@ -208,7 +208,7 @@ impl GprofCycles {
     }
 }
 
-/// What one sample stands for.
+/// The weight of one sample.
 fn period(export: &Export<'_>, in_unit: impl Fn(u64) -> f64) -> String {
     let flat = FlatView::new(export.profile, export.selection).total;
     match flat.samples {

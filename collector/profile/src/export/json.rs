@@ -1,4 +1,4 @@
-//! All of a profile as one JSON document, for programs that want the contexts themselves.
+//! A whole profile as one JSON document, for programs that need the contexts.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use super::request::{Export, unit_name};
 use super::walk::{GAP_FRAME, frame_index, frame_name, walk};
 use crate::model::Session;
 
-/// Raised when a field changes its meaning or goes. New fields do not raise it.
+/// Raised when a field changes its meaning or is removed, not for new fields.
 const SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
@@ -18,7 +18,7 @@ struct Document<'a> {
     session: &'a Session,
     metrics: Vec<JsonMetric>,
     images: Vec<JsonImage>,
-    /// Stacks refer to them by their place.
+    /// Stacks refer to functions by index.
     functions: Vec<JsonFunction>,
     threads: Vec<JsonThread>,
     stacks: Vec<JsonStack>,
@@ -43,9 +43,9 @@ struct JsonFunction {
     image: usize,
     file: Option<String>,
     line: u32,
-    /// Where it begins in its image (SVMA).
+    /// Start in its image (SVMA).
     start: Option<u64>,
-    /// What tells it from other functions of its name, as text shows it behind the name.
+    /// What distinguishes it from functions of the same name, as shown after the name.
     apart: Option<String>,
 }
 
@@ -62,7 +62,7 @@ struct JsonStack {
     thread: usize,
     /// Root first.
     functions: Vec<usize>,
-    /// Where the innermost function ran: file and line.
+    /// Position in the innermost function: file and line.
     line: Option<(String, u32)>,
     samples: u64,
     /// One for each metric.

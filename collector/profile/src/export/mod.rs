@@ -1,4 +1,4 @@
-//! Profiles in the formats that other tools open.
+//! Exports profiles to formats of other tools.
 //!
 //! What they are given is a profile's contexts, in which recursion is folded (see [`History`](crate::History)): every
 //! function is on a stack once for its latest activation and as often as it takes to keep callers and callees true. Where the
@@ -37,9 +37,9 @@ pub enum Format {
     Pprof,
     /// Callgrind's: KCachegrind, callgrind_annotate.
     Callgrind,
-    /// One HTML file to look at, with all views in it.
+    /// An HTML page with all views.
     Html,
-    /// One line a stack: flamegraph.pl, inferno, speedscope.
+    /// One line per stack: flamegraph.pl, inferno, speedscope.
     Folded,
     /// A flame graph.
     Svg,
@@ -51,14 +51,14 @@ pub enum Format {
     Dot,
     /// gprof's two tables, in its layout.
     Gprof,
-    /// All of it as JSON.
+    /// The whole profile as JSON.
     Json,
     /// Functions as comma-separated values.
     Csv,
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Format; 11] = [
         Format::Html,
         Format::Pprof,
@@ -73,7 +73,7 @@ impl Format {
         Format::Csv,
     ];
 
-    /// Its name.
+    /// Name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -91,13 +91,13 @@ impl Format {
         }
     }
 
-    /// Whether remarks on the numbers are rows among its rows, which [`Export::comments`] can leave out.
+    /// Whether remarks are rows of the export, which [`Export::comments`] can omit.
     #[must_use]
     pub const fn has_comments(self) -> bool {
         matches!(self, Format::Folded | Format::Csv)
     }
 
-    /// Whether it shows what was spent when.
+    /// Whether it shows weights over time.
     #[must_use]
     pub const fn shows_time(self) -> bool {
         matches!(self, Format::Html | Format::Firefox | Format::Speedscope)
@@ -123,8 +123,8 @@ impl Export<'_> {
     /// Writes it.
     ///
     /// # Errors
-    /// Those of `out`; and [`io::ErrorKind::InvalidInput`] where the format has no place for what is to be written, as a flame
-    /// graph of nothing.
+    /// Those of `out`; and [`io::ErrorKind::InvalidInput`] if the format cannot express it, such as an empty flame
+    /// graph.
     pub fn write(&self, format: Format, out: &mut impl Write) -> io::Result<()> {
         match format {
             Format::Html => html::write(self, out),

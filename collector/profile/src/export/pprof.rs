@@ -125,7 +125,7 @@ struct PprofFunction {
     start_line: i64,
 }
 
-/// The table of strings, in which the first is empty.
+/// The table of strings, whose first entry is empty.
 #[derive(Default)]
 struct Strings {
     strings: Vec<String>,
@@ -148,7 +148,8 @@ impl Strings {
     }
 }
 
-/// The number, from 1, of the image that the heaviest stacks are in which is neither a shared object nor the kernel or the like.
+/// The number, from 1, of the program's image: that of the heaviest stacks which is neither a shared object nor the
+/// kernel or similar.
 fn main_image(export: &Export<'_>) -> Option<u64> {
     let profile = export.profile;
     let rows = FlatView::new(profile, export.selection).rows;
@@ -157,7 +158,7 @@ fn main_image(export: &Export<'_>) -> Option<u64> {
     profile.cost_centre(heaviest.function).map(|it| it.image.index() as u64 + 1)
 }
 
-/// Weights are unsigned here and signed there; one above 2^63 ns is 292 years.
+/// Converts to pprof's signed weights; 2^63 ns is 292 years.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -174,7 +175,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         let value = ValueType { r#type: strings.id(&sanitise(&metric.name)), unit: strings.id(unit_name(metric.unit)) };
         message.sample_type.push(value);
     }
-    // The first stands for the program: readers show its name as that of the whole.
+    // Readers show the first image's name as the program's.
     let main = main_image(export);
     let mut images: Vec<(u64, &crate::model::Image)> = (1..).zip(profile.images()).collect();
     images.sort_by_key(|&(id, _)| (Some(id) != main, id));
@@ -184,7 +185,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             id,
             filename: strings.id(&sanitise(&image.name)),
             build_id: strings.id(&build_id),
-            // Nothing is left for pprof to find out, from files of the machine that it runs on.
+            // pprof needs to look up nothing in its machine's files.
             has_functions: true,
             has_filenames: true,
             has_line_numbers: true,
@@ -192,16 +193,16 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         });
     }
     let mut locations: HashMap<(CostCentreId, LineId), u64> = HashMap::new();
-    // A function's lines are all of its file: where its body is included from another file, it is another function there.
+    // A function's lines are all in its file: parts of its body included from another file become another function.
     let mut functions: HashMap<(CostCentreId, String), u64> = HashMap::new();
     let (thread_key, tid_key) = (strings.id("thread"), strings.id("tid"));
     let (process_key, pid_key) = (strings.id("process"), strings.id("pid"));
     let labels = profile.full_labels();
-    // Weight and number of the samples: [not sampled] has a weight alone.
+    // Weight and number of samples: [not sampled] has only a weight.
     let mut sampled = (0u64, 0u64);
     let mut calls = (RouteId::EMPTY, HashMap::new());
     let mut left = MAX_SITES;
-    // Of each function the last stack that it was seen on.
+    // For each function, the last stack that contained it.
     let mut seen = vec![0; profile.cost_centres().len() + 1];
     let mut stacks = 0u64;
     walk_routes(export, |stack| {
@@ -213,10 +214,10 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         }
         let mut location_id = Vec::with_capacity(stack.functions.len());
         stacks += 1;
-        // The latest activation of a function may be in what is left out.
+        // The latest activation of a function may be in the elided part.
         let is_elided = stack.functions.contains(&CostCentreId::ELIDED);
-        // Leaf first. Of a function that is there more than once, only the latest activation's line is known, unless all
-        // have the same.
+        // Leaf first. If a function occurs several times, only its latest activation's line is known, unless all have
+        // the same.
         for (depth, &function) in stack.functions.iter().rev().enumerate() {
             let before = seen.get_mut(frame_index(profile, function)).map(|seen| std::mem::replace(seen, stacks));
             let line = match (depth, calls.1.get(&function)) {
@@ -272,7 +273,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     message.default_sample_type = strings.id(&sanitise(&metric.name));
     message.time_nanos = signed(session.started_unix_ns);
     message.duration_nanos = signed(profile.accounting().duration_ns);
-    // What a sample stands for on average: the rate may have been lowered on the way.
+    // Average weight of a sample: the rate may have been lowered.
     if let (Unit::Nanoseconds, Some(period)) = (metric.unit, sampled.0.checked_div(sampled.1)) {
         message.period_type = message.sample_type.get(1 + export.selection.metric_index()).copied();
         message.period = signed(period);

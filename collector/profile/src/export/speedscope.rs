@@ -1,6 +1,6 @@
-//! speedscope's file format (<https://www.speedscope.app/file-format-schema.json>): one sampled profile a thread.
+//! speedscope's file format (<https://www.speedscope.app/file-format-schema.json>): one sampled profile per thread.
 //!
-//! Samples follow each other by interval, as far as the profile knows intervals; else the name of each profile says that their
+//! Samples are ordered by interval, as far as intervals are known; otherwise the name of each profile says that their
 //! order is not that of time.
 
 use std::collections::BTreeMap;
@@ -53,12 +53,12 @@ struct Sampled {
     weights: Vec<u64>,
 }
 
-/// Frames, root first, and what they weigh.
+/// Frames, root first, and their weight.
 type Sample = (Vec<usize>, u64);
 
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
     let profile = export.profile;
-    // speedscope knows times and nothing else.
+    // Of these units, speedscope knows only times.
     let unit = match export.metric().unit {
         unit @ Unit::Nanoseconds => unit_name(unit),
         Unit::Cycles | Unit::Count | Unit::Unknown => "none",
@@ -73,7 +73,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             parts.entry((stack.thread, column)).or_default().push((functions.clone(), weight));
         }
     });
-    // By thread, and within it by time.
+    // By thread, then by time.
     for ((thread, _), samples) in parts {
         let sampled = threads.entry(thread).or_insert_with(|| {
             let thread = profile.thread(thread);
@@ -114,7 +114,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     });
     let file = File {
         schema: "https://www.speedscope.app/file-format-schema.json",
-        // The only place for remarks that the format has.
+        // The format's only place for remarks.
         exporter: remarks.join("; "),
         name: format!("{} (recursion is folded)", export.title()),
         active_profile_index: 0,

@@ -8,11 +8,11 @@ use inferno::flamegraph::{self, Options};
 use super::folded;
 use super::request::{Export, unit_name};
 
-/// A flame graph of two profiles: as wide as the second, coloured by how much more (red) or less (blue) each stack has in it
-/// than in the first. Without `absolute`, the first is taken as if it had the total of the second.
+/// A flame graph of two profiles: as wide as the second, coloured by how much more (red) or less (blue) weight each
+/// stack has than in the first. Without `absolute`, the first is scaled to the total of the second.
 ///
 /// # Errors
-/// Those of `out`; and [`io::ErrorKind::InvalidInput`] where nothing is selected of the second.
+/// Those of `out`; and [`io::ErrorKind::InvalidInput`] if nothing of the second profile is selected.
 pub fn write_difference(
     before: &Export<'_>,
     after: &Export<'_>,
@@ -68,7 +68,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out).map_err(io::Error::other)
 }
 
-/// The remarks, for a comment: nothing in it may end it.
+/// The remarks as an XML comment, without text that would end it.
 fn notes(export: &Export<'_>) -> String {
     export.remarks().join("; ").replace('-', "\u{2010}").replace(['<', '>', '&'], "_")
 }

@@ -1,4 +1,4 @@
-//! Every charge with its stack.
+//! Visits every charge with its stack.
 
 use std::borrow::Cow;
 
@@ -11,50 +11,51 @@ use crate::profile::Profile;
 use crate::text::sanitise;
 use crate::view::{SQUEEZED_OUT, Total, function, is_gap, room_for_names, walk_contexts};
 
-/// The frame that stands where recursion was squeezed out between two functions of which the one may not have called the
-/// other. No function has this number.
+/// The frame between two functions where recursion was squeezed out, so that the upper may not have called the lower.
+/// No function has this number.
 pub(super) const GAP_FRAME: CostCentreId = CostCentreId(u32::MAX);
 
-/// What to call a frame, safe to print. Most readers take frames of one text for one function.
+/// The printable name of a frame. Most readers merge frames with the same text.
 pub(super) fn frame_name(labels: &Labels<'_>, frame: CostCentreId) -> Cow<'static, str> {
     if frame == GAP_FRAME { SQUEEZED_OUT.into() } else { sanitise(&labels.label(frame)).into_owned().into() }
 }
 
-/// The place of a frame in a list of all functions and, at its end, the gap.
+/// Index of a frame in a list of all functions followed by the gap.
 pub(super) fn frame_index(profile: &Profile, frame: CostCentreId) -> usize {
     if frame == GAP_FRAME { profile.cost_centres().len() } else { frame.index() }
 }
 
-/// What was charged in one place: a thread, a stack, a line of its innermost function.
+/// A charge: thread, stack, and line of the innermost function.
 pub(super) struct Stack<'a> {
     pub(super) thread: ThreadId,
-    /// Root first, never empty, with [`GAP_FRAME`] where the one above may not have called the one below.
+    /// Root first, never empty, with [`GAP_FRAME`] where the upper function may not have called the lower.
     pub(super) functions: &'a [CostCentreId],
-    /// Where the innermost function ran, if it is shown and the line is known.
+    /// Line of the innermost function, if it is shown and the line is known.
     pub(super) line: LineId,
-    /// From where its callers made their calls; the empty one where that was not asked for.
+    /// Call sites of its callers; empty if not requested.
     pub(super) route: RouteId,
     pub(super) samples: u64,
-    /// By the metric of the selection.
+    /// By the selected metric.
     pub(super) weight: u64,
     /// By every metric.
     pub(super) weights: &'a [u64],
 }
 
-/// Entries of all stacks together that are listed in full: so many, and so many for each row. A row of `cc1 -O2` has 24.
+/// Entries of all stacks together that are listed in full: this many, and more in proportion to the rows. A row of `cc1
+/// -O2` has 24.
 const FREE_ENTRIES: usize = 1 << 23;
 const ENTRIES_PER_ROW: usize = 128;
 
-/// What is shown of a stack when that is spent: so many entries, of so many bytes of names.
+/// Entries, and bytes of names, of each stack once those are used up.
 const SHORT_ENTRIES: usize = 128;
 const SHORT_BYTES: usize = 4096;
 
-/// What is left of the room for stacks.
+/// The remaining budget for stacks.
 struct StackBudget<'a> {
     profile: &'a Profile,
     entries: usize,
     bytes: usize,
-    /// Length of each function's name, once it was needed.
+    /// Length of each function's name, computed when needed.
     lengths: Vec<Option<usize>>,
 }
 
@@ -74,7 +75,7 @@ impl<'a> StackBudget<'a> {
         known.map_or(1, |known| *known.get_or_insert_with(|| profile.name(frame).len() + 1))
     }
 
-    /// Takes room for a stack of so many bytes of names.
+    /// Takes budget for a stack with `bytes` bytes of names.
     fn take(&mut self, entries: usize, bytes: usize) -> bool {
         let fits = entries <= self.entries && bytes <= self.bytes;
         if fits {
@@ -100,20 +101,20 @@ impl<'a> StackBudget<'a> {
     }
 }
 
-/// Calls `visit` for everything that was charged and is selected; in an order that depends on the profile alone.
+/// Calls `visit` for every selected charge, in an order that depends only on the profile.
 ///
-/// What this takes in all is limited in proportion to the number of rows: a row of a few bytes in a file can have a very
-/// deep stack. What goes beyond is shown with its outer callers and `[elided]`; see [`shortened`].
+/// The total work is limited in proportion to the number of rows: a row of a few bytes in a file can have a very deep
+/// stack. Stacks beyond the limit are shown with their outer callers and `[elided]`; see [`shortened`].
 pub(super) fn walk(export: &Export<'_>, visit: impl FnMut(&Stack<'_>)) -> Total {
     walk_rows(export, false, visit).0
 }
 
-/// The same with the routes of the stacks, each by itself.
+/// As [`walk`], with each stack's route.
 pub(super) fn walk_routes(export: &Export<'_>, visit: impl FnMut(&Stack<'_>)) -> Total {
     walk_rows(export, true, visit).0
 }
 
-/// The weight of stacks that [`walk`] or, with `routes`, [`walk_routes`] shows only in part.
+/// The weight of stacks that [`walk`] or, with `routes`, [`walk_routes`] truncates.
 pub(super) fn shortened(export: &Export<'_>, routes: bool) -> u64 {
     walk_rows(export, routes, |_| {}).1
 }
@@ -127,7 +128,7 @@ fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&Stack<'_>
         line: LineId,
         route: RouteId,
         samples: u64,
-        /// Where its weights begin.
+        /// Index of its first weight.
         weights: usize,
     }
     let metrics = profile.session().metrics.len();
@@ -179,7 +180,7 @@ fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&Stack<'_>
                 &*short.get_or_insert_with(|| room.shorten(&functions))
             };
             let &StackLevel { thread, samples, .. } = row;
-            // The lines are those of functions that are left out.
+            // The lines belong to omitted functions.
             let (line, route) = if is_whole { (row.line, row.route) } else { (LineId::UNKNOWN, RouteId::EMPTY) };
             visit(&Stack { thread, functions, line, route, samples, weight, weights });
         }

@@ -1,25 +1,26 @@
-//! The same profile with its small functions as one.
+//! Merges the small functions of a profile into one.
 
 use crate::ids::{CostCentreId, ImageId, LineId};
 use crate::profile::Profile;
 use crate::view::{FlatView, Selection};
 
-/// A profile whose small functions are one.
+/// The result of [`Profile::pruned`].
 #[derive(Debug)]
 pub struct Pruned {
     /// The profile.
     pub profile: Profile,
-    /// What stands for the small functions in it, if there are any.
+    /// The cost centre that replaces the small functions, if any.
     pub other: Option<CostCentreId>,
-    /// How many it stands for.
+    /// Number of functions that it replaces.
     pub functions: usize,
 }
 
 impl Profile {
-    /// The profile with all functions that have less than `percent` of the weight, inherited, as one, `[other: ...]`.
+    /// The profile with all functions below `percent` of the weight, inherited, merged into one, `[other: ...]`.
     ///
-    /// Totals and the self and inherited weights of all other functions stay (I5), and so do the arcs between them where there
-    /// is no mutual recursion; where there is, arcs that may be others are marked as approximate (I6). What ccsd says itself (`[truncated]` and the like) is kept however small.
+    /// Totals and the self and inherited weights of all other functions are unchanged (I5), and so are the arcs between
+    /// them without mutual recursion; otherwise uncertain arcs are marked as approximate (I6). ccsd's own cost centres
+    /// (`[truncated]` and similar) are always kept.
     #[must_use]
     pub fn pruned(&self, metric: usize, percent: f64) -> Pruned {
         let mut small = vec![false; self.cost_centres().len()];

@@ -1,9 +1,9 @@
-//! The Firefox Profiler's processed format (<https://profiler.firefox.com>; its `docs-developer/CHANGELOG-formats.md` and
-//! `src/types/profile.ts`), which takes any process with its threads over time.
+//! The Firefox Profiler's processed format (<https://profiler.firefox.com>; its `docs-developer/CHANGELOG-formats.md`
+//! and `src/types/profile.ts`), which shows the threads of any process over time.
 //!
-//! Weights are exact: nanoseconds as milliseconds, anything else as a count, one sample for each stack, line and part of the
-//! time. What is known of time are intervals: within one the samples of a thread follow each other, each for its share of it.
-//! (The crate `fxprof-processed-profile` has weights of 32 bits, which two seconds in nanoseconds do not fit into.)
+//! Weights are exact: nanoseconds as milliseconds, other units as a count, one sample for each stack, line and part of
+//! the time. Time is known by interval: within an interval the samples of a thread follow each other, each for its
+//! share. (The crate `fxprof-processed-profile` has 32-bit weights, which two seconds in nanoseconds exceed.)
 
 mod tables;
 
@@ -24,20 +24,20 @@ use tables::{
     Category, File, Lib, Markers, Meta, ProfileSection, Remark, SampleTable, SharedTables, ThreadTables, Units, Weight,
 };
 
-/// The version of the format, since when a frame names its library.
+/// Version of the format, the first in which a frame names its library.
 const VERSION: u32 = 70;
-/// That of the browser's own format at that time, which the front end wants to be there.
+/// Version of the browser's own format at that time, which the front end requires.
 const BROWSER_VERSION: u32 = 36;
-/// Threads that are shown at first.
+/// Threads shown initially.
 const SHOWN_THREADS: usize = 10;
 
-/// Where a function's categories are in [`CATEGORIES`].
+/// Indexes of categories in [`CATEGORIES`].
 const OTHER: u32 = 0;
 const USER: u32 = 1;
 const KERNEL: u32 = 2;
 const CATEGORIES: [(&str, &str); 3] = [("Other", "grey"), ("User", "yellow"), ("Kernel", "orange")];
 
-/// What one thread spent in one stack in one column.
+/// Weight of one thread in one stack in one column.
 struct ThreadCell {
     column: usize,
     stack: usize,
@@ -73,7 +73,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             let process = thread.and_then(|thread| profile.process(thread.process));
             let pid = process.map_or(0, |process| process.pid);
             let generation = process.map_or(0, |process| process.exec_generation);
-            // Of each process the heaviest thread leads, as the first of them.
+            // The heaviest thread of each process comes first and leads it.
             let key = (pid, process.map(|process| process.start_time), generation);
             let first = processes.insert(key);
             ThreadTables {
@@ -86,7 +86,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
                 name: sanitise(thread.map_or("[unknown]", |thread| &thread.name)).into_owned(),
                 is_main_thread: first,
                 process_name: sanitise(process.map_or("[unknown]", |process| &process.name)).into_owned(),
-                // A number may be that of several programs, one after the other.
+                // A process id may belong to several programs in turn.
                 pid: if generation == 0 { pid.to_string() } else { format!("{pid}.{generation}") },
                 tid: thread.map_or(0, |thread| thread.tid).to_string(),
                 samples: samples(cells, columns, unit),
@@ -145,7 +145,8 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     crate::json::write(&file, out).map_err(io::Error::from)
 }
 
-/// Samples in the order of time, each in the middle of its share of its column: the front end leaves out one at the very end.
+/// Samples in order of time, each in the middle of its share of its column: the front end omits a sample at the very
+/// end.
 fn samples(mut cells: Vec<ThreadCell>, columns: &[TimeColumn], unit: Unit) -> SampleTable {
     cells.sort_by_key(|cell| (cell.column, cell.stack));
     let in_milliseconds = unit == Unit::Nanoseconds;
@@ -182,7 +183,7 @@ fn samples(mut cells: Vec<ThreadCell>, columns: &[TimeColumn], unit: Unit) -> Sa
     samples
 }
 
-/// What the threads share, with the places of what is there already.
+/// Tables shared by all threads, with indexes of their entries.
 struct Tables<'a> {
     labels: Labels<'a>,
     shared: SharedTables,
@@ -195,7 +196,7 @@ struct Tables<'a> {
 }
 
 impl<'a> Tables<'a> {
-    /// With all images.
+    /// Starts with all images.
     fn new(export: &Export<'a>) -> Self {
         let mut tables = Self {
             shared: SharedTables::default(),
@@ -256,7 +257,7 @@ impl<'a> Tables<'a> {
             name if name.starts_with("[kernel") => KERNEL,
             _ => USER,
         };
-        // A frame has a number alone: its file is that of its function.
+        // A frame has only a line number: its file is the function's.
         let here = |file: &str| centre.is_some_and(|it| it.file.as_deref() == Some(file));
         let number = profile.line(line).filter(|it| it.line > 0 && here(&it.file)).map(|it| it.line);
         let frame = self.shared.frame_table.push(func, image.map(|image| image.index()), category, number);
@@ -264,7 +265,7 @@ impl<'a> Tables<'a> {
         frame
     }
 
-    /// The stack of these functions, root first, of which the last ran at `line`.
+    /// The stack of these functions, root first; the last ran at `line`.
     fn stack(&mut self, export: &Export<'_>, functions: &[CostCentreId], line: LineId) -> usize {
         let mut caller: Option<usize> = None;
         for (i, &id) in functions.iter().enumerate() {
@@ -317,7 +318,7 @@ mod tests {
 
     #[test]
     fn build_ids_as_breakpad_names_them() {
-        // As in the documentation of the crate debugid: a Linux build id and its debug id.
+        // From the documentation of the crate debugid: a Linux build id and its debug id.
         let bytes: Vec<u8> = (0..20).collect();
         assert_eq!(breakpad_id(&bytes), "03020100050407060809 0A0B0C0D0E0F0".replace(' ', ""));
         assert_eq!(breakpad_id(&[]), "");

@@ -1,10 +1,10 @@
-//! The tables of a processed profile: lists side by side, whose rows other tables name by their numbers.
+//! The tables of a processed profile: parallel lists, whose rows other tables refer to by index.
 //!
-//! All of a table's columns must be there for the front end to take it, those included that only a browser fills.
+//! The front end requires all columns, including those that only a browser fills.
 
 use serde::Serialize;
 
-/// A column that has the same value in every row.
+/// A column with the same value in every row.
 type Same<T> = Vec<T>;
 
 #[derive(Serialize)]
@@ -19,7 +19,7 @@ pub(super) struct File {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Meta {
-    /// The first thing in a file, by which ccsd knows its own.
+    /// Comes first in the file, where ccsd recognises its own exports.
     pub(super) imported_from: &'static str,
     /// Milliseconds between samples.
     pub(super) interval: f64,
@@ -61,7 +61,6 @@ pub(super) struct Category {
     pub(super) subcategories: [&'static str; 1],
 }
 
-/// Remarks.
 #[derive(Serialize)]
 pub(super) struct ProfileSection {
     pub(super) label: &'static str,
@@ -105,7 +104,7 @@ pub(super) struct SharedTables {
 #[serde(rename_all = "camelCase")]
 pub(super) struct StackTable {
     pub(super) frame: Vec<usize>,
-    /// How far before it its caller is; 0 for a root.
+    /// Distance to the caller's row; 0 for a root.
     pub(super) prefix_offset: Vec<usize>,
     pub(super) length: usize,
 }
@@ -129,7 +128,7 @@ pub(super) struct FrameTable {
 }
 
 impl FrameTable {
-    /// A function, at a line of it if that is known.
+    /// Adds a function, at a line if known.
     pub(super) fn push(&mut self, func: usize, lib: Option<usize>, category: u32, line: Option<u32>) -> usize {
         self.address.push(-1);
         self.lib.push(lib.map_or(-1, |lib| lib as i64));
@@ -188,7 +187,7 @@ pub(super) struct Resources {
 }
 
 impl Resources {
-    /// One for each library.
+    /// Adds a library's entry.
     pub(super) fn push(&mut self, name: usize) {
         /// The front end's number for libraries.
         const LIBRARY: u32 = 1;
@@ -269,7 +268,7 @@ pub(super) struct SampleTable {
     pub(super) time: Vec<f64>,
     pub(super) weight: Vec<Weight>,
     pub(super) weight_type: &'static str,
-    /// Nanoseconds of CPU time since the sample before, from which the front end draws how busy a thread was.
+    /// Nanoseconds of CPU time since the previous sample, from which the front end draws a thread's load.
     #[serde(rename = "threadCPUDelta", skip_serializing_if = "Option::is_none")]
     pub(super) thread_cpu_delta: Option<Vec<u64>>,
     pub(super) length: usize,
