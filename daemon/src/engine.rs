@@ -2,13 +2,14 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ccsd_collector::child::{ChildEnd, RunningChild, WaitingChild};
 use ccsd_collector::procfs;
 use ccsd_collector::{Error, Options, Session, SessionEvent, without_arguments};
-use ccsd_profile::{Accounting, DecodeError, Loaded, Profile, Session as SessionInfo, Update, read_profile};
+use ccsd_profile::{Accounting, DecodeError, Loaded, Profile, Session as SessionInfo, Update, Updates, read_profile};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
 
 use crate::client::ClientError;
@@ -261,6 +262,8 @@ impl Collection {
         let (mut child, mut early, mut broke_off) = (None, None, false);
         let mut stop = stop.clone();
         let mut asked = false;
+        // What could not be written, where the profile in memory may not have all that was.
+        let mut unwritten = Unwritten::default();
         let profile = loop {
             let update = select! {
                 recv(here) -> event => match event {
@@ -313,6 +316,7 @@ impl Collection {
                 if let (Collector::Here(session), Some(_)) = (&self.source, output.error()) {
                     // What comes is nowhere but in memory.
                     session.set_generations(false);
+                    unwritten.add(&update);
                 }
             }
             let status = Status {
@@ -326,7 +330,7 @@ impl Collection {
         if let Some(output) = &mut self.output {
             output.finish();
             if profile.has_generations() && matches!(self.source, Collector::Here(_)) {
-                profile = whole(profile, output);
+                profile = whole(profile, File::open(output.path()), output.path(), unwritten);
             }
         }
         if let Collector::Daemon(session) = self.source {
@@ -384,25 +388,42 @@ fn source(request: &Request, child: Option<&WaitingChild>) -> Result<(Collector,
     Ok((Collector::Here(Box::new(session)), passed_over))
 }
 
-/// All that a file has, where the profile in memory is its last generation.
-fn whole(last: Profile, output: &OutputFile) -> Profile {
-    let read = File::open(output.path()).map_err(DecodeError::from).and_then(read_profile);
-    match read {
-        Ok(Loaded { mut profile, .. }) => {
-            if output.error().is_some() {
-                profile.add_note("only what the file has: what could not be written to it is not shown");
-            }
-            profile
-        }
-        Err(error) => {
-            let mut last = last;
-            last.add_note(&format!(
-                "only what was collected last: {} cannot be read: {error}",
-                output.path().display()
-            ));
-            last
-        }
+/// Updates that a file does not have.
+#[derive(Debug, Default)]
+struct Unwritten {
+    /// No larger than the profile in memory: without generations what comes together stays so.
+    updates: Updates,
+    /// Some could not be kept either.
+    is_incomplete: bool,
+}
+
+impl Unwritten {
+    fn add(&mut self, update: &Update) {
+        self.is_incomplete |= self.updates.add(update).is_err();
     }
+}
+
+/// All that a file has and all that could not be written to it, where the profile in memory is only the last generation.
+fn whole(mut last: Profile, file: io::Result<File>, path: &Path, unwritten: Unwritten) -> Profile {
+    let started = last.session().started_unix_ns;
+    let only_last = |why: String| {
+        last.add_note(&format!("only what was collected last: {} {why}", path.display()));
+        last
+    };
+    let mut profile = match file.map_err(DecodeError::from).and_then(read_profile) {
+        Ok(Loaded { profile, .. }) if profile.session().started_unix_ns == started => profile,
+        Ok(_) => return only_last("is another profile".to_owned()),
+        Err(error) => return only_last(format!("cannot be read: {error}")),
+    };
+    let Unwritten { updates, mut is_incomplete } = unwritten;
+    for update in updates {
+        // Where the disk was full within an update of several records, the rest of that is lost.
+        is_incomplete |= profile.apply(&update).is_err();
+    }
+    if is_incomplete {
+        profile.add_note("a part of what could not be written to the file is not shown");
+    }
+    profile
 }
 
 /// Why a session in a daemon has ended, if that was not what we `asked` for, or its target's own end.
@@ -444,4 +465,89 @@ fn wait_in_background(stops: Option<Sender<i32>>) -> Result<(Sender<RunningChild
         .spawn(wait)
         .map_err(|error| Error::system("start a thread", error))?;
     Ok((started, ended_receiver))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use ccsd_profile::{ContextId, CostCentre, Encoder, ImageId, Limits, LineId, Metric, Process, Thread, Unit};
+
+    use super::*;
+
+    /// A profile of generations, the updates that it gives, and all of them in one.
+    fn generations(started_unix_ns: u64) -> (Profile, Vec<Update>, Profile) {
+        let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
+        let session = SessionInfo { metrics, started_unix_ns, ..SessionInfo::default() };
+        let mut collector = Profile::new(session.clone(), Limits::default());
+        let mut all = Profile::new(session, Limits::reading());
+        let name = || "demo".to_owned();
+        let process =
+            collector.add_process(Process { pid: 7, start_time: 1, exec_generation: 0, parent: None, name: name() });
+        let thread = collector.add_thread(Thread { process, tid: 7, name: name() });
+        let mut updates = Vec::new();
+        for number in 0..6u64 {
+            let function = collector.add_cost_centre(CostCentre {
+                image: ImageId::CCSD,
+                linkage_name: Some(format!("f{number}")),
+                display_name: None,
+                start: None,
+                file: None,
+                line: 1,
+                local: false,
+            });
+            let context = collector.contexts_mut().push(ContextId::ROOT, function);
+            collector.charge(thread, context, LineId::UNKNOWN, &[number + 1]);
+            let update = collector.take_update();
+            all.apply(&update).unwrap();
+            updates.push(update);
+            if number % 2 == 1 && number < 5 {
+                collector.begin_generation();
+            }
+        }
+        (collector, updates, all)
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_shown() {
+        for written in 0..=6 {
+            let (collector, updates, all) = generations(5);
+            let mut encoder = Encoder::new(tempfile::tempfile().unwrap(), collector.session()).unwrap();
+            let mut unwritten = Unwritten::default();
+            for (number, update) in updates.iter().enumerate() {
+                if number < written {
+                    encoder.write(update).unwrap();
+                } else {
+                    unwritten.add(update);
+                }
+            }
+            let mut file = encoder.get_ref().try_clone().unwrap();
+            io::Seek::rewind(&mut file).unwrap();
+            let profile = whole(collector, Ok(file), Path::new("x"), unwritten);
+            assert_eq!(profile.canonical(), all.canonical(), "{written}");
+            assert_eq!(profile.session().notes, [""; 0]);
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let file = |started: u64, updates: usize| {
+            let (collector, list, _) = generations(started);
+            let mut encoder = Encoder::new(tempfile::tempfile().unwrap(), collector.session()).unwrap();
+            list.iter().take(updates).for_each(|update| encoder.write(update).unwrap());
+            let mut file = encoder.get_ref().try_clone().unwrap();
+            io::Seek::rewind(&mut file).unwrap();
+            Ok(file)
+        };
+        let notes = |file, unwritten: usize| {
+            let (collector, list, _) = generations(5);
+            let mut rest = Unwritten::default();
+            list.iter().skip(unwritten).for_each(|update| rest.add(update));
+            whole(collector, file, Path::new("x"), rest).session().notes.clone()
+        };
+        // Somebody else's profile, none at all, and one that lacks an update.
+        assert!(notes(file(6, 6), 6)[0].contains("x is another profile"));
+        assert!(notes(Err(io::ErrorKind::NotFound.into()), 6)[0].contains("cannot be read"));
+        assert!(notes(file(5, 2), 3)[0].contains("is not shown"));
+    }
 }

@@ -38,7 +38,7 @@ pub enum OutputError {
 }
 
 /// Longer files stay as they were written: compacting takes about a second for so many bytes.
-const COMPACTED_BYTES: u64 = 32 << 20;
+const COMPACTED_BYTES: u64 = 8 << 20;
 
 /// Why a file has more than [`MAX_INTERVALS`], or is longer than it could be.
 #[derive(Debug, thiserror::Error)]
