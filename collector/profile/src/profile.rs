@@ -72,6 +72,8 @@ pub struct Profile {
     pub(crate) sent_crashes: usize,
     /// Nothing was applied or merged: the statistics of the context table are those of the collection.
     pub(crate) collecting: bool,
+    /// Samples that are `[elided]` here and not in the stream that was read.
+    pub(crate) elided_in_reading: u64,
     /// Bytes of all names.
     pub(crate) string_bytes: usize,
     /// Text shows names as they are.
@@ -96,6 +98,7 @@ impl Profile {
             contexts: ContextTable::new(limits.context_bytes),
             routes: RouteTable::new(limits.route_bytes),
             earlier_contexts: None,
+            elided_in_reading: 0,
             generation: None,
             namings: Namings::default(),
             uncertain: Uncertain::default(),

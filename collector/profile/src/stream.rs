@@ -205,7 +205,6 @@ impl Profile {
             // Beyond what a profile may hold there is nothing to be done about it.
             let _ = self.add_crash(crash.clone());
         }
-        let mut elided_here = false;
         let metrics = self.session.metrics.len();
         for (i, (charge, weights)) in update.charges_with_weights(metrics).enumerate() {
             let squares = update.squares_of(i, metrics);
@@ -214,6 +213,7 @@ impl Profile {
                 if !self.charges.add(key, charge.samples, weights, squares, Room::Coarse) {
                     // No context of the reader's own: the ids are the writer's.
                     self.charge_elided(charge.thread, charge.samples, weights, squares);
+                    self.count_elided_in_reading(charge.samples);
                 }
                 continue;
             };
@@ -222,12 +222,11 @@ impl Profile {
             let route = generation.route(charge.route);
             let elided = self.accounting.elided;
             self.charge_squares((charge.thread, context, charge.line, route), charge.samples, weights, squares);
-            elided_here |= self.accounting.elided > elided && !was_elided;
+            if self.accounting.elided > elided && !was_elided {
+                self.count_elided_in_reading(charge.samples);
+            }
         }
-        if elided_here {
-            self.add_note(ELIDED_IN_READING);
-        }
-        // What the collector says; the note says the rest.
+        // What the collector says; see `elided_in_reading`.
         self.accounting = update.accounting.clone();
         self.charges.take(|_, _, _, _| {});
         self.settled_accounting = self.accounting.clone();
@@ -236,6 +235,16 @@ impl Profile {
         self.sent_namings = self.namings.list().len();
         self.sent_crashes = self.crashes.len();
         Ok(())
+    }
+
+    /// Adds the samples that are `[elided]` here, and not in what was read, to the accounting.
+    pub(crate) const fn count_own_elision(&mut self) {
+        self.accounting.elided = self.accounting.elided.saturating_add(self.elided_in_reading);
+    }
+
+    fn count_elided_in_reading(&mut self, samples: u64) {
+        self.elided_in_reading = self.elided_in_reading.saturating_add(samples);
+        self.add_note(ELIDED_IN_READING);
     }
 
     /// Everything about an update that can be checked without changing anything.

@@ -246,3 +246,27 @@ fn merging_adds_accounting_and_keeps_the_earlier_start() {
     let accounting = merged.accounting();
     assert_eq!((accounting.received, accounting.own.peak_rss_bytes, accounting.expected), (2, 10, Some(3)));
 }
+
+/// What a reader has no room for is `[elided]` in its accounting, too, in all of a file and in a part of its time.
+#[test]
+fn what_a_reader_elides_is_counted() {
+    let mut maker = Maker::new();
+    let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
+    for number in 0..2_000 {
+        maker.charge(&format!("main f{number}"), 1);
+        if number % 500 == 499 {
+            maker.profile.accounting_mut().duration_ns += 1_000;
+            encoder.write(&maker.profile.take_update()).unwrap();
+        }
+    }
+    let file = encoder.finish().unwrap();
+    let limits = Limits { charge_bytes: 64 << 10, ..Limits::reading() };
+    let read = |limits: Limits| read_profile_with(&file[..], limits, |_| {}).unwrap().profile;
+    assert_eq!(read(Limits::reading()).accounting().elided, 0);
+    let profile = read(limits);
+    let view = FlatView::new(&profile, &Selection::all());
+    let elided = view.rows.iter().find(|row| row.name == "[elided]").unwrap().samples_self;
+    assert!(elided > 100, "{elided}");
+    assert_eq!(profile.accounting().elided, elided);
+    assert!(profile.session().notes.iter().any(|note| note.contains("some count below [elided]")));
+}

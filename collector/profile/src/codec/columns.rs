@@ -119,5 +119,6 @@ pub fn read_columns<R: Read>(input: R, metric: usize, columns: Vec<TimeColumn>) 
     }
     let accounting = loaded.profile.accounting().since(&before);
     *loaded.profile.accounting_mut() = accounting;
+    loaded.profile.count_own_elision();
     Ok(Columns { loaded, columns })
 }

@@ -646,10 +646,14 @@ pub fn read_profile_with<R: Read>(
     limits: Limits,
     mut filter: impl FnMut(&mut Update),
 ) -> Result<Loaded, DecodeError> {
-    read_profile_as(input, |session| Profile::new(session.clone(), limits), |_, update| filter(update))
+    let make = |session: &Session| Profile::new(session.clone(), limits);
+    let mut loaded = read_profile_as(input, make, |_, update| filter(update))?;
+    loaded.profile.count_own_elision();
+    Ok(loaded)
 }
 
-/// The same into a profile that `make` makes of the session, and with updates made to fit it.
+/// The same into a profile that `make` makes of the session, and with updates made to fit it. Its accounting is that of the
+/// file ([`Profile::count_own_elision`]).
 pub(super) fn read_profile_as<R: Read>(
     input: R,
     make: impl FnOnce(&Session) -> Profile,

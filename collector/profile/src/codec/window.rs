@@ -4,10 +4,12 @@ use std::io::Read;
 
 use serde::Serialize;
 
-use super::decode::{Loaded, read_profile_with};
+use super::decode::{Loaded, read_profile_as};
 use crate::accounting::Accounting;
 use crate::error::DecodeError;
 use crate::limits::Limits;
+use crate::model::Session;
+use crate::profile::Profile;
 
 /// A part of the time of a session, nanoseconds since it began: after `from_ns`, up to and with `until_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +72,8 @@ pub fn read_window_with<R: Read>(
     let mut found = Intervals::default();
     let mut last = None;
     let (mut before, mut within) = (Accounting::default(), None);
-    let mut loaded = read_profile_with(input, Limits::reading(), |update| {
+    let make = |session: &Session| Profile::new(session.clone(), Limits::reading());
+    let mut loaded = read_profile_as(input, make, |_, update| {
         let (from, to) = (update.from_ns, update.to_ns);
         // A very large update is written as several records of one interval.
         let new = last.replace((from, to)) != Some((from, to)) && to > from;
@@ -100,6 +103,7 @@ pub fn read_window_with<R: Read>(
     }
     let accounting = loaded.profile.accounting().since(&before);
     *loaded.profile.accounting_mut() = accounting;
+    loaded.profile.count_own_elision();
     Ok((loaded, found))
 }
 
