@@ -2,9 +2,12 @@
 //! those that a selection hides.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
+
+use hashbrown::HashMap;
 
 use crate::context::ContextTable;
-use crate::ids::{ContextId, CostCentreId, ImageId, LineId};
+use crate::ids::{ContextId, CostCentreId, ImageId, LineId, RouteId};
 use crate::profile::{Charge, Profile};
 use crate::uncertain::Uncertain;
 use crate::view::selection::Selection;
@@ -65,7 +68,8 @@ impl Profile {
         let counts = selection.counts(self);
         let visible = selection.visible(self);
         if self.namings.list().is_empty() && visible.is_none() {
-            return Shown { profile: self, made: None, counts, uncertain: Cow::Borrowed(&self.uncertain) };
+            let uncertain = Cow::Borrowed(&self.uncertain);
+            return Shown { profile: self, made: None, counts, uncertain, call_lines: OnceCell::new() };
         }
         let function = |id: CostCentreId| {
             let real = self.real(id);
@@ -82,7 +86,8 @@ impl Profile {
         });
         let place = |id: ContextId| places.get(id.index()).map_or(ContextId::ELIDED, |place| place.context);
         let uncertain = Uncertain::of(&self.contexts, &self.uncertain, &self.charged(), place, function);
-        Shown { profile: self, made: Some((table, places)), counts, uncertain: Cow::Owned(uncertain) }
+        let uncertain = Cow::Owned(uncertain);
+        Shown { profile: self, made: Some((table, places)), counts, uncertain, call_lines: OnceCell::new() }
     }
 }
 
@@ -102,6 +107,8 @@ pub(crate) struct Shown<'a> {
     /// Of each context of the profile, whether it counts; `None` if all do.
     counts: Option<Vec<bool>>,
     uncertain: Cow<'a, Uncertain>,
+    /// The lines from which functions called hidden ones that ran, by route.
+    call_lines: OnceCell<HashMap<(RouteId, CostCentreId), LineId>>,
 }
 
 impl Shown<'_> {
@@ -150,8 +157,18 @@ impl Shown<'_> {
         if self.shows_leaf(charge.context) {
             return charge.line;
         }
-        let leaf = self.contexts().leaf(self.context(charge.context));
-        leaf.map_or(LineId::UNKNOWN, |leaf| self.profile.latest_line(charge.route, leaf))
+        let caller = |context: ContextId| self.contexts().leaf(self.context(context));
+        let lines = self.call_lines.get_or_init(|| {
+            let mut asked = Vec::new();
+            self.profile.for_each_charge(|charge| {
+                if !self.shows_leaf(charge.context) {
+                    asked.extend(caller(charge.context).map(|caller| (charge.route, caller)));
+                }
+            });
+            self.profile.latest_lines(asked.into_iter())
+        });
+        let line = caller(charge.context).and_then(|caller| lines.get(&(charge.route, caller)).copied());
+        line.unwrap_or(LineId::UNKNOWN)
     }
 
     /// Whether what is charged to a context of the profile counts.

@@ -5,9 +5,37 @@ use hashbrown::HashMap;
 use crate::ids::{CostCentreId, LineId, RouteId};
 use crate::profile::Profile;
 
-/// Call sites that one export looks at: some seconds. A row of a few bytes in a hostile file can have 2,048 of them; programs
-/// have some dozens for each of some thousand routes.
-pub(crate) const MAX_SITES: u64 = 1 << 27;
+/// Call sites and functions of stacks that one export looks at to find the lines of calls: about a second. A row of a few bytes
+/// in a hostile file can have 2,048 of each; programs have some dozens for each of some thousand routes.
+const MAX_SITES: u64 = 1 << 24;
+
+/// What is left of the work that an export may have with lines of calls.
+#[derive(Debug)]
+pub(crate) struct CallBudget {
+    left: u64,
+    /// Weight of the stacks that there was nothing left for.
+    pub(crate) unknown_weight: u64,
+}
+
+impl CallBudget {
+    pub(crate) const fn new() -> Self {
+        Self { left: MAX_SITES, unknown_weight: 0 }
+    }
+
+    /// Whether the work of so many steps for stacks of this weight may be done.
+    pub(crate) const fn take(&mut self, steps: u64, weight: u64) -> bool {
+        match self.left.checked_sub(steps) {
+            Some(left) => {
+                self.left = left;
+                true
+            }
+            None => {
+                self.unknown_weight = self.unknown_weight.saturating_add(weight);
+                false
+            }
+        }
+    }
+}
 
 /// Routes of a profile in another, by their numbers in the first.
 pub(crate) struct CopiedRoutes(Vec<RouteId>);
@@ -46,31 +74,48 @@ impl Profile {
         self.line(id).map_or(LineId::UNKNOWN, |line| new.add_line(&line.file, line.line))
     }
 
-    /// From which line the latest activation of a function made its call, as far as the route says.
-    pub(crate) fn latest_line(&self, route: RouteId, function: CostCentreId) -> LineId {
-        if route.is_cut() {
-            return LineId::UNKNOWN;
-        }
+    /// From which line the latest activation of a function made its call, for routes and functions of which `asked` is a list;
+    /// without those of which that is not known. One walk over all routes.
+    pub(crate) fn latest_lines(
+        &self,
+        asked: impl Iterator<Item = (RouteId, CostCentreId)>,
+    ) -> HashMap<(RouteId, CostCentreId), LineId> {
+        let mut found = HashMap::new();
         // Of functions that are one, some may have been called from places that are no sites.
-        if self.merges_functions {
-            return LineId::UNKNOWN;
+        let mut asked: Vec<_> =
+            if self.merges_functions { Vec::new() } else { asked.filter(|(route, _)| !route.is_cut()).collect() };
+        asked.sort_unstable();
+        asked.dedup();
+        if asked.is_empty() {
+            return found;
         }
-        let latest = self.routes.sites(route).find(|site| self.real(site.0) == function);
-        latest.map_or(LineId::UNKNOWN, |(_, line)| line)
+        // Of each function the line of its latest call, and what that was before each route on the path.
+        let mut latest: Vec<Option<LineId>> = vec![None; self.cost_centres().len()];
+        let mut before: Vec<Option<LineId>> = Vec::new();
+        self.routes.walk(|route, (function, line), is_left| {
+            let Some(place) = latest.get_mut(self.real(function).index()) else { return };
+            if is_left {
+                *place = before.pop().flatten();
+                return;
+            }
+            before.push(place.replace(line));
+            let first = asked.partition_point(|(of, _)| *of < route);
+            for &(_, function) in asked.iter().skip(first).take_while(|(of, _)| *of == route) {
+                if let Some(line) = latest.get(function.index()).copied().flatten() {
+                    found.insert((route, function), line);
+                }
+            }
+        });
+        found
     }
 
-    /// The lines of calls of every function that has some. Takes the sites that it looks at from `left`, see [`MAX_SITES`];
-    /// where none are left, no line is known.
-    pub(crate) fn calls_of(&self, route: RouteId, left: &mut u64) -> HashMap<CostCentreId, Calls> {
+    /// The lines of calls of every function that has some. Looks at all sites of the route: see [`CallBudget`].
+    pub(crate) fn calls_of(&self, route: RouteId) -> HashMap<CostCentreId, Calls> {
         let mut calls: HashMap<CostCentreId, Calls> = HashMap::new();
         if route.is_cut() || self.merges_functions {
             return calls;
         }
         for (function, line) in self.routes.sites(route) {
-            if *left == 0 {
-                return HashMap::new();
-            }
-            *left -= 1;
             let known = calls.entry(self.real(function)).or_insert(Calls { latest: line, only: line });
             if known.only != line {
                 known.only = LineId::UNKNOWN;

@@ -226,10 +226,12 @@ impl RouteTable {
                 node.content = content;
             }
             let nodes = &self.nodes;
-            if self
-                .contents
-                .find(content, |&it| nodes.get(it as usize).is_some_and(|it| it.content == content))
-                .is_none()
+            // Without room, equal routes stay several.
+            if self.has_room(table_growth(&self.contents))
+                && self
+                    .contents
+                    .find(content, |&it| nodes.get(it as usize).is_some_and(|it| it.content == content))
+                    .is_none()
             {
                 let rehash = |&id: &u32| nodes.get(id as usize).map_or(0, |node| node.content);
                 self.contents.insert_unique(content, id, rehash);
@@ -248,6 +250,39 @@ impl RouteTable {
     /// of its latest activation, unless the route is cut.
     pub fn sites(&self, id: RouteId) -> impl Iterator<Item = (CostCentreId, LineId)> + '_ {
         self.path(id.number()).map(|node| (CostCentreId(node.function), LineId(node.line)))
+    }
+
+    /// Number of call sites of a route, as often as they were pushed.
+    pub(crate) fn depth(&self, id: RouteId) -> u64 {
+        self.nodes.get(id.index()).map_or(0, |node| u64::from(node.depth))
+    }
+
+    /// Walks the tree of routes: calls `visit` with each route but the empty one before what it leads to and, with `true`,
+    /// after that.
+    pub(crate) fn walk(&self, mut visit: impl FnMut(RouteId, (CostCentreId, LineId), bool)) {
+        let count = self.nodes.len();
+        let (mut first_child, mut next_sibling) = (vec![0u32; count], vec![0u32; count]);
+        for (id, node) in self.nodes.iter().enumerate().skip(1) {
+            let first = first_child.get_mut(node.parent as usize);
+            if let (Some(first), Some(next)) = (first, next_sibling.get_mut(id)) {
+                *next = std::mem::replace(first, id as u32);
+            }
+        }
+        let mut todo = vec![(0u32, true)];
+        while let Some((id, is_left)) = todo.pop() {
+            if let Some(node) = self.nodes.get(id as usize).filter(|_| id != 0) {
+                visit(RouteId::new(id), (CostCentreId(node.function), LineId(node.line)), is_left);
+                if is_left {
+                    continue;
+                }
+                todo.push((id, true));
+            }
+            let mut child = first_child.get(id as usize).copied().unwrap_or(0);
+            while child != 0 {
+                todo.push((child, false));
+                child = next_sibling.get(child as usize).copied().unwrap_or(0);
+            }
+        }
     }
 
     /// Number of routes, the empty one among them.
@@ -295,6 +330,7 @@ impl RouteTable {
         let tight = |len: usize, capacity: usize| len.saturating_add(more) > capacity;
         let grows = tight(self.nodes.len(), self.nodes.capacity())
             || tight(self.children.len(), self.children.capacity())
+            || tight(self.jumps.len(), self.jumps.capacity())
             || tight(self.contents.len(), self.contents.capacity());
         grows && self.bytes().saturating_mul(3) > self.limit
     }
@@ -315,4 +351,52 @@ fn table_growth<T>(table: &HashTable<T>) -> usize {
 
 fn vec_growth<T>(vec: &Vec<T>) -> usize {
     if vec.len() < vec.capacity() { 0 } else { 2 * vec.capacity() * size_of::<T>() + 64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn site(number: u32) -> (CostCentreId, LineId) {
+        (CostCentreId(number), LineId(1))
+    }
+
+    /// What is known to lead to another route takes room, too: without any left, every such push is looked up anew.
+    #[test]
+    fn a_table_is_full_when_its_jumps_are() {
+        let mut table = RouteTable::new(48 << 10);
+        for from in (0..).map(RouteId::new) {
+            if from.index() >= table.len() {
+                break;
+            }
+            for (function, line) in (0..10).map(site) {
+                if table.len() < 300 {
+                    table.push(from, function, line);
+                }
+            }
+        }
+        assert!(table.len() == 300 && !table.is_nearly_full(1));
+        for from in (0..300).map(RouteId::new) {
+            for (function, line) in (0..10).map(site).filter(|(function, _)| function.0 < 10) {
+                let known = table.contents.len();
+                table.push(from, function, line);
+                assert!(table.contents.len() >= known && table.bytes() <= 48 << 10);
+            }
+        }
+        assert!(table.jumps.len() == table.jumps.capacity() && table.is_nearly_full(1), "{:?}", table.jumps.len());
+    }
+
+    #[test]
+    fn routes_of_others_are_indexed_within_the_budget() {
+        let mut table = RouteTable::new(64 << 10);
+        let (mut at, mut number) = (RouteId::EMPTY, 0);
+        let add = |at, number| NewRoute { parent: at, function: site(number).0, line: site(number).1 };
+        while let Some(next) = table.append(add(at, number)) {
+            (at, number) = (if number % 100 == 99 { RouteId::EMPTY } else { next }, number + 1);
+        }
+        assert!(number > 500 && table.contents.is_empty());
+        let (function, line) = site(number);
+        table.push(RouteId::EMPTY, function, line);
+        assert!(!table.contents.is_empty() && table.bytes() <= 64 << 10, "{}", table.bytes());
+    }
 }

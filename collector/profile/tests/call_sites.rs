@@ -118,6 +118,42 @@ fn callgrind_calls(profile: &Profile) -> Calls {
     calls
 }
 
+/// The calls of latest activations in a profile for Firefox: the last frame of a function on a stack and the one after it.
+fn firefox_calls(profile: &Profile) -> Calls {
+    let mut text = Vec::new();
+    Export::new(profile, &Selection::all()).write(Format::Firefox, &mut text).unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let shared = &document["shared"];
+    let number = |table: &str, column: &str, row: usize| shared[table][column][row].as_u64().map(|it| it as usize);
+    let mut calls = Calls::new();
+    for thread in document["threads"].as_array().unwrap() {
+        let samples = &thread["samples"];
+        for (stack, weight) in samples["stack"].as_array().unwrap().iter().zip(samples["weight"].as_array().unwrap()) {
+            let (mut row, mut frames) = (stack.as_u64().unwrap() as usize, Vec::new());
+            loop {
+                let frame = number("stackTable", "frame", row).unwrap();
+                let name = number("funcTable", "name", number("frameTable", "func", frame).unwrap()).unwrap();
+                let line = number("frameTable", "line", frame).unwrap_or(0) as u32;
+                frames.push((shared["stringArray"][name].as_str().unwrap().to_owned(), line));
+                match number("stackTable", "prefixOffset", row).unwrap() {
+                    0 => break,
+                    offset => row -= offset,
+                }
+            }
+            // Innermost first: the first of a function is its latest activation.
+            let mut seen: BTreeSet<&str> = frames.first().map(|(name, _)| name.as_str()).into_iter().collect();
+            for pair in frames.windows(2) {
+                let [(callee, _), (caller, line)] = pair else { continue };
+                if caller != "[...]" && seen.insert(caller) {
+                    let call = (caller.clone(), *line, callee.clone());
+                    *calls.entry(call).or_default() += (weight.as_f64().unwrap() * 1e6).round() as u64;
+                }
+            }
+        }
+    }
+    calls
+}
+
 proptest! {
     #[test]
     fn a_line_has_the_stacks_with_a_frame_there(stacks in stacks(), hidden in prop::collection::vec(0..NAMES.len(), 0..3)) {
@@ -142,6 +178,7 @@ proptest! {
     fn a_call_has_its_line(stacks in stacks()) {
         let profile = profile_of(&stacks);
         prop_assert_eq!(callgrind_calls(&profile), raw_calls(&stacks));
+        prop_assert_eq!(firefox_calls(&profile), raw_calls(&stacks));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::io::Read;
+
 use ccsd_profile::export::{Export, Format};
 use ccsd_profile::view::{CyclesView, DiffTree, DiffView, FlatView, LinesView, Selection, StacksView, TreeView};
 use ccsd_profile::*;
@@ -159,6 +161,105 @@ fn differences_lines_and_trees_of_deep_stacks() {
     assert!(TreeView::new(profile, &all).nodes.len() <= places);
 }
 
+/// A stack so deep, with so many routes that each have another call site at their end, and a sample with each.
+fn routes(depth: u32, count: u32) -> Vec<u8> {
+    let (functions, mut calls) = below(1, depth, 0);
+    calls.last_mut().unwrap().2 = true;
+    let mut profile = Profile::new(session(), Limits::reading());
+    let read = read_profile(&file(functions, &calls, 0)[..]).unwrap().profile;
+    profile.merge(&read).unwrap();
+    for line in 0..=count {
+        profile.add_line("a.c", line + 1);
+    }
+    let mut update = profile.take_update();
+    let (thread, samples) = (ThreadId::new(0), 1);
+    let context = update.charges[0].context;
+    let line = |number| LineId::new(number + 1);
+    for site in 0..depth - 2 {
+        let (parent, function) = (RouteId::new(site), CostCentreId::new(2 + site));
+        update.routes.push(NewRoute { parent, function, line: line(0) });
+    }
+    let parent = RouteId::new(depth - 2);
+    let (mut charges, mut weights) = (Vec::new(), Vec::new());
+    for number in 0..count {
+        update.routes.push(NewRoute { parent, function: CostCentreId::new(depth), line: line(number + 1) });
+        let route = RouteId::new(depth - 1 + number);
+        charges.push(ChargeDelta { thread, context, line: line(0), route, samples });
+        weights.push(1_000);
+    }
+    (update.charges, update.weights, update.squares) = (charges, weights, Vec::new());
+    let mut encoder = Encoder::new(Vec::new(), &session()).unwrap();
+    encoder.write(&update).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// What a few bytes make a stack with 2,000 call sites is shown with its lines up to a limit, and beyond it without; that is
+/// said, and no weight is lost.
+#[test]
+fn many_routes_of_a_deep_stack() {
+    for (count, is_known) in [(100, true), (40_000, false)] {
+        let file = routes(2_000, count);
+        let loaded = read_profile(&file[..]).unwrap();
+        assert!(matches!(loaded.recovery, Recovery::Whole), "{:?}", loaded.recovery);
+        let (profile, all) = (&loaded.profile, Selection::all());
+        assert_eq!(profile.routes().len(), 1_998 + 1 + count as usize);
+        let lines = LinesView::new(profile, &all);
+        let own: u64 = lines.functions.iter().map(|function| function.self_weight).sum();
+        assert_eq!((own, lines.total.weight), (u64::from(count) * 1_000, u64::from(count) * 1_000));
+        for format in [Format::Callgrind, Format::Pprof] {
+            let mut out = Vec::new();
+            Export::new(profile, &all).write(format, &mut out).unwrap();
+            if format == Format::Pprof {
+                let mut message = Vec::new();
+                flate2::read::GzDecoder::new(&out[..]).read_to_end(&mut message).unwrap();
+                out = message;
+            }
+            let text = String::from_utf8_lossy(&out);
+            let says = ["they have too many call sites", "too deep to be listed in full"].map(|it| text.contains(it));
+            // A list of stacks has most of them in part only.
+            let calls = !is_known && format == Format::Callgrind;
+            assert_eq!(says, [calls, !is_known && !calls], "{count} {}", format.name());
+            if format == Format::Callgrind {
+                // The arc from the caller of the last function, by its lines.
+                let id = text.split_once(") f1998\n").unwrap().0.rsplit_once('(').unwrap().1;
+                let from = text.lines().skip_while(|line| !line.starts_with(&format!("fn=({id})")));
+                let calls: Vec<_> = from.take_while(|line| !line.is_empty()).collect();
+                let weight = |line: &&str| line.split(' ').nth(1).unwrap().parse::<u64>().unwrap();
+                let arcs = calls.windows(2).filter(|pair| pair[0].starts_with("calls="));
+                let (lines, sum) = arcs.fold((0, 0), |(lines, sum), pair| (lines + 1, sum + weight(&pair[1])));
+                assert_eq!(sum, u64::from(count) * 1_000);
+                assert!(lines > if is_known { count - 1 } else { 1_000 }, "{lines}");
+            }
+        }
+    }
+}
+
+/// Routes of which no table makes any: of a parent that does not exist or is cut, known ones, deeper ones than there may be.
+#[test]
+fn routes_that_are_none_are_refused() {
+    let bytes = routes(10, 3);
+    let mut profile = Profile::new(session(), Limits::reading());
+    let mut decoder = codec::Decoder::new(&bytes[..]).unwrap();
+    let Some(codec::Decoded::Update(update)) = decoder.next_record().unwrap() else {
+        unreachable!("there is an update")
+    };
+    let known = *update.routes.last().unwrap();
+    let next = RouteId::new(u32::try_from(update.routes.len()).unwrap() + 1);
+    for bad in [NewRoute { parent: next, ..known }, NewRoute { parent: known.parent.cut(), ..known }, known] {
+        let mut update = update.clone();
+        update.routes.push(bad);
+        assert!(profile.apply(&update).is_err(), "{bad:?}");
+        assert_eq!(profile.routes().len(), 1);
+    }
+    let mut deep = update.clone();
+    for number in 0..3_000 {
+        let parent = RouteId::new(u32::try_from(deep.routes.len()).unwrap());
+        deep.routes.push(NewRoute { parent, line: LineId::new(1 + number % 4), ..known });
+    }
+    assert!(matches!(profile.apply(&deep), Err(UpdateError::BadRoute(_))));
+    profile.apply(&update).unwrap();
+}
+
 #[test]
 fn notes_without_end() {
     let mut profile = Profile::new(session(), Limits::reading());
@@ -175,7 +276,7 @@ fn notes_without_end() {
 fn file_names_without_end() {
     // An update of nothing but empty names of files.
     let names = 100_000u32;
-    let mut payload = vec![0, 0, 0, 1, 2, 1, 0, 0, 2, 1];
+    let mut payload = vec![0, 1, 0, 0, 1, 2, 1, 0, 0, 2, 1];
     payload.extend([names as u8 | 0x80, (names >> 7) as u8 | 0x80, (names >> 14) as u8]);
     payload.resize(payload.len() + names as usize, 0);
     // The other ten lists, usual weights and units, charges, places, runs, notes, and an accounting of nothing.

@@ -22,7 +22,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let graph = GraphView::new(profile, export.selection);
     let lines = LinesView::new(profile, export.selection).functions;
     let lines: HashMap<CostCentreId, Vec<LineRow>> = lines.into_iter().map(|it| (it.function, it.lines)).collect();
-    let calls = call_lines(profile, export.selection);
+    let (calls, unknown_weight) = call_lines(profile, export.selection);
     let metric = export.metric();
     writeln!(out, "# callgrind format\nversion: 1\ncreator: ccsd {}", profile.session().version)?;
     for pid in profile.session().pids.iter().take(1) {
@@ -30,6 +30,9 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     }
     writeln!(out, "cmd: {}", export.title())?;
     for remark in export.remarks() {
+        writeln!(out, "desc: ccsd: {remark}")?;
+    }
+    if let Some(remark) = export.unknown_lines(unknown_weight) {
         writeln!(out, "desc: ccsd: {remark}")?;
     }
     writeln!(out, "desc: ccsd: the calls counted are samples")?;

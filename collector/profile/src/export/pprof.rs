@@ -10,10 +10,9 @@ use hashbrown::HashMap;
 use prost::Message;
 
 use super::request::{Export, unit_name};
-use super::walk::{frame_index, frame_name, walk_routes};
-use crate::ids::{CostCentreId, LineId, RouteId};
+use super::walk::{FrameLines, frame_name, walk_routes};
+use crate::ids::{CostCentreId, LineId};
 use crate::model::Unit;
-use crate::routed::MAX_SITES;
 use crate::text::sanitise;
 use crate::view::FlatView;
 
@@ -200,33 +199,15 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let labels = profile.full_labels();
     // Weight and number of samples: [not sampled] has only a weight.
     let mut sampled = (0u64, 0u64);
-    let mut calls = (RouteId::EMPTY, HashMap::new());
-    let mut left = MAX_SITES;
-    // For each function, the last stack that contained it.
-    let mut seen = vec![0; profile.cost_centres().len() + 1];
-    let mut stacks = 0u64;
+    let mut frame_lines = FrameLines::new(profile);
     walk_routes(export, |stack| {
-        if calls.0 != stack.route {
-            calls = (stack.route, profile.calls_of(stack.route, &mut left));
-        }
+        let lines = frame_lines.of(profile, stack);
         if stack.samples > 0 {
             sampled = (sampled.0.saturating_add(stack.weight), sampled.1.saturating_add(stack.samples));
         }
         let mut location_id = Vec::with_capacity(stack.functions.len());
-        stacks += 1;
-        // The latest activation of a function may be in the elided part.
-        let is_elided = stack.functions.contains(&CostCentreId::ELIDED);
-        // Leaf first. If a function occurs several times, only its latest activation's line is known, unless all have
-        // the same.
-        for (depth, &function) in stack.functions.iter().rev().enumerate() {
-            let before = seen.get_mut(frame_index(profile, function)).map(|seen| std::mem::replace(seen, stacks));
-            let line = match (depth, calls.1.get(&function)) {
-                (0, _) => stack.line,
-                _ if is_elided => LineId::UNKNOWN,
-                (_, Some(calls)) if before != Some(stacks) => calls.latest,
-                (_, Some(calls)) => calls.only,
-                (_, None) => LineId::UNKNOWN,
-            };
+        // Leaf first.
+        for (&function, &line) in stack.functions.iter().zip(lines).rev() {
             let next = locations.len() as u64 + 1;
             let location = *locations.entry((function, line)).or_insert_with(|| {
                 let centre = profile.cost_centre(function);
@@ -278,7 +259,9 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         message.period_type = message.sample_type.get(1 + export.selection.metric_index()).copied();
         message.period = signed(period);
     }
-    message.comment = export.remarks_of(true).iter().map(|remark| strings.id(remark)).collect();
+    let mut remarks = export.remarks_of(true);
+    remarks.extend(export.unknown_lines(frame_lines.unknown_weight()));
+    message.comment = remarks.iter().map(|remark| strings.id(remark)).collect();
     message.string_table = strings.strings;
     let mut gzip = GzEncoder::new(out, Compression::default());
     gzip.write_all(&message.encode_to_vec())?;

@@ -12,6 +12,16 @@ impl Export<'_> {
         self.remarks_of(false)
     }
 
+    /// A remark on stacks of so much weight that have too many call sites for an export to look at.
+    pub(super) fn unknown_lines(&self, weight: u64) -> Option<String> {
+        let total = Total::of(self.profile, self.selection).weight.max(1);
+        let remark = format!(
+            "the lines of calls are not given for stacks with {:.1}% of the weight: they have too many call sites",
+            100.0 * weight as f64 / total as f64
+        );
+        (weight > 0).then_some(remark)
+    }
+
     /// The same of an export that lists stacks by their routes, if `routes`.
     pub(super) fn remarks_of(&self, routes: bool) -> Vec<String> {
         let session = self.profile.session();

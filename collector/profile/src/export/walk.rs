@@ -8,6 +8,7 @@ use super::request::Export;
 use crate::ids::{CostCentreId, LineId, RouteId, ThreadId};
 use crate::labels::Labels;
 use crate::profile::Profile;
+use crate::routed::{CallBudget, Calls};
 use crate::text::sanitise;
 use crate::view::{SQUEEZED_OUT, Total, function, is_gap, room_for_names, walk_contexts};
 
@@ -98,6 +99,75 @@ impl<'a> StackBudget<'a> {
         }
         short.push(CostCentreId::ELIDED);
         short
+    }
+}
+
+/// The lines of the frames of stacks, as far as their routes tell.
+pub(super) struct FrameLines {
+    route: RouteId,
+    calls: HashMap<CostCentreId, Calls>,
+    /// The lines of this route were looked for.
+    are_known: bool,
+    budget: CallBudget,
+    /// Of each function the last stack that it was seen on.
+    seen: Vec<u64>,
+    stacks: u64,
+    unknown_weight: u64,
+    lines: Vec<LineId>,
+}
+
+impl FrameLines {
+    pub(super) fn new(profile: &Profile) -> Self {
+        Self {
+            route: RouteId::EMPTY,
+            calls: HashMap::new(),
+            are_known: true,
+            budget: CallBudget::new(),
+            seen: vec![0; profile.cost_centres().len() + 1],
+            stacks: 0,
+            unknown_weight: 0,
+            lines: Vec::new(),
+        }
+    }
+
+    /// A line for each function of a stack of [`walk_routes`]: where the last ran, and from where the others called. Of a
+    /// function that is there more than once, only the latest activation's line is known, unless all have the same.
+    pub(super) fn of(&mut self, profile: &Profile, stack: &Stack<'_>) -> &[LineId] {
+        if self.route != stack.route {
+            self.route = stack.route;
+            self.are_known = self.budget.take(profile.routes().depth(stack.route), 0);
+            self.calls = if self.are_known { profile.calls_of(stack.route) } else { HashMap::new() };
+        }
+        if !self.are_known {
+            self.unknown_weight = self.unknown_weight.saturating_add(stack.weight);
+        }
+        self.stacks += 1;
+        // The latest activation of a function may be in what is left out.
+        let is_elided = stack.functions.contains(&CostCentreId::ELIDED);
+        self.lines.clear();
+        for (depth, &function) in stack.functions.iter().rev().enumerate() {
+            let stacks = self.stacks;
+            let seen = self.seen.get_mut(frame_index(profile, function));
+            let is_latest = seen.map(|seen| std::mem::replace(seen, stacks)) != Some(stacks);
+            self.lines.push(match self.calls.get(&function) {
+                _ if depth == 0 => stack.line,
+                Some(calls) if !is_elided => {
+                    if is_latest {
+                        calls.latest
+                    } else {
+                        calls.only
+                    }
+                }
+                _ => LineId::UNKNOWN,
+            });
+        }
+        self.lines.reverse();
+        &self.lines
+    }
+
+    /// Weight of the stacks with so many call sites that their lines were not looked for.
+    pub(super) const fn unknown_weight(&self) -> u64 {
+        self.unknown_weight
     }
 }
 

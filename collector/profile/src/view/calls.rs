@@ -8,15 +8,15 @@ use super::walk::{function, walk_contexts};
 use super::walk::{is_marked, sums_of};
 use crate::ids::{CostCentreId, LineId, RouteId};
 use crate::profile::Profile;
-use crate::routed::MAX_SITES;
+use crate::routed::{CallBudget, Calls};
 
 /// The lines of calls from the first to the second function, those with the most weight first. Their weights are together
 /// that of the outgoing arc of the [`GraphView`](super::GraphView): the call is that of the caller's latest activation. [`LineId::UNKNOWN`] where its line is not
 /// known.
 pub(crate) type CallLines = HashMap<(CostCentreId, CostCentreId), Vec<(LineId, Sums)>>;
 
-/// The lines of all calls.
-pub(crate) fn call_lines(profile: &Profile, selection: &Selection) -> CallLines {
+/// The lines of all calls, and the weight of stacks that have so many call sites that none of their lines were looked for.
+pub(crate) fn call_lines(profile: &Profile, selection: &Selection) -> (CallLines, u64) {
     let shown = profile.shown(selection);
     // By context and route, over all threads and lines.
     let mut charged: HashMap<(usize, RouteId), Sums> = HashMap::new();
@@ -30,24 +30,39 @@ pub(crate) fn call_lines(profile: &Profile, selection: &Selection) -> CallLines 
     charged.sort_unstable_by_key(|(key, _)| *key);
     let mut sums: HashMap<(CostCentreId, CostCentreId, LineId), Sums> = HashMap::new();
     let mut latest = (RouteId::EMPTY, HashMap::new());
-    let mut left = MAX_SITES;
+    let mut budget = CallBudget::new();
     walk_contexts(profile, &shown, selection, |id, visible| {
+        let entries = visible.entries();
+        // The latest activation may be in what is left out.
+        let is_elided = entries.iter().any(|&entry| function(entry) == CostCentreId::ELIDED);
+        // What no line is known of.
+        let mut rest = None;
+        let mut add = |calls: Option<&HashMap<CostCentreId, Calls>>, of_route: Sums| {
+            for pair in entries.windows(2) {
+                let &[caller, callee] = pair else { continue };
+                if is_marked(caller) {
+                    let calls = calls.and_then(|calls| calls.get(&function(caller)));
+                    let line = calls.map_or(LineId::UNKNOWN, |calls| calls.latest);
+                    sums.entry((function(caller), function(callee), line)).or_default().add(of_route);
+                }
+            }
+        };
         let first = charged.partition_point(|((context, _), _)| *context < id.index());
         for ((_, route), of_route) in charged.iter().skip(first).take_while(|((context, _), _)| *context == id.index())
         {
+            let sites = profile.routes().depth(*route);
+            let has_lines = !is_elided && !route.is_cut() && sites > 0;
+            if !has_lines || !budget.take(sites + entries.len() as u64, of_route.weight) {
+                rest.get_or_insert_with(Sums::default).add(*of_route);
+                continue;
+            }
             if latest.0 != *route {
-                latest = (*route, profile.calls_of(*route, &mut left));
+                latest = (*route, profile.calls_of(*route));
             }
-            // The latest activation may be in what is left out.
-            let is_elided = visible.entries().iter().any(|&entry| function(entry) == CostCentreId::ELIDED);
-            for pair in visible.entries().windows(2) {
-                let &[caller, callee] = pair else { continue };
-                if is_marked(caller) {
-                    let calls = latest.1.get(&function(caller)).filter(|_| !is_elided);
-                    let line = calls.map_or(LineId::UNKNOWN, |calls| calls.latest);
-                    sums.entry((function(caller), function(callee), line)).or_default().add(*of_route);
-                }
-            }
+            add(Some(&latest.1), *of_route);
+        }
+        if let Some(rest) = rest {
+            add(None, rest);
         }
     });
     let mut lines = CallLines::new();
@@ -57,5 +72,5 @@ pub(crate) fn call_lines(profile: &Profile, selection: &Selection) -> CallLines 
     for lines in lines.values_mut() {
         lines.sort_unstable_by_key(|(line, sums)| (std::cmp::Reverse(sums.weight), *line));
     }
-    lines
+    (lines, budget.unknown_weight)
 }

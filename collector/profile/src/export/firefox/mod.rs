@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use hashbrown::{HashMap, HashSet};
 
 use super::request::Export;
-use super::walk::{frame_name, walk};
+use super::walk::{FrameLines, frame_name, walk_routes};
 use crate::codec::TimeColumn;
 use crate::ids::{CostCentreId, LineId, ThreadId};
 use crate::labels::Labels;
@@ -52,8 +52,9 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let columns = if timed { export.columns } else { &whole };
     let mut tables = Tables::new(export);
     let mut threads: BTreeMap<ThreadId, Vec<ThreadCell>> = BTreeMap::new();
-    walk(export, |stack| {
-        let at = tables.stack(export, stack.functions, stack.line);
+    let mut frame_lines = FrameLines::new(profile);
+    walk_routes(export, |stack| {
+        let at = tables.stack(export, stack.functions, frame_lines.of(profile, stack));
         let cells = threads.entry(stack.thread).or_default();
         let weights = if timed { stack.weights.get(1..).unwrap_or(&[]) } else { std::slice::from_ref(&stack.weight) };
         for (column, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0) {
@@ -94,7 +95,8 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             }
         })
         .collect();
-    let mut remarks = export.remarks();
+    let mut remarks = export.remarks_of(true);
+    remarks.extend(export.unknown_lines(frame_lines.unknown_weight()));
     remarks.push(match columns.iter().map(|column| column.to_ns.saturating_sub(column.from_ns)).max() {
         Some(longest) if timed => format!(
             "times are known to {:.3} s: within such a part of the time, the samples of a thread follow each other, each for \
@@ -265,11 +267,10 @@ impl<'a> Tables<'a> {
         frame
     }
 
-    /// The stack of these functions, root first; the last ran at `line`.
-    fn stack(&mut self, export: &Export<'_>, functions: &[CostCentreId], line: LineId) -> usize {
+    /// The stack of these functions, root first, each at its line.
+    fn stack(&mut self, export: &Export<'_>, functions: &[CostCentreId], lines: &[LineId]) -> usize {
         let mut caller: Option<usize> = None;
-        for (i, &id) in functions.iter().enumerate() {
-            let line = if i + 1 == functions.len() { line } else { LineId::UNKNOWN };
+        for (&id, &line) in functions.iter().zip(lines) {
             let frame = self.frame(export, id, line);
             let stacks = &mut self.shared.stack_table;
             caller = Some(*self.stacks.entry((caller, frame)).or_insert_with(|| {
