@@ -5,9 +5,10 @@ use hashbrown::HashMap;
 use crate::ids::{CostCentreId, LineId, RouteId};
 use crate::profile::Profile;
 
-/// Call sites and functions of stacks that one export looks at to find the lines of calls: about a second. A row of a few bytes
-/// in a hostile file can have 2,048 of each; programs have some dozens for each of some thousand routes.
-const MAX_SITES: u64 = 1 << 24;
+/// Call sites and functions of stacks that one export looks at to find the lines of calls: so many, and so many for each row.
+/// A row of a few bytes in a hostile file can have 2,048 of each; those of programs have some dozens.
+const FREE_SITES: u64 = 1 << 22;
+const SITES_PER_ROW: u64 = 256;
 
 /// What is left of the work that an export may have with lines of calls.
 #[derive(Debug)]
@@ -18,8 +19,9 @@ pub(crate) struct CallBudget {
 }
 
 impl CallBudget {
-    pub(crate) const fn new() -> Self {
-        Self { left: MAX_SITES, unknown_weight: 0 }
+    /// Of so many rows.
+    pub(crate) const fn new(rows: usize) -> Self {
+        Self { left: FREE_SITES.saturating_add(SITES_PER_ROW.saturating_mul(rows as u64)), unknown_weight: 0 }
     }
 
     /// Whether the work of so many steps for stacks of this weight may be done.

@@ -122,7 +122,7 @@ impl FrameLines {
             route: RouteId::EMPTY,
             calls: HashMap::new(),
             are_known: true,
-            budget: CallBudget::new(),
+            budget: CallBudget::new(profile.charge_count()),
             seen: vec![0; profile.cost_centres().len() + 1],
             stacks: 0,
             unknown_weight: 0,

@@ -30,7 +30,7 @@ pub(crate) fn call_lines(profile: &Profile, selection: &Selection) -> (CallLines
     charged.sort_unstable_by_key(|(key, _)| *key);
     let mut sums: HashMap<(CostCentreId, CostCentreId, LineId), Sums> = HashMap::new();
     let mut latest = (RouteId::EMPTY, HashMap::new());
-    let mut budget = CallBudget::new();
+    let mut budget = CallBudget::new(charged.len());
     walk_contexts(profile, &shown, selection, |id, visible| {
         let entries = visible.entries();
         // The latest activation may be in what is left out.
