@@ -5,6 +5,7 @@
 mod accounts;
 mod cycles;
 mod thread_stack;
+mod thread_time;
 mod tick_time;
 mod unseen;
 
@@ -262,6 +263,9 @@ impl Aggregator {
                     let (further, rest) = further_weights.split_at(count);
                     further_weights = rest;
                     self.sample(thread, time, stack, Outside { root, common, gap }, (&weights, further));
+                    if let Some(thread) = self.threads.get_mut(&thread) {
+                        thread.unsampled.weigh(weights[0]);
+                    }
                 }
                 Item::Crash { death, thread, time, frames: count, common, gap, root } => {
                     let (stack, rest) = frames.split_at(frames.len().min(count as usize));
@@ -301,8 +305,14 @@ impl Aggregator {
                         self.profile.rename_thread(thread.id, &name);
                     }
                 }
+                Item::ThreadTime { key, ns, is_whole } => {
+                    if let Some(thread) = self.threads.get_mut(&key) {
+                        thread.unsampled.read(ns, is_whole);
+                    }
+                }
                 Item::ThreadEnd(key) => {
                     if let Some(thread) = self.threads.remove(&key) {
+                        self.unseen.end_thread(thread.id, thread.unsampled);
                         self.charge_ended(thread.tick, thread.id);
                     }
                 }

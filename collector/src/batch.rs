@@ -73,6 +73,15 @@ pub enum Item {
         /// The name.
         name: String,
     },
+    /// CPU time of an announced thread, as the kernel accounts for it.
+    ThreadTime {
+        /// The thread.
+        key: ThreadKey,
+        /// All of it, nanoseconds.
+        ns: u64,
+        /// Whether the thread began within the session: no part of it was before.
+        is_whole: bool,
+    },
     /// An announced thread has ended.
     ThreadEnd(ThreadKey),
     /// A signal has killed a process: the stack of the thread that it was delivered to.

@@ -155,6 +155,11 @@ impl BatchBuilder {
         self.batch.items.extend(ended.map(Item::ThreadEnd));
     }
 
+    /// A thread has used so much CPU time, as the kernel accounts for it.
+    pub fn thread_time(&mut self, key: ThreadKey, ns: u64, is_whole: bool) {
+        self.batch.items.push(Item::ThreadTime { key, ns, is_whole });
+    }
+
     /// A thread's stack at some time.
     #[inline]
     pub fn stack(

@@ -124,6 +124,12 @@ pub fn threads(pid: u32) -> io::Result<Vec<u32>> {
     numbers_in(&format!("/proc/{pid}/task"))
 }
 
+/// CPU time of a thread, nanoseconds, as of its last switch or tick (`CONFIG_SCHED_INFO`).
+pub fn thread_cpu_ns(pid: u32, tid: u32) -> Option<u64> {
+    let bytes = read(&format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+    std::str::from_utf8(&bytes).ok()?.split_ascii_whitespace().next()?.parse().ok()
+}
+
 /// Whether a process has ended: it does not exist any more, or is a zombie with no other thread. (A main thread may end
 /// before the others: then it is a zombie among live threads.) What cannot be looked at is taken to be alive.
 pub fn has_ended(pid: u32) -> bool {

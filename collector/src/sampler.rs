@@ -25,16 +25,18 @@ use std::time::Duration;
 use ccsd_symbolizer::Door;
 use crossbeam_channel::TryRecvError;
 
-use crate::batch::Mark;
+use crate::batch::{Mark, TargetStats};
 use crate::budget::Budget;
 use crate::clock::now_ns;
 use crate::error::{Error, Result};
 use crate::give_back::give_back;
 use crate::pace::Pace;
+use crate::perf::counters::Counted;
 use crate::perf::set::{EventSet, Opened};
 use crate::perf::sorter::{EventSorter, MARGIN_NS};
 use crate::process::filter::Filter;
 use crate::process::owner::Owner;
+use crate::procfs;
 use crate::sched_priority::{Urgency, become_ordinary, become_urgent};
 use crate::usage::{Aside, aside_ns, thread_cpu_ns};
 use attach::{Refused, refusal};
@@ -49,6 +51,11 @@ pub use channels::{Channels, Command};
 
 /// The first update comes after this time, in nanoseconds, however long the interval is.
 const FIRST_INTERVAL_NS: u64 = 60_000_000;
+/// Threads whose CPU time is read at once at most.
+const MAX_THREAD_TIMES: usize = 512;
+/// Nanoseconds between two such readings, and for each thread that was read, which takes some 4 us.
+const THREAD_TIMES_NS: u64 = 200_000_000;
+const THREAD_TIME_NS: u64 = 4_000_000;
 /// Longest sleep between two looks at the rings.
 const MAX_SLEEP_MS: u16 = 100;
 
@@ -177,6 +184,7 @@ impl Sampler {
         let interval = u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX).max(1);
         // Whoever has just asked wants to see something.
         let mut next_interval = now_ns().saturating_add(interval.min(FIRST_INTERVAL_NS));
+        let mut next_thread_times = next_interval;
         loop {
             self.source.channels.watchdog.beat();
             let now = now_ns();
@@ -218,6 +226,9 @@ impl Sampler {
                 self.read_counters_and_clocks();
                 self.source.pipeline.batch.mark(Mark::Interval);
             }
+            if now >= next_thread_times {
+                next_thread_times = now.saturating_add(self.read_thread_times());
+            }
             self.hand_on(false);
         }
         self.finish();
@@ -226,6 +237,7 @@ impl Sampler {
     fn finish(mut self) {
         // Clocks of a target that goes on cannot be compared with events that have been stopped.
         self.read_counters_and_clocks();
+        let _ = self.read_thread_times();
         self.source.events.stop();
         self.round(u64::MAX);
         self.read_counters();
@@ -268,6 +280,26 @@ impl Sampler {
         let Source { pipeline, time, .. } = &mut self.source;
         time.compare(spent, |time| spent_by(time, &pipeline.tracker.pids()));
         pipeline.target = time.stats();
+    }
+
+    /// Reads the CPU time of threads, where much of the target's is in no sample, so that it is charged to those who have spent
+    /// it. Returns how long to wait for the next time, nanoseconds.
+    fn read_thread_times(&mut self) -> u64 {
+        let received = self.source.pipeline.counts().samples.received;
+        let Pipeline { tracker, batch, target, .. } = &mut self.source.pipeline;
+        let TargetStats { counted, uncounted_ns, .. } = *target;
+        let Some(Counted { used, due_milli, .. }) = counted else { return THREAD_TIMES_NS };
+        if uncounted_ns <= used / 100 && received.saturating_mul(1000) >= due_milli / 100 * 99 {
+            return THREAD_TIMES_NS;
+        }
+        let mut read = 0;
+        for (pid, tid, key) in tracker.sampled_threads().take(MAX_THREAD_TIMES) {
+            if let Some(ns) = procfs::thread_cpu_ns(pid, tid) {
+                batch.thread_time(key, ns, !self.attached);
+            }
+            read += 1;
+        }
+        THREAD_TIMES_NS.max(read * THREAD_TIME_NS)
     }
 
     fn round(&mut self, horizon: u64) {

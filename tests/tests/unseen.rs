@@ -1,6 +1,7 @@
 //! CPU time that no sample stands for (I13): it is charged to `[not sampled]`, and shares are of the CPU time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -15,6 +16,10 @@ const ALLOWANCE: f64 = 0.03;
 const START_NS: f64 = 10e6;
 /// Samples by which timers and ticks may be off where a function begins and ends, and where others use the CPU.
 const EDGES: f64 = 12.0;
+
+/// What the CPU time of one thread may be off by: a part of it, and nanoseconds.
+const SHARE_ALLOWANCE: f64 = 0.06;
+const SHARE_NS: f64 = 30e6;
 
 /// What the program says that it took, nanoseconds of CPU time.
 struct Truth {
@@ -65,6 +70,16 @@ fn main() -> ExitCode {
             assert!(report(&[]).contains("\"[not sampled]\""));
             assert!(!report(&["--of-sampled"]).contains("\"name\": \"[not sampled]\""));
         })
+        .test("threads_that_end_between_two_samples", &[CC, Need::Root], || {
+            // Each has 0.3 ms and the costs of its start and end: a part of its time is no whole period.
+            let recorded = record(&["-F", "3000"], &["50", "0", "1000"]);
+            check_whole(&recorded, &Truth::of(&recorded));
+        })
+        .test("each_thread_has_its_own", &[CC, Need::Root], || {
+            for same in ["0", "1"] {
+                check_threads(&Record::new(build("shares.c", &["-O1", "-pthread"]), &[same]).run());
+            }
+        })
         .test("nothing_is_invented", &[CC, Need::Root], || {
             // Of user code alone it is not known how much there was, and of whole CPUs not whose.
             for option in ["--user", "--per-cpu"] {
@@ -112,4 +127,35 @@ fn check_sleeper(recorded: &Recorded) {
     let pieces = weight("short_work");
     let rest = truth.all - truth.spinning - truth.short;
     assert!(pieces <= truth.short + rest - unseen + allowed + START_NS, "{pieces} ns of {} in pieces", truth.short);
+}
+
+/// Asserts that every thread has its own CPU time, samples and `[not sampled]` together.
+fn check_threads(recorded: &Recorded) {
+    recorded.assert_whole();
+    let profile = &recorded.profile;
+    let mut charged: HashMap<u32, (f64, f64)> = HashMap::new();
+    let not_sampled = profile.not_sampled_cost_centre();
+    profile.for_each_charge(|charge| {
+        let tid = profile.thread(charge.thread).unwrap().tid;
+        let (all, unseen) = charged.entry(tid).or_default();
+        *all += charge.weights[0] as f64;
+        let leaf = profile.contexts().leaf(charge.context);
+        *unseen += if leaf.is_some() && leaf == not_sampled { charge.weights[0] as f64 } else { 0.0 };
+    });
+    let mut all_used = 0.0;
+    for line in recorded.ended.stdout.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let (tid, used): (u32, f64) = (words[0].parse().unwrap(), words[2].parse().unwrap());
+        all_used += used;
+        let (all, unseen) = charged.remove(&tid).unwrap_or_default();
+        // What a thread has used since its time was last read is not known to be its own.
+        let allowed = used * SHARE_ALLOWANCE + SHARE_NS;
+        assert!((all - used).abs() <= allowed, "{line}: {all} are charged, {charged:?}");
+        if words[1] == "bursts" {
+            assert!(unseen > used / 10.0, "{line}: {unseen} not sampled");
+        }
+    }
+    // Nobody is known to have spent the rest.
+    let rest: f64 = charged.values().map(|(all, _)| all).sum();
+    assert!(rest <= all_used * ALLOWANCE, "{charged:?} of {all_used}");
 }

@@ -5,6 +5,7 @@
 use ccsd_profile::{ContextId, CostCentreId, LineId, Profile, RouteId, ThreadId};
 
 use super::cycles::CycleRest;
+use super::thread_time::ThreadTime;
 use super::tick_time::TickTime;
 use crate::resolve::Resolver;
 use crate::stack_delta::{Common, LastStack, Reserve};
@@ -55,6 +56,8 @@ pub(super) struct ThreadState {
     pub(super) generation: u32,
     /// When the last sample was taken whose stack was found whole, nanoseconds; 0 if there was none.
     pub(super) whole_at: u64,
+    /// CPU time that samples do not stand for.
+    pub(super) unsampled: ThreadTime,
     /// Of a thread that ticks sample, the time that samples stand for.
     pub(super) tick: TickTime,
     /// TSC cycles that no sample has yet.
@@ -75,6 +78,7 @@ impl ThreadState {
             until: u64::MAX,
             generation: 0,
             whole_at: 0,
+            unsampled: ThreadTime::default(),
             tick: TickTime::default(),
             cycles: CycleRest::default(),
         }

@@ -1,8 +1,14 @@
 //! CPU time that samples stand for, and what none stands for yet.
 
+use ccsd_profile::ThreadId;
+
+use super::thread_time::ThreadTime;
+
 /// Samples by whose chance a thread may have run ahead of its samples, or its samples ahead of it. With more, the noise of a
 /// short phase would be paid from the credit of a long one before it.
 const CHANCE: u64 = 16;
+/// Threads that have ended of which it is remembered how much of their time is in no sample.
+const MAX_ENDED: usize = 16 << 10;
 
 /// The CPU time of one thread that ticks sample.
 ///
@@ -53,4 +59,16 @@ pub(super) struct UnseenTime {
     pub(super) charged: u64,
     /// CPU time of the target at the last update.
     pub(super) used_before: u64,
+    /// Threads that have ended, and what neither samples nor charges stand for of their time.
+    pub(super) ended: Vec<(ThreadId, u64)>,
+}
+
+impl UnseenTime {
+    /// A thread has ended: no sample will stand for what is missing.
+    pub(super) fn end_thread(&mut self, thread: ThreadId, time: ThreadTime) {
+        let missing = time.missing();
+        if missing > 0 && self.ended.len() < MAX_ENDED {
+            self.ended.push((thread, missing));
+        }
+    }
 }

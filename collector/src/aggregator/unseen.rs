@@ -5,7 +5,7 @@
 //! of what was sampled by chance.
 //!
 //! - A timer's sample stands for one period. What each thread has run on each CPU since its last sample there is less than
-//!   a period, and no more than rounding: as long as all that is missing can be that, nothing is charged.
+//!   a period, and no more than rounding: as long as all that is missing can be that, and is not much, nothing is charged.
 //! - A tick's sample stands for what its thread has run since the last one, but not for more than ticks that come by chance
 //!   would let it: see [`TickTime`].
 //! - What is charged is never taken back, so while the session runs only what no later sample can stand for is charged.
@@ -15,11 +15,15 @@
 use ccsd_profile::{NotSampled, Process, Thread, ThreadId, Unseen};
 
 use super::Aggregator;
+use super::thread_time::ThreadTime;
 use super::tick_time::TickTime;
 use crate::batch::{Counts, part_of};
 use crate::perf::attr::Event;
 use crate::perf::layout::Layout;
 
+/// Part of the CPU time, in percent, and periods that the rests of periods may come to without being charged.
+const MAX_RESTS_PERCENT: u64 = 5;
+const MAX_RESTS: u64 = 24;
 /// Part of the target's CPU time, in percent, that may be in no sample without a word.
 const QUIET_PERCENT: u64 = 3;
 
@@ -60,7 +64,9 @@ impl Aggregator {
         let rests = timers(self.profile.threads().len() as u64).min(counts.samples.received).saturating_mul(period);
         if last {
             let rest = used.saturating_sub(accounted);
-            if rest > rests {
+            // Of threads that live for a few periods, the rests are a large part of the time.
+            let much = rest > (used / 100).saturating_mul(MAX_RESTS_PERCENT) && rest > period.saturating_mul(MAX_RESTS);
+            if rest > rests || much {
                 let held: Vec<_> = self.threads.values().map(|thread| (thread.id, thread.tick.held)).collect();
                 let mut rest = rest;
                 for (thread, held) in held {
@@ -68,6 +74,7 @@ impl Aggregator {
                     self.charge_unseen_time(thread, held);
                     rest -= held;
                 }
+                let rest = self.charge_threads(rest, ThreadTime::missing);
                 self.charge_anyone(counts, rest);
             }
         } else {
@@ -76,8 +83,11 @@ impl Aggregator {
             let later = timers(counts.tracker.live_threads).saturating_mul(period);
             let sure = before.saturating_sub(accounted.saturating_add(rests).saturating_add(later));
             if sure > before / 100 {
+                let slack = self.cpus.saturating_mul(period);
+                let sure = self.charge_threads(sure, |time| time.surely_missing(slack));
                 self.charge_anyone(counts, sure);
             }
+            self.threads.values_mut().for_each(|thread| thread.unsampled.end_interval());
         }
         let split = self.split_unseen(counts, used);
         let accounting = self.profile.accounting_mut();
@@ -95,6 +105,36 @@ impl Aggregator {
             && counts.tracker.others == 0
             && counts.tracker.withheld == 0;
         counts.target.counted.filter(|_| whole).map(|counted| counted.used.saturating_add(counts.target.uncounted_ns))
+    }
+
+    /// Charges time to the threads that are known to have spent it, each no more than is `missing` of it. Returns what is left.
+    fn charge_threads(&mut self, ns: u64, missing: impl Fn(&ThreadTime) -> u64) -> u64 {
+        let live = self.threads.values().map(|thread| missing(&thread.unsampled));
+        let ended = self.unseen.ended.iter().map(|(_, missing)| *missing);
+        let all = live.chain(ended).fold(0, u64::saturating_add);
+        // What events count is not to the nanosecond what the kernel accounts to threads.
+        let part = |missing: u64| match all > ns {
+            true => u64::try_from(u128::from(missing) * u128::from(ns) / u128::from(all)).unwrap_or(0),
+            false => missing,
+        };
+        let mut left = ns;
+        let mut charges = Vec::new();
+        for thread in self.threads.values_mut() {
+            let charge = part(missing(&thread.unsampled));
+            thread.unsampled.charge(charge);
+            charges.push((thread.id, charge));
+        }
+        for (thread, missing) in &mut self.unseen.ended {
+            let charge = part(*missing);
+            *missing -= charge;
+            charges.push((*thread, charge));
+        }
+        self.unseen.ended.retain(|(_, missing)| *missing > 0);
+        for (thread, charge) in charges {
+            left = left.saturating_sub(charge);
+            self.charge_unseen_time(thread, charge);
+        }
+        left
     }
 
     /// Charges time of which only the process is known, if that: to the only thread, if there was no other, else to a thread
@@ -342,6 +382,50 @@ mod tests {
                 session.aggregator.profile.threads().len() as u32,
                 threads + u32::from(threads > 1 && unseen > 0)
             );
+        }
+    }
+
+    #[test]
+    fn each_thread_is_charged_what_it_has_spent() {
+        const PERIOD: u64 = 1_000_000;
+        for (is_whole, before) in [(true, 0), (false, 77 * PERIOD)] {
+            let mut session = Simulated::new(4);
+            let mut used = [0; 4];
+            let read = |session: &mut Simulated, used: [u64; 4]| {
+                let time = |(tid, ns): (u32, u64)| Item::ThreadTime { key: ThreadKey(tid), ns: before + ns, is_whole };
+                session.absorb((0..).zip(used).map(time).collect());
+            };
+            read(&mut session, used);
+            for round in 0..40 {
+                for _ in 0..100 {
+                    for tid in u32::from(round > 20)..3 {
+                        session.sample(tid);
+                        used[tid as usize] += PERIOD;
+                    }
+                    // No sample stands for half of what the second uses, and for nearly all of the last one's.
+                    used[1] += PERIOD;
+                    used[3] += PERIOD * 9 / 10;
+                }
+                session.sample(3);
+                used[3] += PERIOD;
+                session.used = used.iter().sum();
+                // The first ends early; of the others it is known until a while before the end.
+                match round {
+                    20 => session.absorb(vec![Item::ThreadEnd(ThreadKey(0))]),
+                    39 => {}
+                    _ => read(&mut session, used),
+                }
+                let _ = session.update(false);
+            }
+            let (charged, _) = session.update(true);
+            assert_eq!(charged, session.used);
+            let mut by_thread = [0; 5];
+            session.aggregator.profile.for_each_charge(|charge| by_thread[charge.thread.index()] += charge.weights[0]);
+            for tid in 0..4 {
+                let (own, used) = (by_thread[tid], used[tid]);
+                assert!(own <= used && used - own <= used / 20, "{tid}: {own} of {used}, {is_whole}");
+            }
+            assert!(by_thread[4] > 0 && by_thread[4] < session.used / 40, "{by_thread:?}");
         }
     }
 

@@ -205,6 +205,12 @@ impl ProcessTable {
         self.threads.get(&tid).is_some_and(|thread| !thread.announced)
     }
 
+    /// Live threads that have been announced and stand for themselves, with their processes and numbers.
+    pub fn announced_threads(&self) -> impl Iterator<Item = (u32, u32, ThreadKey)> + '_ {
+        let announced = self.threads.iter().filter(|(_, thread)| thread.announced && !thread.is_others);
+        announced.map(|(&tid, thread)| (thread.pid, tid, thread.key))
+    }
+
     /// Live processes.
     pub fn pids(&self) -> Vec<u32> {
         self.processes.keys().copied().collect()

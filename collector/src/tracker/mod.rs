@@ -152,6 +152,11 @@ impl Tracker {
         self.table.is_empty()
     }
 
+    /// Live threads that have been sampled and stand for themselves, with their processes and numbers.
+    pub fn sampled_threads(&self) -> impl Iterator<Item = (u32, u32, ThreadKey)> + '_ {
+        self.table.announced_threads()
+    }
+
     /// Live processes.
     pub fn pids(&self) -> Vec<u32> {
         self.table.pids()
