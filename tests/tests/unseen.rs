@@ -71,8 +71,8 @@ fn main() -> ExitCode {
             assert!(!report(&["--of-sampled"]).contains("\"name\": \"[not sampled]\""));
         })
         .test("threads_that_end_between_two_samples", &[CC, Need::Root], || {
-            // Each has 0.3 ms and the costs of its start and end: a part of its time is no whole period.
-            let recorded = record(&["-F", "3000"], &["50", "0", "1000"]);
+            // Each has 0.3 ms and what its start and end take: two samples, or one, and the rest of a period.
+            let recorded = record(&["-F", "5000"], &["50", "0", "1000"]);
             check_whole(&recorded, &Truth::of(&recorded));
         })
         .test("each_thread_has_its_own", &[CC, Need::Root], || {
