@@ -303,13 +303,14 @@ impl Sampler {
     }
 
     fn round(&mut self, horizon: u64) {
-        let too_late = self.source.pipeline.unwinding.read_too_late();
         self.source.read_rings(horizon);
         let Source { events, sorter, pipeline, .. } = &mut self.source;
         let closing: Vec<OwnedFd> = pipeline.events.take_redundant().flat_map(|id| events.take_late(id)).collect();
         close_elsewhere(closing);
-        let missed = pipeline.unwinding.read_too_late() > too_late;
-        self.hurry.review(now_ns(), LateReads { in_time: pipeline.unwinding.stats().read_late, missed });
+        let counts = pipeline.counts();
+        let (samples, in_time) = (counts.samples.received, counts.unwind.read_late);
+        let missed = pipeline.unwinding.read_too_late();
+        self.hurry.review(now_ns(), LateReads { samples, in_time, missed });
         pipeline.end_round(sorter.late(), horizon == u64::MAX);
     }
 
