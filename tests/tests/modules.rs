@@ -175,8 +175,18 @@ fn a_circle_is_found() {
     assert_eq!(circles_of(dir.path()), ["crate::a", "crate::b", "crate::c"]);
 }
 
-/// Names of one architecture's registers, relocations and instructions in gimli, framehop, object and the decoder.
-const OF_ARCHITECTURES: [&str; 3] = ["X86_64", "x86_64::", "iced_x86"];
+/// Names of one architecture's registers, relocations, instructions and system calls in gimli, framehop, object, the
+/// decoder, the kernel and libc, and perf's name of the architecture.
+const OF_ARCHITECTURES: [&str; 7] = [
+    "X86_64",
+    "x86_64",
+    "iced_x86",
+    "user_regs_struct",
+    "PERF_REG_X86",
+    "orig_rax",
+    // Later architectures have `epoll_pwait` alone.
+    "SYS_epoll_wait",
+];
 
 #[test]
 fn only_arch_names_registers() {

@@ -13,14 +13,13 @@
 //! Threads in the last two kinds, and those that would wait for long, are not stopped: their stacks are read as they are.
 
 use super::look::Call;
+use crate::arch::system_calls::{EPOLL_WAIT, IO_PGETEVENTS};
 
 /// The longest that a wait may become longer, milliseconds.
 const MAX_MORE_MS: i32 = 1000;
-/// `io_uring_enter` (`asm/unistd_64.h`).
+/// `io_uring_enter` (`asm-generic/unistd.h`).
 const IO_URING_ENTER: i64 = 426;
-/// `io_pgetevents` (`asm/unistd_64.h`).
-const IO_PGETEVENTS: i64 = 333;
-/// `epoll_pwait2` (`asm/unistd_64.h`).
+/// `epoll_pwait2` (`asm-generic/unistd.h`).
 const EPOLL_PWAIT2: i64 = 441;
 
 /// Why a thread in this call is not to be stopped, if it is not.
@@ -48,7 +47,7 @@ pub fn not_to_be_interrupted(call: &Call) -> Option<&'static str> {
         libc::SYS_recvfrom if waits_for_all(fourth) => Some(PARTIAL),
         libc::SYS_recvmsg if waits_for_all(third) => Some(PARTIAL),
         // The argument is an `int`; -1 and below wait without end.
-        libc::SYS_epoll_wait | libc::SYS_epoll_pwait if fourth as i32 > MAX_MORE_MS => Some(TIMEOUT),
+        EPOLL_WAIT | libc::SYS_epoll_pwait if fourth as i32 > MAX_MORE_MS => Some(TIMEOUT),
         EPOLL_PWAIT2 | libc::SYS_semtimedop if fourth != 0 => Some(TIMEOUT),
         libc::SYS_rt_sigtimedwait if third != 0 => Some(TIMEOUT),
         libc::SYS_io_getevents | IO_PGETEVENTS if fifth != 0 => Some(TIMEOUT),
@@ -60,7 +59,7 @@ pub fn not_to_be_interrupted(call: &Call) -> Option<&'static str> {
 pub fn can_be_made_again(number: i64) -> bool {
     matches!(
         number,
-        libc::SYS_epoll_wait
+        EPOLL_WAIT
             | libc::SYS_epoll_pwait
             | EPOLL_PWAIT2
             | libc::SYS_semop
@@ -96,7 +95,7 @@ mod tests {
 
     #[test]
     fn what_can_be_made_again() {
-        assert!(can_be_made_again(libc::SYS_epoll_wait) && can_be_made_again(libc::SYS_recvfrom));
+        assert!(can_be_made_again(EPOLL_WAIT) && can_be_made_again(libc::SYS_recvfrom));
         assert!(!can_be_made_again(libc::SYS_close) && !can_be_made_again(-1));
     }
 
@@ -104,7 +103,7 @@ mod tests {
     fn what_may_be_interrupted() {
         assert!(!call(libc::SYS_read, [0; 6]) && !call(libc::SYS_clock_nanosleep, [9; 6]));
         assert!(call(libc::SYS_write, [1, 2, 3, 0, 0, 0]));
-        let epoll = |timeout: i32| call(libc::SYS_epoll_wait, [3, 4, 5, u64::from(timeout.cast_unsigned()), 0, 0]);
+        let epoll = |timeout: i32| call(EPOLL_WAIT, [3, 4, 5, u64::from(timeout.cast_unsigned()), 0, 0]);
         assert!(!epoll(-1) && !epoll(1000) && epoll(1001) && !epoll(i32::MIN));
         let pwait2 = |timeout: u64| call(EPOLL_PWAIT2, [3, 4, 5, timeout, 0, 0]);
         assert!(!pwait2(0) && pwait2(0x7ffc_0000));

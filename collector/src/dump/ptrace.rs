@@ -9,14 +9,11 @@ use std::mem::MaybeUninit;
 
 use nix::errno::Errno;
 
+use crate::arch::stopped::{self, RawRegisters};
 use crate::perf::record::UserRegs;
 
 /// `PTRACE_EVENT_STOP` of `linux/ptrace.h`: the stop that `PTRACE_INTERRUPT` asks for, or that of a whole process.
 const EVENT_STOP: i32 = 128;
-/// The code segment of 64-bit programs (`__USER_CS` of the kernel); 0x23 is that of 32-bit ones.
-const CS_64: u64 = 0x33;
-/// Of the kernel's `include/linux/errno.h`: a system call that is made again unless a handler of a signal runs.
-const ERESTARTNOHAND: i64 = 514;
 
 /// Why a thread has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +94,8 @@ impl Tracer {
     /// # Errors
     /// ESRCH where it has not stopped, or has been killed since.
     pub fn registers(&self) -> Result<Stopped, Errno> {
-        let mut regs = MaybeUninit::<libc::user_regs_struct>::zeroed();
-        // SAFETY: PTRACE_GETREGS writes one user_regs_struct, which is live; it is plain data.
+        let mut regs = MaybeUninit::<RawRegisters>::zeroed();
+        // SAFETY: PTRACE_GETREGS writes registers of this type, which is live; it is plain data.
         let result = unsafe {
             libc::ptrace(libc::PTRACE_GETREGS, self.tid, std::ptr::null_mut::<libc::c_void>(), regs.as_mut_ptr())
         };
@@ -113,9 +110,8 @@ impl Tracer {
     /// # Errors
     /// ESRCH where the thread has been killed.
     pub fn restart(&self, stopped: &Stopped) -> Result<(), Errno> {
-        let mut regs = stopped.regs;
-        regs.rax = (-ERESTARTNOHAND).cast_unsigned();
-        // SAFETY: PTRACE_SETREGS reads one user_regs_struct, which is live.
+        let regs = stopped::with_call_again(&stopped.regs);
+        // SAFETY: PTRACE_SETREGS reads registers of this type, which is live.
         let result = unsafe {
             libc::ptrace(libc::PTRACE_SETREGS, self.tid, std::ptr::null_mut::<libc::c_void>(), &raw const regs)
         };
@@ -138,27 +134,23 @@ impl Tracer {
 /// What a stopped thread holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopped {
-    regs: libc::user_regs_struct,
+    regs: RawRegisters,
 }
 
 impl Stopped {
     /// Its registers; `None` for those of a 32-bit program.
     pub fn user_regs(&self) -> Option<UserRegs> {
-        let r = &self.regs;
-        // In the order of `perf::record::OTHERS`: rax, rbx, rcx, rdx, rsi, rdi, r8 to r15.
-        let others = [r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15];
-        (r.cs == CS_64).then_some(UserRegs { ip: r.rip, sp: r.rsp, bp: r.rbp, others })
+        stopped::user_regs(&self.regs)
     }
 
     /// Its stack pointer.
     pub fn sp(&self) -> u64 {
-        self.regs.rsp
+        stopped::stack_pointer(&self.regs)
     }
 
     /// The system call that has just ended with EINTR, if one has.
     pub fn interrupted_call(&self) -> Option<i64> {
-        let interrupted = self.regs.rax.cast_signed() == -i64::from(libc::EINTR);
-        Some(self.regs.orig_rax.cast_signed()).filter(|&call| interrupted && call >= 0)
+        stopped::interrupted_call(&self.regs)
     }
 }
 

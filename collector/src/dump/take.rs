@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use crate::arch::{UNREADABLE, is_foreign_call};
 use crate::clock::now_ns;
 use crate::error::{Error, Result};
-use crate::perf::record::{OTHERS, UserRegs};
+use crate::perf::record::UserRegs;
 use crate::procfs;
 use crate::sched_priority::become_urgent;
 
@@ -236,7 +236,7 @@ fn quietly(pid: u32, tid: u32, look: &Look, (copier, room): (&StackCopier, &mut 
         let copied = copier.copy(sp, room);
         let after = Look::at(pid, tid)?;
         if after.is_undisturbed_since(&before) {
-            let regs = UserRegs { ip, sp, bp: UNKNOWN, others: [UNKNOWN; OTHERS.len()] };
+            let regs = UserRegs::of_pointers(ip, sp, UNKNOWN);
             let method = Method::NotStopped { why: why.to_owned() };
             let stack = StackCopy::from_room(room, copied);
             return Some(Taken { tid, look: before, registers: Ok(Known::Pointers(regs)), stack, method });

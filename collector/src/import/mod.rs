@@ -28,6 +28,7 @@ use ccsd_profile::{Limits, Profile, Session, TruncationReason, Unit, Update};
 use linux_perf_event_reader::{AttrFlags, EventRecord, SampleRecord, SamplingPolicy};
 
 use crate::aggregator::Aggregator;
+use crate::arch::NAME;
 use crate::batch::{Batch, Counts, MAX_METRICS};
 use crate::batch_builder::BatchBuilder;
 use crate::budget::Budget;
@@ -86,8 +87,8 @@ fn read(
     };
     let pipe::Plain { file, is_cut } = plain;
     let header = header::read(&file).map_err(|why| ImportError::Damaged(why.to_owned()))?;
-    if let Some(other) = header.arch.as_deref().filter(|&arch| arch != "x86_64") {
-        return Err(ImportError::Unsupported(format!("it was recorded on {other:?}; only x86_64 can be read")));
+    if let Some(other) = header.arch.as_deref().filter(|&arch| arch != NAME) {
+        return Err(ImportError::Unsupported(format!("it was recorded on {other:?}; only {NAME} can be read")));
     }
     let choice = Choice::of(&file, &header, event)?;
     let Some(first) = choice.first(&header) else { return Err(ImportError::Empty) };

@@ -8,11 +8,16 @@ pub mod prologue;
 pub mod registers;
 pub mod signal;
 pub mod step;
+pub mod stopped;
+pub mod system_calls;
 pub mod user_regs;
 
 pub use framehop::x86_64::{
     CacheX86_64 as FramehopCache, UnwindRegsX86_64 as FramehopRegs, UnwinderX86_64 as FramehopUnwinder,
 };
+
+/// What perf calls the architecture.
+pub const NAME: &str = "x86_64";
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;

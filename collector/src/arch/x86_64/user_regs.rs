@@ -29,6 +29,11 @@ impl UserRegs {
         [(RA, self.ip), (SP, self.sp), (FP, self.bp)].into_iter().chain(others)
     }
 
+    /// The instruction pointer and the stack pointer; all others are `unknown`.
+    pub fn of_pointers(ip: u64, sp: u64, unknown: u64) -> UserRegs {
+        UserRegs { ip, sp, bp: unknown, others: [unknown; OTHERS.len()] }
+    }
+
     /// Those of a recording, by their numbers in `sample_regs_user` (`asm/perf_regs.h`). Of a stack's frames most need three;
     /// another one that was not recorded is 0.
     pub fn of_perf(get: impl Fn(u64) -> Option<u64>) -> Option<UserRegs> {
