@@ -1,20 +1,27 @@
 //! `ccsd export`: profiles for other tools.
 
+mod difference;
+mod sources;
+
 use std::io::{IsTerminal, Write, stdout};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
+use ccsd_profile::codec::TimeColumn;
 use ccsd_profile::export::{Export, Format};
 use ccsd_profile::sanitise;
+use ccsd_profile::view::Selection;
 
 use crate::args::export::ExportArgs;
 use crate::exit::{Exit, Failure};
-use crate::query::{self, QueryResult};
+use crate::query::{self, QueryArgs, QueryResult};
 use crate::report::file::{self, LoadedColumns};
 use crate::{output, warn};
 
 /// Parts of time at most: about as many as a screen has room for.
 const COLUMNS: usize = 600;
+/// Source takes at most such a part of a page.
+const SOURCE_PART: usize = 24;
 
 pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     if let Some(view) = &args.view {
@@ -30,7 +37,23 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     if args.spreadsheet && args.format != Format::Csv {
         return Err(Failure::bad_request(anyhow!("--spreadsheet is for csv: other formats are no tables of names")));
     }
-    with_export(args, |export, loaded| save(args, export, loaded.path))
+    if args.format != Format::Html && !args.diff.is_empty() {
+        return Err(Failure::bad_request(anyhow!(
+            "--diff is for html: `ccsd diff --svg FILE BEFORE AFTER` draws one flame graph of a difference"
+        )));
+    }
+    if let [before, after] = args.diff.as_slice() {
+        let (bytes, paths) = difference::page(args, before, after)?;
+        return deliver(args, &bytes, &paths);
+    }
+    with_export(args, |export, origin| {
+        let mut bytes = Vec::new();
+        // All of it first: what cannot be exported leaves no file behind.
+        export.write(args.format, &mut bytes).map_err(Failure::bad_request)?;
+        let exit = deliver(args, &bytes, &[origin.path.to_owned()])?;
+        say_what_is_left_out(export, args.format);
+        Ok(exit)
+    })
 }
 
 /// What [`page`] makes.
@@ -45,10 +68,10 @@ pub struct Page {
 /// # Errors
 /// As `export html`.
 pub fn page(args: &ExportArgs) -> Result<Page, Failure> {
-    with_export(args, |export, loaded| {
+    with_export(args, |export, origin| {
         let mut bytes = Vec::new();
         export.write(Format::Html, &mut bytes).map_err(Failure::bad_request)?;
-        Ok(Page { bytes, is_growing: loaded.is_growing })
+        Ok(Page { bytes, is_growing: origin.is_growing })
     })
 }
 
@@ -59,12 +82,12 @@ struct Origin<'a> {
     is_growing: bool,
 }
 
-/// Loads a profile and does something with what is to be exported of it.
+/// Loads a profile and passes what is to be exported of it to `then`.
 fn with_export<T>(
     args: &ExportArgs,
     then: impl FnOnce(&Export<'_>, Origin<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let LoadedColumns { file: loaded, columns } = load(args)?;
+    let LoadedColumns { file: loaded, columns, metrics } = load(args, args.query.metric.as_deref())?;
     for message in loaded.messages() {
         warn(format_args!("{message}"));
     }
@@ -73,57 +96,93 @@ fn with_export<T>(
     let mut asked_for = loaded.time().map(|time| format!("time {time}")).into_iter().collect::<Vec<_>>();
     let QueryResult { profile, selection, question, .. } = query::ask(&args.query, loaded.profile)?;
     asked_for.extend(question.text());
+    let others = other_metrics(args, &metrics, &selection, !columns.is_empty())?;
+    let base = Export { max_bytes: args.max_size, ..Export::new(&profile, &selection) };
+    let other_metrics: Vec<Export<'_>> = others
+        .iter()
+        .map(|other| match other {
+            OtherMetric::Reread(result, columns) => {
+                Export { columns, ..Export::new(&result.profile, &result.selection) }
+            }
+            OtherMetric::InProfile(selection) => Export::new(&profile, selection),
+        })
+        .collect();
+    let sources = if args.format == Format::Html && !args.no_source && question.keeps_functions() {
+        let places = sources::places(args, &source_path);
+        sources::excerpts(&profile, &selection, &places, args.max_size / SOURCE_PART)
+    } else {
+        Vec::new()
+    };
     let export = Export {
-        profile: &profile,
-        selection: &selection,
-        max_bytes: args.max_size,
         sort: args.query.sort,
         comments: !args.no_comments,
         spreadsheet: args.spreadsheet,
         question: &asked_for.join("; "),
         columns: &columns,
-        other_metrics: &[],
-        sources: &[],
+        other_metrics: &other_metrics,
+        sources: &sources,
+        ..base
     };
     then(&export, Origin { path: &source_path, is_growing })
 }
 
-/// Writes an export to where it is to go. It must not replace the profile itself.
-fn save(args: &ExportArgs, export: &Export<'_>, source_path: &Path) -> Result<Exit, Failure> {
-    let output = args.output.as_deref().filter(|path| path.as_os_str() != "-");
-    if output.is_none() && !args.format.is_text() && stdout().is_terminal() {
-        let name = args.format.name();
-        return Err(Failure::bad_request(anyhow!(
-            "{name} is not for a terminal: name a file with -o, or redirect standard output"
-        )));
-    }
-    let mut bytes = Vec::new();
-    // All of it first: what cannot be exported leaves no file behind.
-    export.write(args.format, &mut bytes).map_err(Failure::bad_request)?;
-    let Some(path) = output else {
+/// Writes an export of these profiles to where it is wanted.
+fn deliver(args: &ExportArgs, bytes: &[u8], profiles: &[PathBuf]) -> Result<Exit, Failure> {
+    let Some(path) = args.output.as_deref().filter(|path| path.as_os_str() != "-") else {
+        if !args.format.is_text() && stdout().is_terminal() {
+            let name = args.format.name();
+            return Err(Failure::bad_request(anyhow!(
+                "{name} is not for a terminal: name a file with -o, or redirect standard output"
+            )));
+        }
         let mut out = stdout().lock();
-        out.write_all(&bytes).and_then(|()| out.flush())?;
-        say_what_is_left_out(export, args.format);
+        out.write_all(bytes).and_then(|()| out.flush())?;
         return Ok(Exit::SUCCESS);
     };
-    let name = path.display();
     let same = |a: &Path, b: &Path| a.canonicalize().ok().zip(b.canonicalize().ok()).is_some_and(|(a, b)| a == b);
-    if same(path, source_path) {
+    if profiles.iter().any(|profile| same(path, profile)) {
+        let name = path.display();
         return Err(Failure::bad_request(anyhow!("{name} is the profile itself: choose another file with -o")));
     }
-    output::write(path, &bytes, args.force)?;
-    say_what_is_left_out(export, args.format);
+    output::write(path, bytes, args.force)?;
     Ok(Exit::SUCCESS)
 }
 
-/// The profile; with its time in columns where the format shows time and that is known.
-fn load(args: &ExportArgs) -> Result<LoadedColumns, Failure> {
+/// The profile by a metric; with its time in columns where the format shows time and that is known.
+fn load(args: &ExportArgs, metric: Option<&str>) -> Result<LoadedColumns, Failure> {
     if args.format.shows_time() {
-        let metric = args.query.metric.as_deref();
         return file::load_columns(&args.source, &args.stored, &args.socket, metric, (COLUMNS, true));
     }
     let file = file::load_source(&args.source, &args.stored, &args.socket)?;
-    Ok(LoadedColumns { file, columns: Vec::new() })
+    Ok(LoadedColumns { file, columns: Vec::new(), metrics: Vec::new() })
+}
+
+/// A further metric of the profile.
+enum OtherMetric {
+    /// Its time is in columns, so the file is read once more.
+    Reread(Box<QueryResult>, Vec<TimeColumn>),
+    /// The same profile has it.
+    InProfile(Box<Selection>),
+}
+
+/// What a page can be switched to, if no metric was asked for.
+fn other_metrics(
+    args: &ExportArgs,
+    metrics: &[String],
+    selection: &Selection,
+    has_columns: bool,
+) -> Result<Vec<OtherMetric>, Failure> {
+    let is_wanted = args.format == Format::Html && args.query.metric.is_none();
+    let others = metrics.iter().enumerate().skip(1).filter(|_| is_wanted);
+    let other = |(number, name): (usize, &String)| {
+        if !has_columns {
+            return Ok(OtherMetric::InProfile(Box::new(selection.clone().metric(number))));
+        }
+        let query = QueryArgs { metric: Some(name.clone()), ..args.query.clone() };
+        let LoadedColumns { file, columns, .. } = load(args, Some(name))?;
+        Ok(OtherMetric::Reread(Box::new(query::ask(&query, file.profile)?), columns))
+    };
+    others.map(other).collect()
 }
 
 /// Prints the accounting if it was left out of the output.

@@ -147,6 +147,11 @@ pub struct Question {
 }
 
 impl Question {
+    /// Whether rows are functions of the program, none of them merged.
+    pub fn keeps_functions(&self) -> bool {
+        self.by == By::Function.name() && self.min_percent.is_none()
+    }
+
     /// In words, unless it is the default.
     pub fn text(&self) -> Option<String> {
         let mut parts = self.selection.clone();

@@ -49,7 +49,7 @@ pub mod watchdog;
 
 pub use budget::Budget;
 /// An ELF file as it is read for profiles: for whoever asks whether one is what was profiled.
-pub use ccsd_symbolizer::ElfFile;
+pub use ccsd_symbolizer::{Door, ElfFile, FileRoot, ForUser};
 pub use error::{Error, Result};
 pub use options::Options;
 pub use pace::Overhead;

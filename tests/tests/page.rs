@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ccsd_profile::{
-    ContextId, CostCentre, Encoder, Image, Limits, LineId, Metric, Process, Profile, Session, Thread, Unit,
+    ContextId, CostCentre, Encoder, Image, Limits, LineId, Metric, Process, Profile, Session, Thread, ThreadId, Unit,
 };
 use ccsd_tests::ccsd::{EndedProgram, RecordCommand, ccsd};
 use ccsd_tests::fixture::{build, scratch};
@@ -257,6 +257,219 @@ fn main() -> ExitCode {
             assert!(rows(&document).contains_key("<script>window.evil=1</script>"), "{document}");
             assert!(!document.contains("<script>window") && !document.contains("<img"), "{document}");
         })
+        .test("names_cannot_turn_the_text_around", &[BROWSER], || {
+            let names = ["a\u{202e}b", "c\u{1b}[31md", "<b>bold</b>", "e\u{2066}f\u{0}g"];
+            let file = written(2, |profile, second| {
+                let thread = profile.threads[0];
+                for name in names {
+                    let context = stack(profile, &["main", name]);
+                    profile.charge(thread, context, LineId::UNKNOWN, &[1_001_001 * (second + 1), 7]);
+                }
+            });
+            let page = page_of(&file.path, &file.dir, &[]);
+            let html = fs::read_to_string(&page).unwrap();
+            let document = open(&page, "view=table");
+            for text in [&html, &document] {
+                assert!(!text.contains(['\u{202e}', '\u{1b}', '\u{2066}', '\u{0}']), "{text}");
+            }
+            assert!(document.contains("a\\u{202e}b") && document.contains("&lt;b&gt;bold"), "{document}");
+            assert!(!document.contains("<b>"), "{document}");
+        })
+        .test("search_says_how_much_it_matched", &[BROWSER], || {
+            let file = timed(12, 6);
+            let page = page_of(&file.path, &file.dir, &[]);
+            let whole: u64 = reported_of(&file.path, &[]).values().map(|row| row.0).sum();
+            let patterns = ["q", "busy_", "/^busy_[12]$/", "module:timed", "thread:helper", "process:1", "alone", "(?"];
+            let searches = patterns.map(|pattern| format!("type('search', {pattern:?})"));
+            let documents = driven(&page, &searches);
+            for (document, pattern) in documents.iter().zip(patterns) {
+                let focus = ["--focus", pattern];
+                if pattern == "(?" {
+                    assert_eq!(matched(document), "no match");
+                    continue;
+                }
+                let part: u64 = reported_of(&file.path, &focus).values().map(|row| row.0).sum();
+                let share = format!("matched {:.2}%", 100.0 * part as f64 / whole as f64);
+                assert!(matched(document).starts_with(&share), "{pattern}: {} is not {share}", matched(document));
+            }
+            let steps = [
+                "at('view=flame&search=busy_1')",
+                "press('n')",
+                "press('n')",
+                "press('p')",
+                "type('search', '/(/')",
+                "type('search', 'no such function')",
+                "at('hide=/[z-a]/')",
+                "at('hide=thread:helper')",
+            ];
+            let documents = driven(&page, &steps.map(str::to_owned));
+            let places: Vec<String> = documents[..4].iter().map(|it| matched(it)).collect();
+            let place = |text: &str| text.rsplit_once(", ").unwrap().1.to_owned();
+            assert_eq!(place(&places[0]), "2 places");
+            assert_eq!([&places[1], &places[2], &places[3]].map(|it| place(it)), ["1 of 2", "2 of 2", "1 of 2"]);
+            assert!(matched(&documents[4]).contains("/(/ is no regular expression"), "{}", matched(&documents[4]));
+            assert_eq!(matched(&documents[5]), "no match");
+            assert!(documents[6].contains("/[z-a]/ is no regular expression"), "{}", documents[6]);
+            assert!(documents[7].contains("thread:helper names no function"), "{}", documents[7]);
+        })
+        .test("threads_and_metrics_are_those_of_the_report", &[BROWSER], || {
+            let file = timed(12, 6);
+            let page = page_of(&file.path, &file.dir, &[]);
+            let questions = [
+                ("focus=thread%3Ahelper", &["--focus", "thread:helper"][..]),
+                ("ignore=thread%3Ahel*", &["--ignore", "thread:hel*"]),
+                ("focus=process%3A2&hide=q", &["--focus", "process:2", "--hide", "q"]),
+                ("focus=thread%3A1%20%3B%3B%20p", &["--focus", "thread:1", "--focus", "p"]),
+                ("focus=thread%3A1%20%3B%3B%20thread%3A2", &["--focus", "thread:1", "--focus", "thread:2"]),
+                ("only=busy_*", &["--only", "busy_*"]),
+                ("metric=1", &["--metric", "tsc"]),
+                ("metric=1&time=0-4", &["--metric", "tsc", "--since", "+0s", "--until", "+5s"]),
+                ("metric=1&ignore=process%3A1", &["--metric", "tsc", "--ignore", "process:1"]),
+            ];
+            let documents = at_each(&page, questions.iter().map(|it| format!("view=table&{}", it.0)));
+            for (document, (address, options)) in documents.iter().zip(questions) {
+                assert_eq!(rows(document), reported_of(&file.path, options), "{address}");
+            }
+            // A track for each thread and each process.
+            let tracks = at_each(&page, ["thread", "process"].iter().map(|it| format!("view=time&tracks={it}")));
+            for (document, kind) in tracks.iter().zip(["thread", "process"]) {
+                let drawn = cells(document).filter(|(_, name)| name.ends_with(')'));
+                let drawn: Vec<(u64, String)> = drawn.map(|(weights, name)| (weights[0], name)).collect();
+                let names = ["timed (1)", "helper (2)"];
+                for (weight, name) in &drawn {
+                    let number = name.rsplit_once('(').unwrap().1.trim_end_matches(')');
+                    let rows = reported_of(&file.path, &["--focus", &format!("{kind}:{number}")]);
+                    assert_eq!(*weight, rows.values().map(|row| row.0).sum::<u64>(), "{name}");
+                }
+                assert_eq!(drawn.len(), names.len(), "{drawn:?}");
+            }
+        })
+        .test("every_step_is_in_the_history", &[BROWSER], || {
+            let file = timed(12, 6);
+            let page = page_of(&file.path, &file.dir, &[]);
+            let steps = [
+                "click('flame', 0.3, 30)",
+                "press('2')",
+                "type('search', 'busy_1')",
+                "press('m')",
+                "history.back()",
+                "history.back()",
+                "history.back()",
+                "history.forward()",
+                "history.back()",
+                "history.back()",
+            ];
+            let documents = driven(&page, &steps.map(str::to_owned));
+            let addresses: Vec<String> = documents.iter().map(|it| attribute(it, "address")).collect();
+            let zoomed = &addresses[0];
+            assert!(zoomed.starts_with("#view=flame&amp;zoom="), "{addresses:?}");
+            assert!(addresses[1].starts_with("#view=table") && addresses[1].contains("zoom="), "{addresses:?}");
+            assert!(addresses[2].contains("search=busy_1") && addresses[3].contains("metric=1"), "{addresses:?}");
+            let again = [4, 5, 6, 7, 8].map(|at| &addresses[at]);
+            assert_eq!(again, [2, 1, 0, 1, 0].map(|at| &addresses[at]), "{addresses:?}");
+            assert!(!addresses[9].contains("zoom="), "{addresses:?}");
+            // The page is what the address says.
+            assert!(matched(&documents[2]).starts_with("matched"), "{}", matched(&documents[2]));
+            assert_eq!([&documents[5], &documents[6]].map(|it| matched(it)), ["", ""]);
+            // The zoom of an address that is opened, too: of one function and its callees all else is left out.
+            let opened = open(&page, &zoomed[1..].replace("&amp;", "&"));
+            assert_eq!(attribute(&opened, "total"), attribute(&documents[0], "total"));
+        })
+        .test("keys_do_what_the_help_says", &[BROWSER], || {
+            let file = timed(12, 6);
+            let page = page_of(&file.path, &file.dir, &[]);
+            let flame = "document.getElementById('flame').dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowDown', bubbles: true }))";
+            let steps = [
+                "press('?')",
+                "document.getElementById('close').click()",
+                "press('4')",
+                "press('1')",
+                &format!("{flame}; {flame}; press('h')"),
+                "press('Escape')",
+                &format!("{flame}; {flame}; press('f')"),
+                "press('Escape'); press('i'); press('o')",
+                "press('m')",
+                "press('o')",
+            ];
+            let documents = driven(&page, &steps.map(str::to_owned));
+            let is_open = |document: &str| document.split("<dialog").nth(1).unwrap().split('>').next().unwrap().contains("open");
+            assert!(is_open(&documents[0]) && !is_open(&documents[1]));
+            let addresses: Vec<String> = documents.iter().map(|it| attribute(it, "address")).collect();
+            assert!(addresses[2].starts_with("#view=graph") && addresses[3].starts_with("#view=flame"), "{addresses:?}");
+            // The root and its heaviest callee.
+            assert!(addresses[4].contains("hide=") && addresses[6].contains("focus="), "{addresses:?}");
+            assert!(!addresses[5].contains("hide="), "{addresses:?}");
+            assert!(addresses[7].contains("flip=1") && addresses[7].contains("order=name"), "{addresses:?}");
+            assert!(addresses[8].contains("metric=1") && addresses[9].contains("order=time"), "{addresses:?}");
+        })
+        .test("a_difference_is_that_of_the_diff", &[BROWSER], || {
+            let (before, after) = (timed(12, 6), timed(9, 4));
+            let file = after.dir.path().join("difference.html");
+            let exported = |options: &[&str]| {
+                let mut export = ccsd(["export", "html", "--force", "--diff"]);
+                EndedProgram::of(export.arg(&before.path).arg(&after.path).args(options).arg("-o").arg(&file))
+            };
+            for (address, options) in [("", &[][..]), ("&hide=q", &["--hide", "q"]), ("&focus=p", &["--focus", "p"])] {
+                let ended = exported(&[]);
+                assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+                for absolute in [false, true] {
+                    let flag = if absolute { "&absolute=1" } else { "" };
+                    let document = open(&file, &format!("view=table{address}{flag}"));
+                    let report = EndedProgram::of(ccsd(["diff", "--json"]).args(options).arg(&before.path).arg(&after.path));
+                    let report: Value = serde_json::from_str(&report.stdout).unwrap();
+                    assert_eq!(changes(&document), differences(&report, absolute), "{address} {absolute}");
+                }
+            }
+            let document = open(&file, "view=graph");
+            assert!(document.contains("class=\"node") && document.contains("points"), "{document}");
+            let document = open(&file, "view=butterfly");
+            assert!(document.contains("before ") && document.contains("class=\"number change"), "{document}");
+            // What cannot be had of a difference is refused.
+            let refused = |args: &[&str]| EndedProgram::of(ccsd(args).arg("--diff").arg(&before.path).arg(&after.path));
+            refused(&["export", "svg"]).assert_refused(2, &["ccsd diff --svg"]);
+            refused(&["export", "html", "--min", "1"]).assert_refused(2, &["--min"]);
+            refused(&["export", "html", "--metric", "x"]).assert_refused(2, &["\"x\""]);
+        })
+        .test("its_source_is_that_of_annotate", &[CC, BROWSER], || {
+            let program = build("recursion.c", &["-O1", "-g", "-fno-optimize-sibling-calls"]);
+            let recorded = RecordCommand::new(program, &["three", "30", "20"]).options(&["-F", "1999", "--user"]).run();
+            let page = page_of(&recorded.file, &recorded.dir, &[]);
+            let heaviest = reported(&recorded, &[]).into_iter().max_by_key(|(_, row)| row.0).unwrap().0;
+            let number = function(&page, &heaviest);
+            let document = open(&page, &format!("view=source&function={number}"));
+            let annotated = EndedProgram::of(ccsd(["annotate", "--json"]).arg(format!("/^{heaviest}$/")).arg(&recorded.file));
+            let annotated: Value = serde_json::from_str(&annotated.stdout).unwrap();
+            let lines = annotated["functions"][0]["files"].as_array().unwrap().iter();
+            let lines = lines.flat_map(|file| file["lines"].as_array().unwrap());
+            let field = |line: &Value, name: &str| line[name].as_u64().unwrap();
+            let mut expected: Vec<(u64, u64, u64, String)> = lines
+                .filter(|line| field(line, "inherited_weight") > 0)
+                .map(|line| {
+                    let text = line["text"].as_str().unwrap().to_owned();
+                    (field(line, "line"), field(line, "inherited_weight"), field(line, "weight"), text)
+                })
+                .collect();
+            expected.sort();
+            assert!(expected.len() > 1, "{annotated}");
+            let mut shown = source_lines(&document);
+            shown.retain(|line| line.1 > 0);
+            shown.sort();
+            assert_eq!(shown, expected);
+            // Without it, and of what is no source.
+            let without = page_of(&recorded.file, &recorded.dir, &["--no-source"]);
+            let html = fs::read_to_string(&without).unwrap();
+            assert!(html.contains("\"sources\":[]"), "{html}");
+            let secret = scratch();
+            let path = secret.path().join("id_rsa");
+            fs::write(&path, "secret one\nsecret two\n").unwrap();
+            let file = written(2, |profile, _| {
+                let line = profile.add_line(path.to_str().unwrap(), 1);
+                let (thread, context) = (profile.threads[0], stack(profile, &["main"]));
+                profile.charge(thread, context, line, &[1_001_001, 7]);
+            });
+            let html = fs::read_to_string(page_of(&file.path, &file.dir, &[])).unwrap();
+            assert!(!html.contains("secret one"), "{html}");
+        })
         .test("a_size_is_kept", &[CC], || {
             let recorded = recursive();
             let small = page(recorded, &["--max-size", "128K"]);
@@ -288,52 +501,138 @@ struct Timed {
     dir: TempDir,
 }
 
-/// A file with intervals of one second; in each, the program runs another of the functions `busy_0` to `busy_N`, and
-/// `p` and `q`, which call each other.
-fn timed(intervals: u64, functions: u64) -> Timed {
-    let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
-    let session = Session { metrics, rate_hz: 999, target: "timed".into(), ..Session::default() };
-    let mut profile = Profile::new(session, Limits::default());
+/// A profile that a test fills, of two threads of two processes, by two metrics.
+struct Filled {
+    profile: Profile,
+    threads: [ThreadId; 2],
+}
+
+impl std::ops::Deref for Filled {
+    type Target = Profile;
+
+    fn deref(&self) -> &Profile {
+        &self.profile
+    }
+}
+
+impl std::ops::DerefMut for Filled {
+    fn deref_mut(&mut self) -> &mut Profile {
+        &mut self.profile
+    }
+}
+
+/// The context of a stack of functions of one program.
+fn stack(profile: &mut Profile, names: &[&str]) -> ContextId {
     let image = profile.add_image(Image { name: "/usr/bin/timed".into(), build_id: vec![7; 20] });
-    let mut function = |name: String| {
-        profile.add_cost_centre(CostCentre {
+    names.iter().fold(ContextId::ROOT, |at, name| {
+        let id = profile.add_cost_centre(CostCentre {
             image,
-            linkage_name: Some(name),
+            linkage_name: Some((*name).to_owned()),
             display_name: None,
             start: None,
             file: None,
             line: 0,
             local: false,
-        })
-    };
-    let [main, p, q, alone] = ["main", "p", "q", "alone"].map(|name| function(name.to_owned()));
-    let busy: Vec<_> = (0..functions).map(|i| function(format!("busy_{i}"))).collect();
-    let process = Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, name: "timed".into() };
-    let process = profile.add_process(process);
-    let thread = profile.add_thread(Thread { process, tid: 1, name: "timed".into() });
+        });
+        profile.contexts_mut().push(at, id)
+    })
+}
+
+/// A file of so many intervals of a second, each as `fill` makes it.
+fn written(intervals: u64, mut fill: impl FnMut(&mut Filled, u64)) -> Timed {
+    let metrics = vec![
+        Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds },
+        Metric { name: "tsc".into(), unit: Unit::Cycles },
+    ];
+    let session = Session { metrics, rate_hz: 999, target: "timed".into(), ..Session::default() };
+    let mut profile = Profile::new(session, Limits::default());
+    let threads = [(1, "timed"), (2, "helper")].map(|(number, name)| {
+        let process = Process { pid: number, start_time: 1, exec_generation: 0, parent: None, name: name.into() };
+        let process = profile.add_process(process);
+        profile.add_thread(Thread { process, tid: number, name: name.into() })
+    });
+    let mut filled = Filled { profile, threads };
     let dir = scratch();
     let path = dir.path().join("timed.ccsd");
-    let mut encoder = Encoder::new(fs::File::create(&path).unwrap(), profile.session()).unwrap();
+    let mut encoder = Encoder::new(fs::File::create(&path).unwrap(), filled.session()).unwrap();
     for second in 0..intervals {
-        let one = busy[(second % functions) as usize];
-        for (stack, samples) in [
-            (&[main, one][..], 10 + second),
-            (&[main, p, q], 3),
-            (&[main, p, q, p, one], second % 3),
-            (&[main, q, p, q], second % 5),
-            (&[alone], u64::from(second % 4 == 1)),
+        fill(&mut filled, second);
+        filled.accounting_mut().duration_ns = (second + 1) * 1_000_000_000;
+        encoder.write(&filled.take_update()).unwrap();
+    }
+    encoder.finish_with(filled.accounting()).unwrap();
+    Timed { path, dir }
+}
+
+/// A file of so many intervals of a second, of a program that does something else in each of them: one of the functions
+/// `busy_0` to `busy_N`, and `p` and `q`, which call each other. Its second thread runs in every third.
+fn timed(intervals: u64, functions: u64) -> Timed {
+    written(intervals, |profile, second| {
+        let busy = format!("busy_{}", second % functions);
+        let thread = profile.threads[usize::from(second % 3 == 2)];
+        for (names, samples) in [
+            (&["main", &busy][..], 10 + second),
+            (&["main", "p", "q"], 3),
+            (&["main", "p", "q", "p", &busy], second % 3),
+            (&["main", "q", "p", "q"], second % 5),
+            (&["alone"], u64::from(second % 4 == 1)),
         ] {
-            let context = stack.iter().fold(ContextId::ROOT, |at, &id| profile.contexts_mut().push(at, id));
-            for _ in 0..samples {
-                profile.charge(thread, context, LineId::UNKNOWN, &[1_001_001]);
+            let context = stack(profile, names);
+            for sample in 0..samples {
+                profile.charge(thread, context, LineId::UNKNOWN, &[1_001_001, 1_000 + 7 * sample]);
                 profile.accounting_mut().received += 1;
             }
         }
-        profile.accounting_mut().duration_ns = (second + 1) * 1_000_000_000;
-        encoder.write(&profile.take_update()).unwrap();
-    }
-    encoder.finish_with(profile.accounting()).unwrap();
-    Timed { path, dir }
+    })
+}
+
+/// What the page says of its search.
+fn matched(document: &str) -> String {
+    let status = document.split("id=\"matched\"").nth(1).unwrap().split_once('>').unwrap().1;
+    status.split('<').next().unwrap().to_owned()
+}
+
+/// Changes of self and total of the rows of a difference, in thousandths of a point, by name.
+fn changes(document: &str) -> BTreeMap<String, [i64; 2]> {
+    let rows = document.split("<tr tabindex=\"0\"").skip(1).map(|row| {
+        let row = row.split("</tr>").next().unwrap();
+        let numbers =
+            row.split("data-change=\"").skip(1).map(|it| it.split('"').next().unwrap().parse::<f64>().unwrap());
+        let numbers: Vec<i64> = numbers.map(|it| (it * 1e5).round() as i64).collect();
+        let name = row.rsplit_once("</td>").unwrap().0.rsplit_once('>').unwrap().1;
+        (name.to_owned(), [numbers[0], numbers[1]])
+    });
+    rows.collect()
+}
+
+/// The same by `ccsd diff --json`; by weight of the larger total if `absolute`.
+fn differences(report: &Value, absolute: bool) -> BTreeMap<String, [i64; 2]> {
+    let total = |side: &str| report[side]["total"]["weight"].as_f64().unwrap();
+    let most = total("before").max(total("after"));
+    let rows = report["rows"].as_array().unwrap().iter().map(|row| {
+        let change = |which: &str| {
+            let weight = |side: &str| row[side][format!("{which}_weight")].as_f64().unwrap_or(0.0);
+            let share = row[format!("{which}_change")].as_f64().unwrap();
+            let it = if absolute { (weight("after") - weight("before")) / most } else { share };
+            (it * 1e5).round() as i64
+        };
+        (row["name"].as_str().unwrap().to_owned(), [change("self"), change("inherited")])
+    });
+    rows.collect()
+}
+
+/// Lines of source: number, total and self weight, text.
+fn source_lines(document: &str) -> Vec<(u64, u64, u64, String)> {
+    let part = document.split("id=\"source\"").nth(1).unwrap();
+    let lines = part.split("<tr").skip(1).filter(|row| row.contains("data-line=\""));
+    let number = |row: &str, name: &str| -> u64 { attribute(row, name).parse().unwrap() };
+    lines
+        .map(|row| {
+            let text = row.split("<code>").nth(1).unwrap().split("</code>").next().unwrap();
+            let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&nbsp;", "\u{a0}").replace("&amp;", "&");
+            (number(row, "line"), number(row, "total"), number(row, "self"), text)
+        })
+        .collect()
 }
 
 /// The value of an attribute of the document.
@@ -353,9 +652,9 @@ fn page_of(profile: &Path, dir: &TempDir, options: &[&str]) -> PathBuf {
     file
 }
 
-/// The documents after each of a sequence of scripts that simulate the user: `at(address)`, `point(event, part of the
-/// width of the timeline)`, `key(key, with shift)` on the timeline, `press(key)` on the page and `type(field, text)`.
-/// Each script is given the time that the page waits for more typing.
+/// What becomes of the document when one thing after the other is done to it by scripts, which stand in for hands: with
+/// `at(address)`, `point(event, part of the width of the timeline)`, `key(key, with shift)` on the timeline, `press(key)` on the
+/// page, `type(field, text)` and `click(element, part of its width, pixels from its top)`. After each script the page has the time that it waits for more to be typed.
 fn driven(page: &Path, scripts: &[String]) -> Vec<String> {
     let html = fs::read_to_string(page).unwrap();
     let (before, after) = html.rsplit_once("</body>").unwrap();
@@ -367,9 +666,12 @@ fn driven(page: &Path, scripts: &[String]) -> Vec<String> {
         const press = (key, shiftKey) => document.body.dispatchEvent(new KeyboardEvent('keydown', { key, shiftKey, bubbles: true }));
         const type = (id, text) => { const field = document.getElementById(id); field.value = text;
           field.dispatchEvent(new Event('input', { bubbles: true })); };
+        const click = (id, part, down) => { const it = document.getElementById(id), area = it.getBoundingClientRect();
+          it.dispatchEvent(new MouseEvent('click', { clientX: area.left + part * area.width, clientY: area.top + down, bubbles: true })); };
         const settled = () => new Promise(done => setTimeout(done, 100));
         const answer = () => { const copy = document.documentElement.cloneNode(true);
-          copy.querySelectorAll('script').forEach(it => it.remove()); answers.push(copy.outerHTML); };";
+          copy.querySelectorAll('script').forEach(it => it.remove()); copy.dataset.address = location.hash;
+          answers.push(copy.outerHTML); };";
     let each: String = scripts.iter().map(|script| format!("{script}; await settled(); answer();\n")).collect();
     let last = "const given = document.createElement('pre'); given.id = 'given'; given.textContent = JSON.stringify(answers); \
                 document.body.append(given);";

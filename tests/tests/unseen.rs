@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         })
         .test("each_thread_has_its_own", &[CC, Need::Root], || {
             for same in ["0", "1"] {
-                check_threads(&Record::new(build("shares.c", &["-O1", "-pthread"]), &[same]).run());
+                check_threads(&RecordCommand::new(build("shares.c", &["-O1", "-pthread"]), &[same]).run());
             }
         })
         .test("nothing_is_invented", &[CC, Need::Root], || {

@@ -1,7 +1,7 @@
 //! `ccsd annotate`: source lines with their costs, and the costs of their calls.
 
 mod assembly;
-mod source;
+pub mod source;
 
 use std::collections::BTreeMap;
 use std::io::{Write, stdout};
@@ -114,7 +114,7 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let left_out =
         if layout.is_terminal() && !args.json { wanted.len().saturating_sub(FUNCTIONS_ON_TERMINAL) } else { 0 };
     wanted.truncate(wanted.len() - left_out);
-    let places = SourceSearch { roots: &args.source_root, substitutions: &args.substitute };
+    let places = SourceSearch { roots: &args.source_root, substitutions: &args.substitute, door: None };
     let taken_unix_ns = profile.session().started_unix_ns;
     let mut shown: Vec<Annotated> = Vec::new();
     for function in wanted {

@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use ccsd_collector::{Door, FileRoot};
 use ccsd_profile::sanitise;
 use nix::fcntl::OFlag;
 
@@ -20,6 +21,8 @@ pub struct SourceSearch<'a> {
     pub roots: &'a [PathBuf],
     /// Path prefixes and their replacements.
     pub substitutions: &'a [(String, String)],
+    /// Opens only what another user may read; `None` opens what this process may read.
+    pub door: Option<Door>,
 }
 
 pub struct SourceFile {
@@ -34,7 +37,7 @@ impl SourceSearch<'_> {
     pub fn find(&self, path: &str, taken_unix_ns: u64) -> SourceFile {
         let mut why = None;
         for candidate in self.candidates(path) {
-            match read(&candidate) {
+            match read(&candidate, self.door.as_ref()) {
                 Ok((lines, modified_unix_ns)) => {
                     let mut remarks = Vec::new();
                     if taken_unix_ns > 0 && modified_unix_ns > taken_unix_ns {
@@ -83,9 +86,12 @@ impl SourceSearch<'_> {
 }
 
 /// Reads the lines of a file and its modification time. The error is `None` if the file does not exist.
-fn read(path: &Path) -> Result<(Vec<String>, u64), Option<String>> {
+fn read(path: &Path, door: Option<&Door>) -> Result<(Vec<String>, u64), Option<String>> {
     // Opening a FIFO must not block: only regular files are read.
-    let opened = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
+    let opened = match door {
+        Some(door) => door.open(&FileRoot::own(), path),
+        None => OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path),
+    };
     let file = opened.map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => None,
         _ => Some(error.to_string()),
@@ -124,7 +130,7 @@ mod tests {
     fn where_to_look() {
         let roots = [PathBuf::from("/r")];
         let substitutions = [("/build".to_owned(), "/home/me".to_owned())];
-        let places = SourceSearch { roots: &roots, substitutions: &substitutions };
+        let places = SourceSearch { roots: &roots, substitutions: &substitutions, door: None };
         let paths = |path| places.candidates(path).iter().map(|it| it.display().to_string()).collect::<Vec<_>>();
         assert_eq!(paths("/build/x/../y.c"), ["/home/me/x/../y.c", "/r/build/y.c", "/r/y.c", "/build/x/../y.c"]);
         assert_eq!(paths("../../etc/passwd"), ["/r/etc/passwd", "/r/passwd", "../../etc/passwd"]);
@@ -137,7 +143,7 @@ mod tests {
 
     #[test]
     fn only_regular_files_are_read() {
-        assert_eq!(read(Path::new("/dev/zero")).unwrap_err(), Some("not a regular file".to_owned()));
-        assert_eq!(read(Path::new("/nowhere/x.c")).unwrap_err(), None);
+        assert_eq!(read(Path::new("/dev/zero"), None).unwrap_err(), Some("not a regular file".to_owned()));
+        assert_eq!(read(Path::new("/nowhere/x.c"), None).unwrap_err(), None);
     }
 }

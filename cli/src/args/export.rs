@@ -16,7 +16,7 @@ use crate::source::Source;
 pub struct ExportArgs {
     /// The format
     ///
-    /// html: one page with flame graph, functions, callers and callees, call graph, hot path and timeline
+    /// html: one page with flame graph, functions, callers and callees, call graph, hot path, timeline and source
     /// (profile.html#view=graph opens with a view); pprof: for `go tool pprof`; callgrind: KCachegrind,
     /// callgrind_annotate; folded: one line a stack, for flamegraph.pl and its like; svg: a flame graph; speedscope:
     /// speedscope.app; firefox: profiler.firefox.com; dot: Graphviz; gprof: its two tables; json: all of it; csv: the
@@ -26,6 +26,19 @@ pub struct ExportArgs {
     /// The profile: a file, session:ID, pid:PID or watch:NAME
     #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = Source::parser(), conflicts_with = "watch")]
     pub source: Source,
+    /// Compare two profiles: html shows how the second differs from the first
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], value_parser = Source::parser(),
+        conflicts_with_all = ["source", "watch", "since", "until"])]
+    pub diff: Vec<Source>,
+    /// Leave source out of html
+    ///
+    /// Otherwise it has the lines of the functions with the most self time whose source files are here, up to a twenty-fourth
+    /// of --max-size.
+    #[arg(long)]
+    pub no_source: bool,
+    /// Look for source files here: by their whole path in the debug information, then by shorter ends of it
+    #[arg(long, value_name = "DIR")]
+    pub source_root: Vec<PathBuf>,
     #[command(flatten)]
     pub stored: StoredArgs,
     /// Where to write; - for standard output [default: -]
@@ -47,8 +60,8 @@ pub struct ExportArgs {
     pub force: bool,
     /// Largest HTML file, as in 500K or 20M [default: 5M]
     ///
-    /// To fit, the page first gets a coarser timeline; then its lightest stacks are merged into their callers. The page
-    /// says so.
+    /// To fit, the page first gets a coarser timeline; then source is left out; then its lightest stacks are merged into
+    /// their callers. The page says so.
     #[arg(long, value_name = "SIZE", hide_default_value = true, default_value_t = DEFAULT_MAX_BYTES, value_parser = size)]
     pub max_size: usize,
     /// Refused with the way to choose a view of an export.
@@ -64,6 +77,7 @@ pub struct ExportArgs {
 pub const EXPORT_EXAMPLES: &str = "\
 Examples:
   ccsd export html -o profile.html         then open it in a browser
+  ccsd export html --diff before.ccsd after.ccsd -o diff.html
   ccsd export pprof -o profile.pb.gz && go tool pprof -top profile.pb.gz
   ccsd export callgrind -o callgrind.out && kcachegrind callgrind.out
   ccsd export svg --focus parse -o parse.svg

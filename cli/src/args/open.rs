@@ -54,6 +54,9 @@ pub fn page_of(source: Source) -> ExportArgs {
     ExportArgs {
         format: Format::Html,
         source,
+        diff: Vec::new(),
+        no_source: false,
+        source_root: Vec::new(),
         stored: StoredArgs::default(),
         output: None,
         no_comments: false,

@@ -102,6 +102,12 @@ pub struct LoadedColumns {
     /// Its first metric is the requested one, the others are the columns.
     pub file: LoadedFile,
     pub columns: Vec<TimeColumn>,
+    /// Names of all metrics of the source.
+    pub metrics: Vec<String>,
+}
+
+fn metric_names(profile: &Profile) -> Vec<String> {
+    profile.session().metrics.iter().map(|metric| metric.name.clone()).collect()
 }
 
 /// Loads a source with its time in at most `most` columns: none if no interval has charges, or for a session (and, with
@@ -121,11 +127,12 @@ pub fn load_columns(
         Located::File(path) => path,
         Located::Watch(name) if !files_only => {
             let (stored, columns) = stored::load_columns(&name, stored, socket, metric, most)?;
-            return Ok(LoadedColumns { file: stored.into(), columns });
+            return Ok(LoadedColumns { file: stored.into(), columns, metrics: Vec::new() });
         }
         _ => {
             let file = load_source(&source, stored, socket)?;
-            return Ok(LoadedColumns { file, columns: Vec::new() });
+            let metrics = metric_names(&file.profile);
+            return Ok(LoadedColumns { file, columns: Vec::new(), metrics });
         }
     };
     let path = path.as_path();
@@ -133,8 +140,9 @@ pub fn load_columns(
     let mut list = Vec::new();
     let (whole, intervals) = read_window_with(reader(&opened.file), window, |from, to| list.push((from, to)))
         .map_err(|error| failure(path, error))?;
+    let metrics = metric_names(&whole.profile);
     if intervals.taken == 0 && !stored.is_part() {
-        return Ok(LoadedColumns { file: LoadedFile::of(path, &opened, whole, None), columns: Vec::new() });
+        return Ok(LoadedColumns { file: LoadedFile::of(path, &opened, whole, None), columns: Vec::new(), metrics });
     }
     rewind(&mut opened.file, path)?;
     none_of(path, &intervals)?;
@@ -144,7 +152,7 @@ pub fn load_columns(
     let Columns { loaded, columns } =
         read_columns(reader(&opened.file), number, columns).map_err(|error| failure(path, error))?;
     let intervals = stored.is_part().then_some(intervals);
-    Ok(LoadedColumns { file: LoadedFile::of(path, &opened, loaded, intervals), columns })
+    Ok(LoadedColumns { file: LoadedFile::of(path, &opened, loaded, intervals), columns, metrics })
 }
 
 fn reader(file: &File) -> BufReader<&File> {

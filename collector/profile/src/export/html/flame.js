@@ -1,6 +1,6 @@
 "use strict";
-/* A flame graph: every stack as a column of boxes, as wide as it is heavy, the heaviest first ("left-heavy") or by name. Drawn on
- * a canvas: fifty thousand boxes are too many for a document. */
+/* A flame graph: every stack as a column of boxes, as wide as it is heavy, the heaviest first ("left-heavy"), by name, or in the order
+ * of time. Drawn on a canvas: fifty thousand boxes are too many for a document. */
 
 const ROW = 20, NARROWEST = 0.5;
 
@@ -16,7 +16,6 @@ class Flame {
     canvas.addEventListener("mousemove", event => this.hover(event));
     canvas.addEventListener("mouseleave", () => { page.tip.hidden = true; });
     canvas.addEventListener("click", event => { const box = this.at(event); this.zoom(box ? box.node : -1); });
-    canvas.addEventListener("dblclick", event => { const box = this.at(event); if (box && !box.rest) page.choose(this.tree.ids[box.node]); });
     canvas.addEventListener("contextmenu", event => {
       const box = this.at(event);
       if (box && !box.rest) { event.preventDefault(); page.choose(this.tree.ids[box.node]); }
@@ -55,6 +54,8 @@ class Flame {
     let depth = above.length;
     let row = [{ nodes: tree.children(this.zoomed), x: 0 }];
     const scale = width / whole;
+    const times = this.page.state.order === "time" && this.page.timeline.stacks(tree);
+    if (times) return this.layoutByTime(boxes, depth, width, times);
     while (row.length) {
       const next = [];
       for (const { nodes, x } of row) {
@@ -81,7 +82,42 @@ class Flame {
       depth++;
       row = next;
     }
-    return { boxes, depth: Math.max(...boxes.map(box => box.depth + 1), 0) };
+    return { boxes, depth: deepest(boxes) };
+  }
+
+  /* The same in columns of time, one after the other, each as wide as what was spent in it; a function that goes on from one
+   * to the next is one box. */
+  layoutByTime(boxes, top, width, columns) {
+    const { tree, zoomed } = this, weightIn = column => column.weight.get(zoomed) || 0;
+    const scale = width / columns.reduce((sum, column) => sum + weightIn(column), 0);
+    const last = []; // the rightmost box of each row
+    let left = 0;
+    const put = (node, x, wide, depth) => {
+      const before = last[depth], isRest = wide < NARROWEST, touches = before && Math.abs(before.x + before.width - x) < 0.01;
+      if (touches && (isRest ? before.rest : before.node === node && !before.rest)) {
+        before.width += wide;
+        if (isRest) { before.rest++; before.weight += wide / scale; }
+        return;
+      }
+      const box = { node, x, width: wide, depth, ...(isRest ? { rest: 1, weight: wide / scale } : {}) };
+      boxes.push(last[depth] = box);
+    };
+    for (const column of columns) {
+      const waiting = [[zoomed, left, top]];
+      while (waiting.length) {
+        const [above, from, depth] = waiting.pop();
+        let x = from;
+        for (const node of column.children.get(above) || []) {
+          const wide = column.weight.get(node) * scale;
+          put(node, x, wide, depth);
+          if (wide >= NARROWEST) waiting.push([node, x, depth + 1]);
+          x += wide;
+        }
+      }
+      left += weightIn(column) * scale;
+    }
+    const seen = boxes.filter(box => box.width >= NARROWEST);
+    return { boxes: seen, depth: deepest(seen) };
   }
 
   draw() {
@@ -121,7 +157,14 @@ class Flame {
       }
       if (box.width > 24 && !box.rest) {
         pen.fillStyle = is ? foundInk : ink;
-        pen.fillText(fit(pen, this.label(box.node), box.width - 8), box.x + 4, y + ROW / 2);
+        const text = fit(pen, this.label(box.node), box.width - 8);
+        pen.fillText(text, box.x + 4, y + ROW / 2);
+        // The share, where there is room for it.
+        const end = box.x + 4 + pen.measureText(text).width + 10;
+        if (page.state.order !== "time" && end + 46 < box.x + box.width) {
+          pen.globalAlpha *= 0.65;
+          pen.fillText(percent(tree.weight[box.node], page.tree.total), end, y + ROW / 2);
+        }
       }
     }
     pen.globalAlpha = 1;
@@ -206,8 +249,15 @@ class Flame {
   }
 }
 
-/* As much of a text as there is room for: cut at its end. */
+/* How many rows these boxes take. */
+function deepest(boxes) {
+  return boxes.reduce((depth, box) => Math.max(depth, box.depth + 1), 0);
+}
+
+/* As much of a text as there is room for: without the path of its package, then cut at its end. */
 function fit(pen, text, width) {
+  if (pen.measureText(text).width <= width) return text;
+  text = text.replace(/^(?:[\w.-]+\/)+/, "");
   if (pen.measureText(text).width <= width) return text;
   let low = 0, high = text.length;
   while (low < high) {

@@ -3,7 +3,7 @@
  * they are heavy. Calls through functions that are not shown are thin and dashed. */
 
 const SVG = "http://www.w3.org/2000/svg";
-const BOX = { high: 42, between: 38, apart: 14, narrowest: 92, widest: 420, lane: 12 };
+const BOX = { high: 42, between: 38, apart: 14, narrowest: 92, lane: 12 };
 
 class Graph {
   constructor(area, page) {
@@ -78,7 +78,7 @@ class Graph {
     for (const layer of layers) {
       const boxes = layer.filter(it => it.row), lanes = layer.length - boxes.length;
       const left = room - lanes * (BOX.lane + BOX.apart) - boxes.length * BOX.apart;
-      const wish = it => Math.min(Math.max(it.row.inherited / total * room * 0.6, 150), Math.min(BOX.widest, room * 0.6));
+      const wish = it => Math.min(Math.max(it.row.inherited / total * room * 0.6, 150), room * 0.6);
       const sum = boxes.reduce((sum, it) => sum + wish(it), 0);
       for (const it of layer) it.width = it.row ? Math.max(wish(it) * Math.min(left / sum, 1), BOX.narrowest) : BOX.lane;
       width = Math.max(width, layer.reduce((sum, it) => sum + it.width + BOX.apart, 0));
@@ -162,7 +162,7 @@ class Graph {
         d: arc.back ? Graph.backwards(from, to, y) : Graph.downwards(arc.stops, y, middle), class: classes,
         "stroke-width": arc.isIndirect ? 1 : Math.max(8 * arc.weight / tree.total, 1),
       }, svg);
-      if (tree.after && !arc.isIndirect) line.style.stroke = growthColour(page.growth(arc.after, arc.before), page.isDark, false);
+      if (tree.after && !arc.isIndirect && Math.abs(page.growth(arc.after, arc.before)) > 0.05) line.style.stroke = growthColour(page.growth(arc.after, arc.before), page.isDark, false);
       const text = [`${from.row.function.name} → ${to.row.function.name}`, page.amount(arc.weight)];
       if (arc.isIndirect) text.push("through functions that are not shown");
       if (arc.unsure) text.push("~: the caller or callee may be another");
@@ -182,7 +182,7 @@ class Graph {
       }, svg);
       const fill = tree.after ? growthColour(page.growth(tree.after.inherited[it.id], tree.before.inherited[it.id]), page.isDark, false) : page.functionColour(it.id);
       make("rect", { width: wide, height: BOX.high, rx: 4, fill }, box);
-      const letters = Math.max(Math.floor((wide - 12) / 6.6), 4);
+      const letters = Math.max(Math.floor((wide - 14) / 7.6), 4);
       const cut = text => (text.length > letters ? text.slice(0, letters - 1) + "…" : text);
       make("text", { x: 7, y: 17, class: "name" }, box, cut(it.name));
       const total = percent(row.inherited, tree.total), self = percent(row.self, tree.total);
@@ -190,7 +190,6 @@ class Graph {
       const says = tree.after ? `${total}  ${change}` : wide > 150 ? `total ${total}  self ${self}` : total;
       make("text", { x: 7, y: 33 }, box, says);
       const text = `${it.name}\ntotal ${page.amount(row.inherited)}, self ${page.amount(row.self)}`;
-      box.setAttribute("aria-label", text.replace("\n", ", "));
       make("title", {}, box, tree.after ? `${text}\n${page.changeText(tree.after.inherited[it.id], tree.before.inherited[it.id])}` : text);
       box.addEventListener("click", () => page.choose(it.id));
       box.addEventListener("keydown", event => { if (event.key === "Enter") page.choose(it.id); });

@@ -72,8 +72,8 @@ struct Contents<'a> {
     fixed: [Option<u32>; 2],
     startup: Vec<u32>,
     sources: &'a [SourceExcerpt],
-    /// Functions whose change of self, and of total, chance hardly explains.
-    significant: [HashSet<u32>; 2],
+    /// Functions whose change of the share of self and of total time, and of the weights, chance hardly explains.
+    significant: [HashSet<u32>; 4],
     max_bytes: usize,
 }
 
@@ -120,7 +120,7 @@ struct Data<'a> {
     unsure: String,
     cells: PackedCells,
     sources: Vec<Source<'a>>,
-    significant: [Vec<u32>; 2],
+    significant: [Vec<u32>; 4],
 }
 
 /// The lines of a function.
@@ -175,7 +175,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         fixed: [Some(CostCentreId::ELIDED.0), Some(CostCentreId::ROOT.0)],
         startup: profile.startup_functions().iter().map(|id| id.0).collect(),
         sources: export.sources,
-        significant: [HashSet::new(), HashSet::new()],
+        significant: Default::default(),
         max_bytes: export.max_bytes,
     };
     contents.write(out)
@@ -241,7 +241,12 @@ pub(super) fn write_difference(before: &Export<'_>, after: &Export<'_>, out: &mu
         fixed,
         startup: startup.collect::<HashSet<u32>>().into_iter().collect(),
         sources: &[],
-        significant: [significant(|row| row.self_significant), significant(|row| row.inherited_significant)],
+        significant: [
+            significant(|row| row.self_significant),
+            significant(|row| row.inherited_significant),
+            significant(|row| row.self_absolutely_significant),
+            significant(|row| row.inherited_absolutely_significant),
+        ],
         max_bytes: after.max_bytes,
     };
     contents.write(out)

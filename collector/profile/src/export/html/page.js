@@ -12,7 +12,7 @@ class Page {
     this.address = new Address({
       view: view => { const tab = document.querySelector(`nav [data-view="${CSS.escape(view)}"]`); return !!tab && !tab.hidden; },
       sort: sort => ["self", "inherited", "name", "image"].includes(sort),
-      order: order => order === "weight" || order === "name",
+      order: order => this.orders.includes(order),
       tracks: tracks => ["function", "thread", "process"].includes(tracks),
       function: id => id < functions.length,
       metric: layer => layer < layers.length,
@@ -84,7 +84,7 @@ class Page {
     const click = (id, act) => element(id).addEventListener("click", act);
     click("reset", () => this.reset());
     click("turn", () => this.go({ flip: !this.state.flip }));
-    click("order", () => this.go({ order: this.state.order === "name" ? "weight" : "name" }));
+    element("order").addEventListener("change", event => this.go({ order: event.target.value }));
     click("absolute", () => this.go({ absolute: !this.state.absolute }));
     click("startup", () => this.go({ startup: !this.state.startup }));
     click("interpreter", () => this.go({ interpreter: !this.state.interpreter }));
@@ -96,6 +96,7 @@ class Page {
       tab.addEventListener("click", () => this.go({ view: tab.dataset.view }));
       tab.addEventListener("keydown", event => this.tabKey(event));
     }
+    if (!this.timeline.known) element("order").querySelector("[value=time]").remove();
     element("startup").hidden = !this.model.startup.length;
     element("interpreter").hidden = !this.model.interpreter.length;
     element("most").value = document.documentElement.clientWidth < 600 ? 12 : 25;
@@ -109,6 +110,11 @@ class Page {
 
   get views() {
     return Array.from(document.querySelectorAll("nav [data-view]")).filter(tab => !tab.hidden).map(tab => tab.dataset.view);
+  }
+
+  /* Orders of the boxes of a flame graph. */
+  get orders() {
+    return this.timeline.known ? ["weight", "name", "time"] : ["weight", "name"];
   }
 
   tabKey(event) {
@@ -130,7 +136,7 @@ class Page {
       "?": () => this.help(), t: () => this.theme(),
       n: () => this.search.step(1), N: () => this.search.step(-1), p: () => this.search.step(-1),
       i: () => this.go({ flip: !this.state.flip }),
-      o: () => this.go({ order: this.state.order === "name" ? "weight" : "name" }),
+      o: () => { const orders = this.orders; this.go({ order: orders[(orders.indexOf(this.state.order) + 1) % orders.length] }); },
       s: () => { if (this.model.startup.length) this.go({ startup: !this.state.startup }); },
       y: () => { if (this.model.interpreter.length) this.go({ interpreter: !this.state.interpreter }); },
       m: () => this.go({ metric: (this.state.metric + 1) % this.model.layers.length }),
@@ -220,7 +226,7 @@ class Page {
     press("startup", state.startup);
     press("interpreter", state.interpreter);
     press("turn", state.flip);
-    press("order", state.order === "name");
+    element("order").value = state.order;
     press("absolute", state.absolute);
     element("metric").value = state.metric;
     const filters = PATTERN_FIELDS.filter(id => state[id]).length + (state.time ? 1 : 0);
@@ -326,17 +332,29 @@ class Page {
       this.add("span", "beside the profile before", area, "faint");
       return;
     }
+    const shares = this.legendShares(), kinds = { own: "the program's code", library: "library", kernel: "kernel", generated: "generated code", none: "marks of ccsd" };
     palette.legend.forEach((it, number) => {
+      const { self, total } = shares[number];
+      if (self < this.tree.total / 2000 && total < this.tree.total / 100) return;
       const button = this.add("button", undefined, area, "item");
       button.type = "button";
       button.setAttribute("aria-pressed", state.group === number);
-      const kind = { own: "the program's code", library: "library", kernel: "kernel", generated: "generated code", none: "marks of ccsd" }[it.kind];
-      button.title = `${kind}, ${(100 * it.share).toFixed(2)}% of all self time; click to see it alone`;
+      button.title = `${it.name}: ${kinds[it.kind]}, ${percent(self, this.tree.total)} of self time; click to see it alone`;
       this.add("i", undefined, button, "swatch").style.background = Palette.legendColour(it, this.isDark);
       button.append(it.name.length > 32 ? it.name.slice(0, 31) + "…" : it.name);
-      this.add("span", ` ${(100 * it.share).toFixed(1)}%`, button, "faint");
+      this.add("span", ` ${(100 * self / (this.tree.total || 1)).toFixed(1)}%`, button, "faint");
       button.addEventListener("click", () => this.go({ group: state.group === number ? -1 : number }));
     });
+  }
+
+  /* What the functions of each entry of the legend spent in the answer. */
+  legendShares() {
+    const { tree, palette } = this, shares = palette.legend.map(() => ({ self: 0, total: 0 }));
+    for (const { function: { id }, self, inherited } of tree.flat()) {
+      const entry = shares[palette.legendOf(id)];
+      if (entry) { entry.self += self; entry.total += inherited; }
+    }
+    return shares;
   }
 
   /* The expensive arm, in words, above everything else. */
@@ -387,6 +405,7 @@ class Page {
   }
 
   bare(weight) {
+    if (!weight) return "0";
     const [divisor, unit, digits] = unitFor(weight, this.unit);
     return (weight / divisor).toFixed(digits) + " " + unit;
   }
@@ -411,10 +430,10 @@ class Page {
     for (const section of document.querySelectorAll("main section")) section.hidden = section.dataset.view !== view;
     // Only the flame graph has a direction and an order.
     element("turn").hidden = view !== "flame";
-    element("order").hidden = view !== "flame" && view !== "butterfly";
+    element("orders").hidden = view !== "flame" && view !== "butterfly";
     this.tip.hidden = true;
     ({
-      flame: () => this.flame.draw(),
+      flame: () => { this.zoomed(); this.flame.draw(); },
       table: () => this.functions.show(this.tree),
       butterfly: () => this.sandwich.show(this.tree),
       graph: () => this.graph.show(this.tree, Number(element("most").value)),
@@ -422,6 +441,22 @@ class Page {
       time: () => this.timeline.table(),
       source: () => this.source.show(this.tree),
     })[view]();
+  }
+
+  /* What the flame graph is zoomed into, and what can be done with it. */
+  zoomed() {
+    const area = element("zoomed"), { flame, tree } = this, node = flame.zoomed;
+    area.hidden = node < 0;
+    area.replaceChildren();
+    if (node < 0) return;
+    const it = this.model.functions[tree.ids[node]];
+    this.add("strong", it.name, area);
+    this.add("span", `total ${this.amount(tree.weight[node])}, self ${this.amount(tree.own[node])}`, area);
+    for (const [text, act] of [["zoom out", () => this.go({ zoom: -1 })], ["callers and callees", () => this.choose(it.id)], ["focus", () => this.also("focus", it.name)], ["hide", () => this.also("hide", it.name)]]) {
+      const button = this.add("button", text, area);
+      button.type = "button";
+      button.addEventListener("click", act);
+    }
   }
 
   hot() {

@@ -14,14 +14,17 @@ const LIBRARY_COLOURS = 5;
 function packageOf(it, isPython) {
   const { image, name } = it;
   if (image === "[ccsd]") return ["none", "ccsd's marks"];
-  const python = /^py::.*:([^:]*)$/.exec(name);
-  if (python) return [/^<frozen|^__init__\.py$/.test(python[1]) ? "library" : "own", python[1]];
+  const python = /^py::.*:([^:]*)$/.exec(it.fullName || name);
+  if (python) return [/^<frozen|^__init__\.py$|\/lib\//.test(python[1]) ? "library" : "own", python[1].replace(/^.*\//, "")];
   if (image === "[kernel]" || image === "[vdso]" || image.endsWith(".ko") || /^\[.*kernel.*\]$/.test(image)) return ["kernel", "kernel"];
   if (image === "[jit]" || image === "[anon]" || image.startsWith("[")) {
     const java = /^L?([\w$]+(?:[./][\w$]+)+)[;:.]/.exec(name);
     return java ? ["own", java[1].split(/[./]/).slice(0, 2).join(".")] : ["generated", "generated code"];
   }
   if (/\.so(\.|$)/.test(image)) return ["library", image];
+  // A standard library that is linked in, or compiled as a part of the program, is a library.
+  const standard = /^(?:<?(std|core|alloc)::|(runtime|fmt|sort|strings|bytes|sync|time|net|os|io|bufio|strconv|reflect|syscall)[./])/.exec(name);
+  if (standard) return ["library", standard[1] ? standard[1] + "::" : standard[2]];
   if (isPython) return ["library", image];
   return ["own", image];
 }
@@ -47,6 +50,7 @@ function partOf(it) {
 class Palette {
   constructor(model) {
     this.model = model;
+    this.mixed = new Map(); // colours by function, theme and paleness
     const { areas, selves } = Palette.weights(model);
     const area = areas.reduce((sum, it) => sum + it, 0) || 1, whole = selves.reduce((sum, it) => sum + it, 0) || 1;
     const first = model.functions.map(it => packageOf(it, model.isPython));
@@ -118,17 +122,23 @@ class Palette {
 
   /* Of a function; unmarked entries are pale. */
   colour(id, dark, pale) {
+    const key = id * 4 + (dark ? 2 : 0) + (pale ? 1 : 0);
+    if (!this.mixed.has(key)) this.mixed.set(key, this.shade(id, dark, pale));
+    return this.mixed.get(key);
+  }
+
+  shade(id, dark, pale) {
     let colour = this.of[id].colour;
     // Neighbours of one package are told apart by a shade.
     let hash = 0;
     for (const c of this.model.functions[id].name) hash = (hash * 33 + c.codePointAt(0)) >>> 0;
     colour = mix(colour, "#ffffff", (hash % 5) * 0.07);
     if (pale) colour = mix(colour, "#f2f3f4", 0.6);
-    return dark ? mix(colour, "#101418", 0.6) : colour;
+    return dark ? mix(colour, "#101418", 0.52) : colour;
   }
 
   static legendColour(it, dark) {
-    return dark ? mix(it.colour, "#101418", 0.45) : it.colour;
+    return dark ? mix(it.colour, "#101418", 0.4) : it.colour;
   }
 }
 

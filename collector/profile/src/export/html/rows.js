@@ -27,7 +27,8 @@ class Rows {
     const shown = rows.slice(0, most);
     for (const column of columns) {
       if (column.kind === "text" || column.kind === "name") continue;
-      column.largest = rows.reduce((largest, row) => Math.max(largest, Math.abs(column.key(row) ?? 0)), 0);
+      // Both sides of a difference are to one scale.
+      column.largest = column.beside ? columns.find(it => it.head === column.beside).largest : rows.reduce((largest, row) => Math.max(largest, Math.abs(column.key(row) ?? 0)), 0);
       if (column.kind === "weight") column.unit = unitFor(column.largest, unit);
     }
     const group = page.add("colgroup", undefined, table);
@@ -117,16 +118,16 @@ class Functions {
       ];
     }
     const { page } = this, { after, before } = tree;
-    const sign = (set, id) => (tree.isAsked || page.model.significant[set].has(id) ? "" : "~");
+    const sign = (set, id) => (tree.isAsked || page.model.significant[set + (page.state.absolute ? 2 : 0)].has(id) ? "" : "~");
     return [
       { head: "self change", kind: "change", key: row => page.change(after.self[row.function.id], before.self[row.function.id]), sort: "self" },
-      { head: "", kind: "text", key: row => sign(0, row.function.id), className: "chance" },
+      { head: "~", kind: "text", key: row => sign(0, row.function.id), className: "chance" },
       { head: "self before %", kind: "share", key: row => page.shareOf(before.self[row.function.id], 1), className: "amount" },
-      { head: "after %", kind: "share", key: row => page.shareOf(after.self[row.function.id], 0), className: "amount" },
+      { head: "after %", beside: "self before %", kind: "share", key: row => page.shareOf(after.self[row.function.id], 0), className: "amount" },
       { head: "total change", kind: "change", key: row => page.change(after.inherited[row.function.id], before.inherited[row.function.id]), sort: "inherited" },
-      { head: "", kind: "text", key: row => sign(1, row.function.id), className: "chance" },
+      { head: "~", kind: "text", key: row => sign(1, row.function.id), className: "chance" },
       { head: "total before %", kind: "share", key: row => page.shareOf(before.inherited[row.function.id], 1), className: "amount" },
-      { head: "after %", kind: "share", key: row => page.shareOf(after.inherited[row.function.id], 0), className: "amount" },
+      { head: "after %", beside: "total before %", kind: "share", key: row => page.shareOf(after.inherited[row.function.id], 0), className: "amount" },
       module, name,
     ];
   }

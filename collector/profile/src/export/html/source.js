@@ -14,6 +14,11 @@ class SourceView {
     return this.sources.has(id);
   }
 
+  /* Whether the text of any of its lines is here, and not only what they cost. */
+  hasText(id) {
+    return this.sources.get(id).some(file => file.lines.some(([, , , text]) => text !== null));
+  }
+
   /* What the lines of a function cost in all, of the whole profile. */
   weight(id) {
     return this.sources.get(id).reduce((sum, file) => file.lines.reduce((sum, [, self]) => sum + self, sum), 0);
@@ -23,10 +28,10 @@ class SourceView {
     const { page } = this, area = element("source"), choice = element("source-of");
     area.replaceChildren();
     choice.replaceChildren();
-    const ids = Array.from(this.sources.keys()).sort((a, b) => this.weight(b) - this.weight(a));
+    const ids = Array.from(this.sources.keys()).sort((a, b) => this.hasText(b) - this.hasText(a) || this.weight(b) - this.weight(a));
     const wanted = page.state.function, id = this.has(wanted) ? wanted : wanted >= 0 ? -1 : ids[0];
     for (const it of ids) {
-      const option = page.add("option", `${percent(this.weight(it), tree.whole)} self  ${page.model.functions[it].name}`, choice);
+      const option = page.add("option", `${percent(this.weight(it), tree.whole)} self  ${page.model.functions[it].name}${this.hasText(it) ? "" : " (lines only)"}`, choice);
       option.value = it;
       option.selected = it === id;
     }
@@ -61,7 +66,7 @@ class SourceView {
     const most = lines.reduce((most, [, , inherited]) => Math.max(most, inherited), 0);
     let last = 0;
     for (const [number, self, inherited, text] of lines) {
-      if (last && number > last + 1) page.add("td", "⋯", page.add("tr", undefined, body, "gap")).colSpan = 4;
+      if (last && number > last + 1 && text !== null) page.add("td", "⋯", page.add("tr", undefined, body, "gap")).colSpan = 4;
       last = number;
       const row = page.add("tr", undefined, body, inherited ? "costs" : "");
       if (inherited) row.style.setProperty("--heat", Math.round(100 * inherited / most) + "%");

@@ -121,6 +121,31 @@ class Timeline {
     return { all, bands };
   }
 
+  /* Of each chosen column of time the weight of each node, and its callees in the order of the whole; null where time, or the tree,
+   * has no columns. */
+  stacks(tree) {
+    if (!this.known || !(tree instanceof Tree)) return null;
+    if (this.stacked && this.stacked.tree === tree && this.stacked.layer === tree.shownLayer) return this.stacked.columns;
+    const { node, thread, column, layers, columns: count } = this.cells, weights = layers[tree.shownLayer];
+    const columns = Array.from({ length: count }, () => ({ weight: new Map(), children: new Map() }));
+    const [first, end] = this.range || [0, count];
+    for (let i = 0; i < node.length; i++) {
+      if (!weights[i] || tree.counts[node[i]] !== 1 || (tree.threads && !tree.threads[thread[i]])) continue;
+      if (column[i] < first || column[i] >= end) continue;
+      const { weight, children } = columns[column[i]];
+      for (let at = tree.place[node[i]]; ; at = tree.parents[at]) {
+        const known = weight.get(at) || 0;
+        weight.set(at, known + weights[i]);
+        if (at < 0) break;
+        const above = tree.parents[at];
+        if (!known) { if (children.has(above)) children.get(above).push(at); else children.set(above, [at]); }
+      }
+    }
+    for (const { children } of columns) for (const list of children.values()) list.sort((a, b) => tree.weight[b] - tree.weight[a] || a - b);
+    this.stacked = { tree, layer: tree.shownLayer, columns };
+    return columns;
+  }
+
   /* A new question has been answered. */
   show(tree) {
     if (!this.known) return;

@@ -1,0 +1,63 @@
+//! A page that compares two profiles.
+
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use ccsd_profile::export::{Export, write_difference_page};
+use ccsd_profile::{Profile, sanitise};
+
+use crate::args::export::ExportArgs;
+use crate::exit::Failure;
+use crate::query::{self, QueryArgs, QueryResult};
+use crate::report::file::{self, LoadedFile};
+use crate::source::Source;
+use crate::warn;
+
+/// The page, and the files that the profiles are from.
+///
+/// # Errors
+/// As loading and asking two profiles; that they have no metric in common; that the page does not fit.
+pub fn page(args: &ExportArgs, before: &Source, after: &Source) -> Result<(Vec<u8>, [PathBuf; 2]), Failure> {
+    if args.query.min.is_some() {
+        return Err(Failure::bad_request(anyhow!(
+            "a page of a difference has all functions, because those that are small in one profile may not be in the other: no --min"
+        )));
+    }
+    let load = |source: &Source| -> Result<LoadedFile, Failure> {
+        let loaded = file::load_source(source, &args.stored, &args.socket)?;
+        loaded.messages().iter().for_each(|message| warn(format_args!("{message}")));
+        Ok(loaded)
+    };
+    let (before, after) = (load(before)?, load(after)?);
+    let metric = common_metric(args.query.metric.as_deref(), &before.profile, &after.profile)?;
+    let query = QueryArgs { metric: Some(metric), ..args.query.clone() };
+    let ask = |profile: Profile, which: &str| {
+        query::ask(&query, profile).map_err(|failure| Failure {
+            status: failure.status,
+            error: failure.error.context(format!("the profile {which}")),
+        })
+    };
+    let paths = [before.path, after.path];
+    let (before, after) = (ask(before.profile, "before")?, ask(after.profile, "after")?);
+    let question = query::words_of(&args.query);
+    fn export<'a>(result: &'a QueryResult, question: &'a str, max_bytes: usize) -> Export<'a> {
+        Export { question, max_bytes, ..Export::new(&result.profile, &result.selection) }
+    }
+    let (old, new) = (export(&before, &question, args.max_size), export(&after, &question, args.max_size));
+    let mut bytes = Vec::new();
+    write_difference_page(&old, &new, &mut bytes).map_err(Failure::bad_request)?;
+    Ok((bytes, paths))
+}
+
+/// The requested metric, or the first of the profile after, that both have.
+fn common_metric(asked: Option<&str>, before: &Profile, after: &Profile) -> Result<String, Failure> {
+    let has = |profile: &Profile, name: &str| profile.session().metrics.iter().any(|metric| metric.name == name);
+    let common = after.session().metrics.iter().map(|metric| &metric.name).filter(|name| has(before, name));
+    let found = common.clone().find(|name| asked.is_none_or(|asked| asked == *name));
+    found.cloned().ok_or_else(|| {
+        let what = asked.map_or_else(|| "no metric".to_owned(), |asked| format!("no metric {:?}", sanitise(asked)));
+        let names: Vec<_> = common.map(|name| sanitise(name)).collect();
+        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        Failure::bad_request(anyhow!("the profiles have {what} in common; they have: {names}"))
+    })
+}
