@@ -1,5 +1,6 @@
 //! The call graph for Graphviz.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Write};
 
@@ -8,22 +9,22 @@ use crate::ids::CostCentreId;
 use crate::text::sanitise;
 use crate::view::{GraphArc, GraphView, TreeView};
 
-/// Minimum share of functions and arcs in the graph, inherited; a graph of thousands of nodes is unreadable. (gprof2dot
-/// uses 0.5% and 0.1%.)
+/// Minimum share of functions and arcs of the total, inherited; and the most functions: a screen holds no more.
+/// (gprof2dot leaves out 0.5% and 0.1%.)
 const LEAST_NODE: f64 = 0.005;
-const LEAST_ARC: f64 = 0.001;
+const LEAST_ARC: f64 = 0.005;
+const MOST_NODES: usize = 24;
 
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
     let graph = GraphView::new(export.profile, export.selection);
-    let labels = export.profile.full_labels();
+    // Whole names of templates make boxes wider than a screen; they are in the tips.
+    let (labels, full_labels) = (export.profile.labels(), export.profile.full_labels());
     let total = graph.total.weight;
     let share = |weight: u64| if total == 0 { 0.0 } else { weight as f64 / total as f64 };
-    let kept: HashSet<_> = graph
-        .nodes
-        .iter()
-        .filter(|node| share(node.inherited_weight()) >= LEAST_NODE)
-        .map(|node| node.function)
-        .collect();
+    let mut heavy: Vec<_> = graph.nodes.iter().filter(|node| share(node.inherited_weight()) >= LEAST_NODE).collect();
+    heavy.sort_by_key(|node| (Reverse(node.inherited_weight()), node.function));
+    let kept: HashSet<_> = heavy.iter().take(MOST_NODES).map(|node| node.function).collect();
+    let least = heavy.get(MOST_NODES).map_or(LEAST_NODE, |node| share(node.inherited_weight()));
     let left_out = graph.nodes.len() - kept.len();
     for remark in export.remarks() {
         writeln!(out, "// {remark}")?;
@@ -34,7 +35,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let rest = if left_out == 0 {
         String::new()
     } else {
-        format!("\\n{left_out} functions with less than {:.1}% are one", 100.0 * LEAST_NODE)
+        format!("\\n{left_out} functions with at most {:.1}% are one", 100.0 * least)
     };
     let unit = unit_name(metric.unit);
     writeln!(out, "\tlabel=\"{title}\\n{total} {unit} ({name}); recursion is folded{rest}\";")?;
@@ -43,11 +44,12 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         let inherited = share(node.inherited_weight());
         writeln!(
             out,
-            "\tf{} [label=\"{}\\n{:.2}%\\n({:.2}%)\", tooltip=\"{} {} self, {} inherited\", fillcolor=\"{}\", fontcolor=\"{}\"];",
+            "\tf{} [label=\"{}\\n{:.2}%\\n({:.2}%)\", tooltip=\"{}: {} {} self, {} inherited\", fillcolor=\"{}\", fontcolor=\"{}\"];",
             node.function.index(),
             escape(&sanitise(&labels.label(node.function))),
             100.0 * inherited,
             100.0 * share(node.self_weight),
+            escape(&sanitise(&full_labels.label(node.function))),
             node.self_weight,
             unit,
             node.inherited_weight(),

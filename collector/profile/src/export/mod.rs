@@ -15,6 +15,7 @@ mod folded;
 mod gprof;
 mod html;
 mod json;
+mod palette;
 mod pprof;
 mod remarks;
 mod request;

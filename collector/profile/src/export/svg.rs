@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use inferno::flamegraph::{self, Options};
+use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
+use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
 
 use super::folded;
+use super::palette::{Colour, NEUTRAL, colours};
 use super::request::{Export, unit_name};
+use super::walk::frame_name;
+use crate::view::SQUEEZED_OUT;
 
 /// A flame graph of two profiles: as wide as the second, coloured by how much more (red) or less (blue) weight each
 /// stack has than in the first. Without `absolute`, the first is scaled to the total of the second.
@@ -42,7 +46,7 @@ pub fn write_difference(
     }
     let lines: Vec<String> = both.iter().map(|(stack, (was, is))| format!("{stack} {was} {is}")).collect();
     let metric = after.metric();
-    let mut options = Options::default();
+    let mut options = options();
     options.title = format!("{}: after, and how it differs from before", after.title());
     let how = if absolute { "by weight" } else { "by share" };
     options.subtitle = Some(format!("{}, {how}: red is more, blue is less; recursion is folded (ccsd)", metric.name));
@@ -59,13 +63,32 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no samples are selected: there is nothing to draw"));
     }
     let metric = export.metric();
-    let mut options = Options::default();
+    let labels = export.profile.full_labels();
+    let mut palette = PaletteMap::default();
+    for (function, Colour(r, g, b)) in colours(export) {
+        palette.insert(frame_name(&labels, function).replace(';', ":"), Color { r, g, b });
+    }
+    for name in ["all", SQUEEZED_OUT] {
+        let Colour(r, g, b) = NEUTRAL;
+        palette.insert(name, Color { r, g, b });
+    }
+    let mut options = options();
+    options.bgcolors = Some(BackgroundColor::Flat(Color { r: 0xfa, g: 0xfa, b: 0xf8 }));
+    options.palette_map = Some(&mut palette);
     options.title = export.title();
     options.subtitle = Some(format!("{}; recursion is folded (ccsd)", metric.name));
     options.count_name = unit_name(metric.unit).to_owned();
     options.deterministic = true;
     options.notes = notes(export);
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out).map_err(io::Error::other)
+}
+
+/// As in a page: callees below their callers, names cut at their end.
+fn options<'a>() -> Options<'a> {
+    let mut options = Options::default();
+    options.direction = Direction::Inverted;
+    options.text_truncate_direction = TextTruncateDirection::Right;
+    options
 }
 
 /// The remarks as an XML comment, without text that would end it.
