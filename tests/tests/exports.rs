@@ -159,6 +159,8 @@ fn main() -> ExitCode {
             };
             assert_eq!(numbers("all"), total);
             assert_eq!(numbers("weight_12"), weights["weight_12"].1);
+            // The program's own code has the first of the colours.
+            assert!(svg.contains("rgb(119,170,221)"), "{svg}");
         })
         .test("the_same_question_has_the_same_answer", &[CC], || {
             let recorded = recursive();

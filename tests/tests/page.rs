@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
@@ -251,7 +252,7 @@ fn main() -> ExitCode {
             let dir = scratch();
             let path = dir.path().join("evil<img src=x onerror=alert(1)>");
             std::fs::write(&path, program).unwrap();
-            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
             let recorded = RecordCommand::new(path, &[]).options(&["-F", "1999", "--user"]).run();
             let document = open(&page(&recorded, &[]), "view=table");
             assert!(rows(&document).contains_key("<script>window.evil=1</script>"), "{document}");
@@ -470,10 +471,36 @@ fn main() -> ExitCode {
             let html = fs::read_to_string(page_of(&file.path, &file.dir, &[])).unwrap();
             assert!(!html.contains("secret one"), "{html}");
         })
+        .test("root_shows_what_the_owner_of_the_profile_may_read", &[Need::Root], || {
+            let dir = scratch();
+            fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+            let source = |name: &str, mode: u32| {
+                let path = dir.path().join(name);
+                fs::write(&path, format!("text of {name}\n")).unwrap();
+                fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+                path
+            };
+            let paths = [source("public.c", 0o644), source("private.c", 0o600)];
+            let file = written(2, |profile, _| {
+                for path in &paths {
+                    let name = path.file_name().unwrap().to_str().unwrap();
+                    let line = profile.add_line(path.to_str().unwrap(), 1);
+                    let (thread, context) = (profile.threads[0], stack(profile, &["main", name]));
+                    profile.charge(thread, context, line, &[1_001_001, 7]);
+                }
+            });
+            let shown = || {
+                let html = fs::read_to_string(page_of(&file.path, &file.dir, &["--force"])).unwrap();
+                ["text of public.c", "text of private.c"].map(|text| html.contains(text))
+            };
+            assert_eq!(shown(), [true, true]);
+            std::os::unix::fs::chown(&file.path, Some(65_534), Some(65_534)).unwrap();
+            assert_eq!(shown(), [true, false]);
+        })
         .test("a_size_is_kept", &[CC], || {
             let recorded = recursive();
-            let small = page(recorded, &["--max-size", "128K"]);
-            assert!(small.metadata().unwrap().len() <= 128 << 10);
+            let small = page(recorded, &["--max-size", "144K"]);
+            assert!(small.metadata().unwrap().len() <= 144 << 10);
             let refused = EndedProgram::of(ccsd(["export", "html", "--max-size", "1000"]).arg(&recorded.file));
             refused.assert_refused(2, &["1000"]);
             let none = recorded.dir.path().join("none.html");

@@ -195,7 +195,7 @@ class Flame {
     const { tree, page } = this, { node } = box;
     if (box.rest) return `${box.rest} ${box.rest === 1 ? "function" : "functions"} too narrow to show\n${page.amount(box.weight)}; zoom in to see them`;
     const it = tree.model.functions[tree.ids[node]];
-    const lines = [it.fullName && it.fullName.length < 300 ? it.fullName : it.name, it.image + (it.file ? "  " + it.file + (it.line ? ":" + it.line : "") : "")];
+    const lines = [it.longName.length < 300 ? it.longName : it.name, it.image + (it.file ? "  " + it.file + (it.line ? ":" + it.line : "") : "")];
     lines.push(`here: total ${page.amount(tree.weight[node])}, self ${page.amount(tree.own[node])}`);
     const whole = tree.whole instanceof Tree ? tree.whole : tree;
     lines.push(`everywhere: total ${page.amount(whole.inherited[it.id])}, self ${page.amount(whole.self[it.id])}`);

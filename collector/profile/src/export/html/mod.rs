@@ -94,6 +94,21 @@ struct FunctionText {
     line: u32,
 }
 
+/// A name as the profile has it.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum FullName {
+    Text(String),
+    /// So many units of UTF-16 of the name in the page, which goes on with what tells it from others.
+    Beginning(usize),
+}
+
+impl FullName {
+    fn of(full: String, shown: &str) -> Self {
+        if shown.starts_with(&full) { Self::Beginning(full.encode_utf16().count()) } else { Self::Text(full) }
+    }
+}
+
 /// See `packed.js` and `model.js`, which read it. Lists of numbers are packed.
 #[derive(Serialize)]
 struct Data<'a> {
@@ -106,8 +121,8 @@ struct Data<'a> {
     files: Vec<String>,
     /// Name, image, file of the declaration or -1, its line.
     functions: Vec<(String, usize, i64, u32)>,
-    /// Names as the profile has them, by number of the function, where the page shows shorter ones.
-    full_names: BTreeMap<u32, String>,
+    /// Names as the profile has them, by number of the function, where the page shows others.
+    full_names: BTreeMap<u32, FullName>,
     /// The functions that only start the program or its threads: the page folds them until it is asked for them.
     startup: Vec<u32>,
     /// How deep each node of the tree of stacks is: it is called by the nearest one before it that is less deep.
@@ -424,7 +439,7 @@ impl Contents<'_> {
 struct Numbers<'a> {
     contents: &'a Contents<'a>,
     functions: Vec<(String, usize, i64, u32)>,
-    full_names: BTreeMap<u32, String>,
+    full_names: BTreeMap<u32, FullName>,
     known: HashMap<u32, u32>,
     images: Vec<(String, String)>,
     known_images: HashMap<(String, String), usize>,
@@ -465,8 +480,8 @@ impl<'a> Numbers<'a> {
         let image = self.image(image, path);
         let file = file.map_or(-1, |file| self.file(file));
         let number = self.functions.len() as u32;
+        self.full_names.extend(full_name.map(|full| (number, FullName::of(full, &name))));
         self.functions.push((name, image, file, line));
-        self.full_names.extend(full_name.map(|name| (number, name)));
         self.known.insert(id, number);
         number
     }

@@ -11,8 +11,10 @@ const ROOT_FUNCTION = 1; // [root], which stands for stacks of hidden functions 
 
 class Model {
   constructor(data) {
+    // As the profile has it; a number is where in the name begins what tells it from others.
+    const full = (name, id) => (typeof data.full_names[id] === "number" ? name.slice(0, data.full_names[id]) : data.full_names[id]);
     this.functions = data.functions.map(([name, image, file, line], id) => ({
-      id, name, fullName: data.full_names[id], image: data.images[image][0], path: data.images[image][1],
+      id, name, fullName: full(name, id), longName: typeof data.full_names[id] === "string" ? data.full_names[id] : name, image: data.images[image][0], path: data.images[image][1],
       file: file < 0 ? null : data.files[file], line,
     }));
     this.startup = data.startup;

@@ -65,7 +65,7 @@ class Rows {
         const swatch = page.add("i", undefined, cell, "swatch");
         swatch.style.background = page.functionColour(it.id);
         cell.append((row.unsure ? "~" : "") + value);
-        cell.title = (it.fullName || it.name) + (it.file ? "\n" + it.file + (it.line ? ":" + it.line : "") : "");
+        cell.title = it.longName + (it.file ? "\n" + it.file + (it.line ? ":" + it.line : "") : "");
         continue;
       }
       if (column.kind === "text") { page.add("td", value, line, "faint " + (column.className || "")); continue; }
