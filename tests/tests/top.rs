@@ -136,7 +136,7 @@ fn main() -> ExitCode {
             let width = 1 + "weight_12".len() + after.chars().take_while(|&c| c == ' ').count();
             assert!((width as f64 - own * 79.0).abs() <= 1.5, "{width} of {own}: {whole}");
             tmux.keys(&["/", "weight_1", "Enter"]);
-            let found = tmux.until_shown("matched ");
+            let found = tmux.until_shown("/weight_1  matched ");
             let share: f64 = found.split("matched ").nth(1).unwrap().split('%').next().unwrap().parse().unwrap();
             let ones = ["weight_10", "weight_11", "weight_12"];
             let ones: u64 = ones.iter().map(|name| recorded.samples(name).own).sum();

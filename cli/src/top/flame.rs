@@ -38,6 +38,11 @@ impl FlameState {
         self.arrange(self.layout.columns);
     }
 
+    /// Forgets the calls until there are others.
+    pub fn hide(&mut self) {
+        self.tree = None;
+    }
+
     /// Forgets the calls, and what was chosen.
     pub fn clear(&mut self) {
         *self = FlameState::default();

@@ -104,7 +104,7 @@ impl ScreenState {
             (self.rows, self.total) = (Vec::new(), tree.as_ref().map_or_else(Total::default, |tree| tree.total));
             match tree {
                 Some(tree) => self.flame.show(tree),
-                None => self.flame.clear(),
+                None => self.flame.hide(),
             }
             return;
         }
