@@ -71,7 +71,7 @@ impl Profile {
     #[must_use]
     pub fn labels(&self) -> Labels<'_> {
         let mut labels = self.full_labels();
-        if !self.full_names {
+        if !self.flags.full_names {
             labels.short = readable::shown(self.cost_centres().iter().filter_map(CostCentre::name));
         }
         labels
@@ -79,13 +79,13 @@ impl Profile {
 
     /// Whether [`Profile::labels`], and with it all text, has names as they are.
     pub const fn set_full_names(&mut self, full: bool) {
-        self.full_names = full;
+        self.flags.full_names = full;
     }
 
     /// Whether that was asked for.
     #[must_use]
     pub const fn has_full_names(&self) -> bool {
-        self.full_names
+        self.flags.full_names
     }
 
     /// The names of all functions as they are, for other programs.

@@ -41,7 +41,7 @@ impl Profile {
         }
         accounting.contexts = other.collected_contexts();
         self.accounting.contexts = self.collected_contexts();
-        self.collecting = false;
+        self.flags.collecting = false;
         let elided_apart = self.accounting.elided.saturating_add(other.accounting.elided);
         let (functions, _) = self.add_charges(other, |profile, _, image, cost_centre| {
             profile.add_cost_centre(CostCentre { image, ..cost_centre.clone() })
@@ -73,7 +73,7 @@ impl Profile {
 
     /// What the table of contexts did while collecting, wherever that was.
     fn collected_contexts(&self) -> crate::context::ContextStats {
-        if self.collecting { self.context_stats() } else { self.accounting.contexts }
+        if self.flags.collecting { self.context_stats() } else { self.accounting.contexts }
     }
 
     /// The same profile with other functions: `group` says which one stands for each. Self and inherited weights are
@@ -97,7 +97,7 @@ impl Profile {
         grouped.uncertain = self.uncertain_in(&functions, &contexts);
         grouped.accounting = self.accounting.clone();
         grouped.crashes.clone_from(&self.crashes);
-        grouped.collecting = false;
+        grouped.flags.collecting = false;
         grouped
     }
 
@@ -117,7 +117,7 @@ impl Profile {
             profile.add_cost_centre(CostCentre { image, ..of_name.clone() })
         });
         new.uncertain = self.uncertain_in(&functions, &contexts);
-        new.collecting = false;
+        new.flags.collecting = false;
         new
     }
 
@@ -172,7 +172,7 @@ impl Profile {
             self.contexts.graft(parent, leaf)
         });
         let mut known = HashSet::new();
-        self.merges_functions |= other.merges_functions || !functions.iter().all(|it| known.insert(*it));
+        self.flags.merges_functions |= other.flags.merges_functions || !functions.iter().all(|it| known.insert(*it));
         let routes = other.copied_routes(self, |id| functions.get(id.index()).copied());
         other.for_each_charge(|charge| {
             let thread = threads.get(charge.thread.index()).copied().unwrap_or(ThreadId(u32::MAX));

@@ -35,7 +35,7 @@ impl Profile {
         self.contexts = ContextTable::new(self.limits.context_bytes);
         self.charges = Charges::new(self.session.metrics.len(), self.limits.charge_bytes);
         self.routes = RouteTable::new(self.limits.route_bytes);
-        (self.sent.contexts, self.sent.routes) = (Counts::FRESH.contexts, Counts::FRESH.routes);
+        (self.sent.counts.contexts, self.sent.counts.routes) = (Counts::FRESH.contexts, Counts::FRESH.routes);
     }
 
     /// Whether a generation has begun since the first.
@@ -61,14 +61,14 @@ impl Profile {
     #[must_use]
     pub fn snapshot_generation(&self) -> Option<Update> {
         let generation = self.generation.as_ref()?;
-        let now = self.settled_accounting.duration_ns;
+        let now = self.sent.accounting.duration_ns;
         Some(Update {
             from_ns: now,
             to_ns: now,
-            base: Counts { contexts: Counts::FRESH.contexts, routes: Counts::FRESH.routes, ..self.sent },
+            base: Counts { contexts: Counts::FRESH.contexts, routes: Counts::FRESH.routes, ..self.sent.counts },
             contexts: generation.contexts.clone(),
             routes: generation.new_routes.clone(),
-            accounting: self.settled_accounting.clone(),
+            accounting: self.sent.accounting.clone(),
             ..Update::default()
         })
     }

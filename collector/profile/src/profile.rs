@@ -35,6 +35,31 @@ pub struct Charge<'a> {
     pub squares: &'a [Squares],
 }
 
+/// How far the updates go that were taken of a profile.
+#[derive(Debug, Default)]
+pub(crate) struct Sent {
+    pub(crate) counts: Counts,
+    pub(crate) notes: usize,
+    pub(crate) namings: usize,
+    pub(crate) crashes: usize,
+    /// As of the last update.
+    pub(crate) accounting: Accounting,
+    /// Names that have changed since.
+    pub(crate) renamed_processes: Vec<ProcessId>,
+    pub(crate) renamed_threads: Vec<ThreadId>,
+}
+
+/// What is true of a whole profile.
+#[derive(Debug)]
+pub(crate) struct Flags {
+    /// Nothing was applied or merged: the statistics of the context table are those of the collection.
+    pub(crate) collecting: bool,
+    /// Text shows names as they are.
+    pub(crate) full_names: bool,
+    /// Several functions of what was charged are one here: which of them was active last is not known.
+    pub(crate) merges_functions: bool,
+}
+
 /// A profile in memory: the tables behind the ids, the contexts, what was charged, and the accounting.
 ///
 /// Invariant I1: for each metric, the sum of all charges is the weight of all samples charged and of what was charged to
@@ -61,25 +86,14 @@ pub struct Profile {
     pub(crate) charges: Charges,
     pub(crate) crashes: Vec<Crash>,
     pub(crate) accounting: Accounting,
-    /// Accounting of the last update.
-    pub(crate) settled_accounting: Accounting,
-    pub(crate) renamed_processes: Vec<ProcessId>,
-    pub(crate) renamed_threads: Vec<ThreadId>,
     /// What the updates taken so far hold.
-    pub(crate) sent: Counts,
-    pub(crate) sent_notes: usize,
-    pub(crate) sent_namings: usize,
-    pub(crate) sent_crashes: usize,
-    /// Nothing was applied or merged: the statistics of the context table are those of the collection.
-    pub(crate) collecting: bool,
     /// Samples that are `[elided]` here and not in the stream that was read.
     pub(crate) elided_in_reading: u64,
+    pub(crate) sent: Sent,
     /// Bytes of all names.
     pub(crate) string_bytes: usize,
-    /// Text shows names as they are.
-    pub(crate) full_names: bool,
-    /// Several functions of what was charged are one here: which of them was active last is not known.
-    pub(crate) merges_functions: bool,
+    /// What is true of all of it.
+    pub(crate) flags: Flags,
 }
 
 impl Profile {
@@ -102,9 +116,7 @@ impl Profile {
             generation: None,
             namings: Namings::default(),
             uncertain: Uncertain::default(),
-            sent_notes: session.notes.len(),
-            sent_namings: 0,
-            sent_crashes: 0,
+            sent: Sent { notes: session.notes.len(), ..Sent::default() },
             crashes: Vec::new(),
             session,
             limits,
@@ -115,13 +127,7 @@ impl Profile {
             processes: Table::new(),
             threads: Table::new(),
             accounting: Accounting::default(),
-            settled_accounting: Accounting::default(),
-            renamed_processes: Vec::new(),
-            renamed_threads: Vec::new(),
-            sent: Counts::default(),
-            collecting: true,
-            full_names: false,
-            merges_functions: false,
+            flags: Flags { collecting: true, full_names: false, merges_functions: false },
             string_bytes: 0,
         };
         // What every profile has, under the ids that the constants name.
@@ -130,7 +136,7 @@ impl Profile {
         profile.add_special("[root]");
         let file = profile.files.intern("");
         profile.lines.insert(Line { file, line: 0 });
-        profile.sent = profile.counts();
+        profile.sent.counts = profile.counts();
         profile
     }
 
@@ -405,8 +411,8 @@ impl Profile {
             && process.name != clip(name)
         {
             process.name = clip(name).to_owned();
-            if id.0 < self.sent.processes {
-                self.renamed_processes.push(id);
+            if id.0 < self.sent.counts.processes {
+                self.sent.renamed_processes.push(id);
             }
         }
     }
@@ -417,8 +423,8 @@ impl Profile {
             && thread.name != clip(name)
         {
             thread.name = clip(name).to_owned();
-            if id.0 < self.sent.threads {
-                self.renamed_threads.push(id);
+            if id.0 < self.sent.counts.threads {
+                self.sent.renamed_threads.push(id);
             }
         }
     }

@@ -85,7 +85,7 @@ impl Profile {
         let mut found = HashMap::new();
         // Of functions that are one, some may have been called from places that are no sites.
         let mut asked: Vec<_> =
-            if self.merges_functions { Vec::new() } else { asked.filter(|(route, _)| !route.is_cut()).collect() };
+            if self.flags.merges_functions { Vec::new() } else { asked.filter(|(route, _)| !route.is_cut()).collect() };
         asked.sort_unstable();
         asked.dedup();
         if asked.is_empty() {
@@ -114,7 +114,7 @@ impl Profile {
     /// The lines of calls of every function that has some. Looks at all sites of the route: see [`CallBudget`].
     pub(crate) fn calls_of(&self, route: RouteId) -> HashMap<CostCentreId, Calls> {
         let mut calls: HashMap<CostCentreId, Calls> = HashMap::new();
-        if route.is_cut() || self.merges_functions {
+        if route.is_cut() || self.flags.merges_functions {
             return calls;
         }
         for (function, line) in self.routes.sites(route) {

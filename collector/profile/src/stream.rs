@@ -27,12 +27,12 @@ impl Profile {
 
     /// Everything new and everything charged since the last call, with the accounting as it is now.
     pub fn take_update(&mut self) -> Update {
-        if self.collecting {
+        if self.flags.collecting {
             self.accounting.contexts = self.context_stats();
             self.accounting.shed.set(Shed::Contexts, self.accounting.contexts.elided);
             self.accounting.pushes = self.accounting.pushes.max(self.accounting.contexts.pushes());
         }
-        let base = self.sent;
+        let base = self.sent.counts;
         let now = self.counts();
         let mut update = self.definitions(base, now);
         let is_new = !update.contexts.is_empty() || !update.routes.is_empty();
@@ -41,14 +41,14 @@ impl Profile {
             update.base.contexts = generation.len() as u32;
             update.base.routes = generation.routes() as u32;
         }
-        self.renamed_processes.sort_unstable();
-        self.renamed_processes.dedup();
-        self.renamed_threads.sort_unstable();
-        self.renamed_threads.dedup();
-        for id in self.renamed_processes.drain(..) {
+        self.sent.renamed_processes.sort_unstable();
+        self.sent.renamed_processes.dedup();
+        self.sent.renamed_threads.sort_unstable();
+        self.sent.renamed_threads.dedup();
+        for id in self.sent.renamed_processes.drain(..) {
             update.renamed_processes.extend(self.processes.get(id.0).map(|process| (id, process.name.clone())));
         }
-        for id in self.renamed_threads.drain(..) {
+        for id in self.sent.renamed_threads.drain(..) {
             update.renamed_threads.extend(self.threads.get(id.0).map(|thread| (id, thread.name.clone())));
         }
         let Update { charges, weights, squares, .. } = &mut update;
@@ -58,17 +58,17 @@ impl Profile {
             squares.extend_from_slice(pending_squares);
         });
         update.leave_out_squares(self.session.metrics.len());
-        update.notes = self.session.notes.get(self.sent_notes..).unwrap_or(&[]).to_vec();
-        update.namings = self.namings.list().get(self.sent_namings..).unwrap_or(&[]).to_vec();
-        update.crashes = self.crashes.get(self.sent_crashes..).unwrap_or(&[]).to_vec();
-        update.from_ns = self.settled_accounting.duration_ns;
+        update.notes = self.session.notes.get(self.sent.notes..).unwrap_or(&[]).to_vec();
+        update.namings = self.namings.list().get(self.sent.namings..).unwrap_or(&[]).to_vec();
+        update.crashes = self.crashes.get(self.sent.crashes..).unwrap_or(&[]).to_vec();
+        update.from_ns = self.sent.accounting.duration_ns;
         update.to_ns = self.accounting.duration_ns;
         update.accounting = self.accounting.clone();
-        self.settled_accounting = self.accounting.clone();
-        self.sent = now;
-        self.sent_notes = self.session.notes.len();
-        self.sent_namings = self.namings.list().len();
-        self.sent_crashes = self.crashes.len();
+        self.sent.accounting = self.accounting.clone();
+        self.sent.counts = now;
+        self.sent.notes = self.session.notes.len();
+        self.sent.namings = self.namings.list().len();
+        self.sent.crashes = self.crashes.len();
         update
     }
 
@@ -77,7 +77,7 @@ impl Profile {
     /// with the following updates has the whole (I7).
     #[must_use]
     pub fn snapshot(&self) -> Update {
-        let mut update = self.definitions(Counts::FRESH, self.sent);
+        let mut update = self.definitions(Counts::FRESH, self.sent.counts);
         let Update { charges, weights, squares, .. } = &mut update;
         self.charges.for_each_settled(|row, samples, settled, settled_squares| {
             charges.push(delta(row, samples));
@@ -87,11 +87,11 @@ impl Profile {
         let metrics = self.session.metrics.len();
         sort_charges(charges, (weights, metrics), (squares, squared_metrics(metrics)));
         update.leave_out_squares(metrics);
-        update.notes = self.session.notes.get(..self.sent_notes).unwrap_or(&[]).to_vec();
-        update.namings = self.namings.list().get(..self.sent_namings).unwrap_or(&[]).to_vec();
-        update.crashes = self.crashes.get(..self.sent_crashes).unwrap_or(&[]).to_vec();
-        update.to_ns = self.settled_accounting.duration_ns;
-        update.accounting = self.settled_accounting.clone();
+        update.notes = self.session.notes.get(..self.sent.notes).unwrap_or(&[]).to_vec();
+        update.namings = self.namings.list().get(..self.sent.namings).unwrap_or(&[]).to_vec();
+        update.crashes = self.crashes.get(..self.sent.crashes).unwrap_or(&[]).to_vec();
+        update.to_ns = self.sent.accounting.duration_ns;
+        update.accounting = self.sent.accounting.clone();
         update
     }
 
@@ -165,7 +165,7 @@ impl Profile {
             }
         }
         // From here on nothing fails.
-        self.collecting = false;
+        self.flags.collecting = false;
         self.string_bytes += string_bytes_of(update, |_| 0);
         for image in &update.images {
             self.images.insert(image.clone());
@@ -229,11 +229,11 @@ impl Profile {
         // What the collector says; see `elided_in_reading`.
         self.accounting = update.accounting.clone();
         self.charges.take(|_, _, _, _| {});
-        self.settled_accounting = self.accounting.clone();
-        self.sent = self.counts();
-        self.sent_notes = self.session.notes.len();
-        self.sent_namings = self.namings.list().len();
-        self.sent_crashes = self.crashes.len();
+        self.sent.accounting = self.accounting.clone();
+        self.sent.counts = self.counts();
+        self.sent.notes = self.session.notes.len();
+        self.sent.namings = self.namings.list().len();
+        self.sent.crashes = self.crashes.len();
         Ok(())
     }
 

@@ -42,7 +42,7 @@ impl Profile {
         let table = named.contexts();
         let contexts = named.remap(&mut new, shown);
         let routes = self.copied_routes(&mut new, |id| Some(self.real(id)).filter(|&real| !is_small(real)));
-        new.merges_functions = self.merges_functions;
+        new.flags.merges_functions = self.flags.merges_functions;
         let profile = self.charge_to(new, |new, charge| {
             let context = named.context(charge.context);
             let kept = table.leaf(context).is_none_or(|leaf| shown(leaf) == leaf);

@@ -161,7 +161,7 @@ impl Profile {
             let shows = |visible: &Vec<bool>| visible.get(real.index()).copied().unwrap_or(false);
             visible.as_ref().is_none_or(shows).then_some(real)
         });
-        new.merges_functions = self.merges_functions;
+        new.flags.merges_functions = self.flags.merges_functions;
         let root = new.contexts_mut().push(ContextId::ROOT, CostCentreId::ROOT);
         self.charge_to(new, |new, charge| {
             if !selection.takes_thread(charge.thread) || !shown.counts(charge.context) {
@@ -218,7 +218,7 @@ impl Profile {
         });
         new.accounting = self.accounting.clone();
         new.crashes.clone_from(&self.crashes);
-        new.collecting = false;
+        new.flags.collecting = false;
         new
     }
 }

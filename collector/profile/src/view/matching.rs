@@ -41,7 +41,7 @@ impl Matching {
     #[must_use]
     pub fn of<'a>(profiles: impl IntoIterator<Item = &'a Profile>) -> Self {
         let profiles: Vec<&Profile> = profiles.into_iter().collect();
-        let full_names = profiles.iter().any(|profile| profile.full_names);
+        let full_names = profiles.iter().any(|profile| profile.flags.full_names);
         let mut matching = Self { programs: programs(&profiles), builds: HashMap::new(), full_names };
         for image in profiles.into_iter().flat_map(Profile::images) {
             let build_id = Some(&image.build_id).filter(|build_id| !build_id.is_empty());
