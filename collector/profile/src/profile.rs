@@ -86,9 +86,9 @@ pub struct Profile {
     pub(crate) charges: Charges,
     pub(crate) crashes: Vec<Crash>,
     pub(crate) accounting: Accounting,
-    /// What the updates taken so far hold.
     /// Samples that are `[elided]` here and not in the stream that was read.
     pub(crate) elided_in_reading: u64,
+    /// What the updates taken so far hold.
     pub(crate) sent: Sent,
     /// Bytes of all names.
     pub(crate) string_bytes: usize,
