@@ -282,7 +282,7 @@ fn assert_dot(profile: &Profile, selection: &Selection, samples: &[Sample], whol
     let percent = |weight: u64| format!("{:.2}", 100.0 * (weight as f64 / total as f64));
     let is_drawn = |(caller, callee): &(String, String)| {
         let (outgoing, incoming) = both(caller, callee);
-        drawn.contains_key(caller) && drawn.contains_key(callee) && outgoing.max(incoming) * 1_000 >= total
+        drawn.contains_key(caller) && drawn.contains_key(callee) && outgoing.max(incoming) * 200 >= total
     };
     let expected: BTreeMap<_, _> = edges
         .into_iter()

@@ -184,21 +184,76 @@ pub fn page(html: &str) -> Value {
 }
 
 /// A tree, every node after its parent.
-fn html(data: &Value) -> Vec<Row> {
-    let gaps: BTreeSet<usize> = list(&data["gaps"]).iter().map(at).collect();
-    let mut paths: Vec<Vec<String>> = Vec::new();
-    for (node, parent) in list(&data["parents"]).iter().enumerate() {
-        let mut path = parent.as_u64().map(|parent| paths[parent as usize].clone()).unwrap_or_default();
-        path.extend(gaps.contains(&node).then(|| GAP.to_owned()));
-        path.push(data["functions"][at(&data["entries"][node]) >> 1][0].as_str().unwrap().to_owned());
-        paths.push(path);
+/// Numbers as the page has them: base64 (RFC 4648, section 4) of LEB128.
+fn unpack(packed: &Value) -> Vec<u64> {
+    let (mut bytes, mut bits, mut count) = (Vec::new(), 0u32, 0);
+    for digit in packed.as_str().unwrap().bytes().filter(|digit| *digit != b'=') {
+        let sextet = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => panic!("{digit} is no digit of base64"),
+        };
+        (bits, count) = (bits << 6 | u32::from(sextet), count + 6);
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+        }
     }
-    let weights = list(&data["weights"]).iter().map(|it| it.as_u64().unwrap());
-    let rows = paths.into_iter().zip(weights).filter(|(_, weight)| *weight > 0);
-    rows.map(|(frames, weight)| Row { frames, weights: vec![weight], ..Row::default() }).collect()
+    let (mut numbers, mut number, mut shift) = (Vec::new(), 0, 0);
+    for byte in bytes {
+        number |= u64::from(byte & 0x7f) << shift;
+        shift += 7;
+        if byte < 0x80 {
+            numbers.push(number);
+            (number, shift) = (0, 0);
+        }
+    }
+    numbers
 }
 
-/// A flame graph: every box stands on the one whose width it shares.
+/// The same of numbers that are packed as differences.
+fn unpack_ascending(packed: &Value) -> Vec<u64> {
+    let mut sum = 0;
+    let sums = unpack(packed).into_iter().map(|number| {
+        sum += number;
+        sum
+    });
+    sums.collect()
+}
+
+/// The weight of each cell of a page, by the number of its stack.
+pub fn cells(data: &Value) -> Vec<(usize, u64)> {
+    let (cells, layer) = (&data["cells"], &data["cells"]["layers"][0]);
+    let unit = layer["unit"].as_u64().unwrap();
+    let parts = (list(&cells["threads"]).len().max(1) * list(&cells["starts"]).len().max(1)) as u64;
+    let nodes = unpack_ascending(&cells["steps"]).into_iter().map(|step| (step / parts) as usize);
+    nodes.zip(unpack(&layer["weights"]).into_iter().map(|weight| weight * unit)).collect()
+}
+
+fn html(data: &Value) -> Vec<Row> {
+    let gaps: BTreeSet<usize> = unpack_ascending(&data["gaps"]).into_iter().map(|node| node as usize).collect();
+    let mut path: Vec<Vec<String>> = Vec::new();
+    let mut rows: Vec<Row> = Vec::new();
+    for (node, (depth, entry)) in unpack(&data["depths"]).into_iter().zip(unpack(&data["entries"])).enumerate() {
+        path.truncate(depth as usize);
+        assert_eq!(path.len(), depth as usize, "node {node} has no caller");
+        let mut frames = path.last().cloned().unwrap_or_default();
+        frames.extend(gaps.contains(&node).then(|| GAP.to_owned()));
+        frames.push(data["functions"][entry as usize >> 1][0].as_str().unwrap().to_owned());
+        path.push(frames.clone());
+        rows.push(Row { frames, weights: vec![0], ..Row::default() });
+    }
+    for (node, weight) in cells(data) {
+        rows[node].weights[0] += weight;
+    }
+    rows.retain(|row| row.weights[0] > 0);
+    rows
+}
+
+/// A flame graph: every box hangs on the one whose width it shares.
 fn svg(text: &str) -> Vec<Row> {
     let mut boxes: Vec<(u64, u64, f64, String)> = Vec::new();
     for part in text.split("<title>").skip(1) {
@@ -208,15 +263,15 @@ fn svg(text: &str) -> Vec<Row> {
         let number = |name: &str| attribute(name).parse::<u64>().unwrap();
         boxes.push((number("fg:x"), number("fg:w"), attribute("y").parse().unwrap(), title.to_owned()));
     }
-    // From the lowest row up, which is that of `all`.
-    boxes.sort_by(|a, b| b.2.total_cmp(&a.2).then(a.0.cmp(&b.0)));
+    // From the top row down, which is that of `all`.
+    boxes.sort_by(|a, b| a.2.total_cmp(&b.2).then(a.0.cmp(&b.0)));
     let mut rows: Vec<(Vec<usize>, u64)> = Vec::new();
     for (place, (from, width, y, _)) in boxes.iter().enumerate() {
-        let below = boxes[..place].iter().rposition(|it| it.2 > *y && it.0 <= *from && from + width <= it.0 + it.1);
-        let mut path = below.map(|it| rows[it].0.clone()).unwrap_or_default();
+        let above = boxes[..place].iter().rposition(|it| it.2 < *y && it.0 <= *from && from + width <= it.0 + it.1);
+        let mut path = above.map(|it| rows[it].0.clone()).unwrap_or_default();
         path.push(place);
-        if let Some(below) = below {
-            rows[below].1 -= width;
+        if let Some(above) = above {
+            rows[above].1 -= width;
         }
         rows.push((path, *width));
     }
