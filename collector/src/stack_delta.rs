@@ -96,7 +96,7 @@ impl<T> LastStack<T> {
     }
 
     /// The writer's half: makes a stack the last one, by what it has in common with the one before and its other frames,
-    /// outermost first. Whether some of them are not remembered.
+    /// outermost first. Whether frames that were remembered are forgotten.
     pub fn write(&mut self, common: Common, frames: impl ExactSizeIterator<Item = T>) -> bool {
         let own = common.own as usize + frames.len();
         self.begin(common);

@@ -53,7 +53,10 @@ impl Unwinding {
             let followed = self.unwinder.follow_pointers(sample, &mut process.mappings, images, &mut self.frames);
             unwound.gap = followed.or(unwound.gap);
         }
-        self.remembered = (self.remembered + thread.shadow.remembered()).saturating_sub(remembered);
+        // A shared stack of threads that are not followed is forgotten before each sample.
+        if !thread.is_others {
+            self.remembered = (self.remembered + thread.shadow.remembered()).saturating_sub(remembered);
+        }
         // That threads which are not followed share one stack is counted as that.
         self.cut_memories += u64::from(unwound.common.few && !thread.is_others);
         unwound

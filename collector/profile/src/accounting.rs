@@ -139,6 +139,31 @@ enum Fold {
     Largest,
 }
 
+/// A new field must be listed in `numbers!` or handled by name in `since`, `merge` and the codec.
+const _: fn(&Accounting) = |accounting| {
+    let Accounting {
+        duration_ns: _,
+        expected: _,
+        received: _,
+        lost: _,
+        throttled: _,
+        throttle_events: _,
+        dropped_by_us: _,
+        unsymbolised: _,
+        elided: _,
+        stacks,
+        target_cpu_ns: _,
+        not_sampled: _,
+        own,
+        pushes: _,
+        shed: _,
+        contexts: _,
+        pace: _,
+    } = accounting;
+    let StackCounts { truncated: _, with_gap: _, read_late: _, frames: _, max_depth: _ } = stacks;
+    let OwnCost { cpu_ns: _, by_phase: _, peak_rss_bytes: _, held_bytes: _, memory_bytes: _, file_bytes: _ } = own;
+};
+
 macro_rules! numbers {
     ($($($name:ident).+: $fold:ident,)*) => {
         impl Accounting {

@@ -237,8 +237,9 @@ impl Profile {
         Ok(())
     }
 
-    /// Adds the samples that are `[elided]` here, and not in what was read, to the accounting.
-    pub(crate) const fn count_own_elision(&mut self) {
+    /// Adds the samples that are `[elided]` here, and not in what was read, to the accounting. For readers, after the last
+    /// update: each update replaces the accounting.
+    pub const fn count_own_elision(&mut self) {
         self.accounting.elided = self.accounting.elided.saturating_add(self.elided_in_reading);
     }
 

@@ -268,8 +268,8 @@ fn a_compacted_file_has_the_intervals_that_are_worth_it() {
     for (repeats, left, shorter) in [(true, 50, 3), (false, 100, 1)] {
         let mut recording = Recording::new();
         for second in 0..100u32 {
-            let stack = |which: u32| vec![1, if repeats { which } else { 10 * second + which }];
-            let samples = (0..10).map(|which| (1, stack(which), 1_000)).collect();
+            let stack = |which: u32| vec![1, if repeats { which } else { 40 * second + which }];
+            let samples = (0..40).map(|which| (1, stack(which), 1_000)).collect();
             recording.step(&(samples, 1_000, [false; 4]));
         }
         let Recording { encoder, written, maker, .. } = recording;

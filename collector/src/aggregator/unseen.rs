@@ -119,6 +119,7 @@ impl Aggregator {
         };
         let mut left = ns;
         let mut charges = Vec::new();
+        let mut last = None;
         for thread in self.threads.values_mut() {
             let charge = part(missing(&thread.unsampled));
             thread.unsampled.charge(charge);
@@ -133,6 +134,14 @@ impl Aggregator {
         for (thread, charge) in charges {
             left = left.saturating_sub(charge);
             self.charge_unseen_time(thread, charge);
+            last = Some(thread).filter(|_| charge > 0).or(last);
+        }
+        // The nanoseconds that the division leaves are of these threads too.
+        if all > ns
+            && let Some(thread) = last
+        {
+            self.charge_unseen_time(thread, left);
+            return 0;
         }
         left
     }

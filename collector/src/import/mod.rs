@@ -296,6 +296,9 @@ impl<'a> Import<'a> {
             && let Some(renamed) = self.tracker.apply(change, self.times.last)
         {
             self.batch.rename(renamed);
+            if self.batch.is_large() {
+                self.hand_on(false);
+            }
         }
     }
 

@@ -110,7 +110,7 @@ fn threads_without_room_are_known_by_number_and_counted_once() {
     table.exit(pid + 100, pid + 100);
     assert!(!table.knows_process(pid + 100) && !table.knows_thread(pid + 9));
     // Beyond those that are known by number there are only so many.
-    let most = (table.limit / (UNTRACKED_PART - 1) / untracked_threads::UNFOLLOWED_BYTES) as u32;
+    let most = (table.limit / (UNTRACKED_PART - 1) / untracked_threads::UNTRACKED_BYTES) as u32;
     let many = pid + 10..pid + 20 + most;
     many.clone().for_each(|tid| table.fork(Fork { pid, tid, parent_pid: pid, parent_tid: pid }, 0));
     assert!(table.untracked.is_full() && table.untracked.has_nameless() && !table.knows_thread(pid + 19 + most));

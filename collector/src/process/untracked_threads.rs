@@ -3,10 +3,10 @@
 use hashbrown::HashMap;
 
 /// Bytes that one takes, with its part of the index.
-pub const UNFOLLOWED_BYTES: usize = 64;
+pub const UNTRACKED_BYTES: usize = 64;
 
 // An index of hashes has up to 16 places for 7 entries.
-const _: () = assert!(size_of::<(u32, UntrackedThread)>() * 16 / 7 <= UNFOLLOWED_BYTES);
+const _: () = assert!(size_of::<(u32, UntrackedThread)>() * 16 / 7 <= UNTRACKED_BYTES);
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +28,12 @@ pub struct UntrackedThreads {
 impl UntrackedThreads {
     /// None yet, and never so many that they take more than this.
     pub fn within(bytes: usize) -> UntrackedThreads {
-        UntrackedThreads { most: bytes / UNFOLLOWED_BYTES, threads: HashMap::new(), nameless: 0 }
+        UntrackedThreads { most: bytes / UNTRACKED_BYTES, threads: HashMap::new(), nameless: 0 }
     }
 
     /// Bytes that they take.
     pub fn held_bytes(&self) -> usize {
-        self.threads.len() * UNFOLLOWED_BYTES
+        self.threads.len() * UNTRACKED_BYTES
     }
 
     /// One of them, by its number.

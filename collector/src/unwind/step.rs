@@ -38,7 +38,10 @@ impl StackUnwinder {
                 Step::Root => return Ok(Found::WHOLE),
                 Step::Caller(caller, cfa_slot) => {
                     let state = State { return_address: caller.ip, sp: caller.sp, bp: caller.bp };
-                    while let Some(common) = shadow.find(&mut search, &state) {
+                    // Behind a gap no frame is known to be where it was.
+                    while self.gap.is_none()
+                        && let Some(common) = shadow.find(&mut search, &state)
+                    {
                         match shadow.check(common, &mut search, walk.stack) {
                             Check::Same => return Ok(Found { common: Some(common), ..Found::WHOLE }),
                             // What has been searched is now less; the same state may be in the reserve too.
@@ -74,6 +77,10 @@ impl StackUnwinder {
         };
         let mut slow = false;
         let source = image.source(frame.address, &mut self.rules, &mut self.row_context, &mut slow);
+        if slow && !self.allowance.step() {
+            return Err(Stop::Because(TruncationReason::TooDeep));
+        }
+        let mut is_looked_up = false;
         let mut returns_to = |address, start: Option<u64>| match start {
             None => self.return_addresses.contains(address, walk.mappings, walk.images),
             Some(start) => {
@@ -84,7 +91,7 @@ impl StackUnwinder {
             Source::Rule(rule) => rule.leave(!at.called, pointers, read),
             Source::Framehop(own) => {
                 let (left, looked_up) = framehop.leave(own, at.called, at.pointers, read);
-                slow |= looked_up;
+                is_looked_up = looked_up;
                 left
             }
             Source::Top => return Ok(Step::Root),
@@ -105,7 +112,7 @@ impl StackUnwinder {
             },
             Source::Registers => return Ok(Step::NeedsRegisters),
         };
-        if slow && !self.allowance.step() {
+        if is_looked_up && !slow && !self.allowance.step() {
             return Err(Stop::Because(TruncationReason::TooDeep));
         }
         match left {

@@ -219,5 +219,6 @@ fn read(path: &Path, range: TimeRange, columns: Option<ColumnQuery<'_>>) -> Resu
     }
     let accounting = profile.accounting().since(&before);
     *profile.accounting_mut() = accounting;
+    profile.count_own_elision();
     Ok(SegmentPart { profile, covered, intervals, bytes: decoder.bytes_used(), interrupted, problem })
 }

@@ -39,10 +39,11 @@ pub(super) fn pack(body: &mut Vec<u8>, effort: Effort) {
     // Writing to memory does not fail.
     let mut packed = encoder.write_all(body).and_then(|()| encoder.finish()).unwrap_or_default();
     let lacking = body.len().div_ceil(MOST_GROWTH).saturating_sub(packed.len());
-    if packed.len() > header {
+    let is_packed = packed.len() > header;
+    if is_packed {
         packed.splice(header..header, PADDING.repeat(lacking.div_ceil(PADDING.len())));
     }
-    let is_shorter = body.len() >= LEAST_BYTES && packed.len() < body.len();
+    let is_shorter = is_packed && body.len() >= LEAST_BYTES && packed.len() < body.len();
     // A body too large for a record stays so: that is reported where it is written.
     if is_shorter && body.len() <= MAX_RECORD_BYTES {
         *body = packed;

@@ -22,6 +22,8 @@ const FEW_CHARGES: u64 = 1 << 14;
 
 /// Charges of a place from which on a stream that has ended keeps no more than [`MANY_INTERVALS`].
 const FINISHED_CHARGES_OF_A_PLACE: u64 = 3;
+/// So many charges, a few kilobytes, are not worth the time that fewer intervals would lose.
+const FINISHED_FEW_CHARGES: u64 = 1 << 11;
 
 /// Contexts that are remembered to put generations together, in those of the largest generation; and the least, which are some
 /// 2 MiB.
@@ -107,7 +109,7 @@ impl Written {
     pub fn finished_len(&self) -> usize {
         let ChargesWritten { charges, places } = self.charges;
         let mut len = self.len();
-        if charges > places.saturating_mul(FINISHED_CHARGES_OF_A_PLACE) {
+        if charges > places.saturating_mul(FINISHED_CHARGES_OF_A_PLACE).saturating_add(FINISHED_FEW_CHARGES) {
             while len > MANY_INTERVALS {
                 len /= 2;
             }

@@ -597,7 +597,8 @@ fn old_charges(from: &mut Cursor<'_>, metrics: usize) -> Result<Charges, Wrong> 
 pub enum Recovery {
     /// To its last byte. (Whether the session was finished is another question: [`Loaded::finished`].)
     Whole,
-    /// Up to the last whole record before something that cannot be read.
+    /// Up to the last whole record before something that cannot be read. Of a record with several intervals of which one
+    /// does not fit the profile, those before it are in the profile.
     Cut {
         /// Records read, the session record among them.
         whole_records: u64,

@@ -183,7 +183,6 @@ pub fn page(html: &str) -> Value {
     serde_json::from_str(data).unwrap()
 }
 
-/// A tree, every node after its parent.
 /// Numbers as the page has them: base64 (RFC 4648, section 4) of LEB128.
 fn unpack(packed: &Value) -> Vec<u64> {
     let (mut bytes, mut bits, mut count) = (Vec::new(), 0u32, 0);
@@ -194,7 +193,7 @@ fn unpack(packed: &Value) -> Vec<u64> {
             b'0'..=b'9' => digit - b'0' + 52,
             b'+' => 62,
             b'/' => 63,
-            _ => panic!("{digit} is no digit of base64"),
+            digit => unreachable!("{digit} is no digit of base64"),
         };
         (bits, count) = (bits << 6 | u32::from(sextet), count + 6);
         if count >= 8 {
@@ -233,6 +232,7 @@ pub fn cells(data: &Value) -> Vec<(usize, u64)> {
     nodes.zip(unpack(&layer["weights"]).into_iter().map(|weight| weight * unit)).collect()
 }
 
+/// A tree, every node after its parent.
 fn html(data: &Value) -> Vec<Row> {
     let gaps: BTreeSet<usize> = unpack_ascending(&data["gaps"]).into_iter().map(|node| node as usize).collect();
     let mut path: Vec<Vec<String>> = Vec::new();

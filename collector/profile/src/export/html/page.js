@@ -141,9 +141,9 @@ class Page {
       y: () => { if (this.model.interpreter.length) this.go({ interpreter: !this.state.interpreter }); },
       m: () => this.go({ metric: (this.state.metric + 1) % this.model.layers.length }),
       a: () => { if (this.model.isDifference) this.go({ absolute: !this.state.absolute }); },
-      h: () => { if (name) this.also("hide", name); },
-      f: () => { if (name) this.also("focus", name); },
-      g: () => { if (name) this.also("ignore", name); },
+      h: () => { if (name) this.also("hide", Pattern.of(name)); },
+      f: () => { if (name) this.also("focus", Pattern.of(name)); },
+      g: () => { if (name) this.also("ignore", Pattern.of(name)); },
       c: () => { if (name) this.choose(id); },
       z: () => this.go({ zoom: -1 }),
     };
@@ -173,10 +173,10 @@ class Page {
     else this.answer(changed);
   }
 
-  /* A function, thread or process to hide, focus or ignore, with what is asked already. */
-  also(kind, name) {
-    const before = kind === "focus" && !/^(thread|process):/.test(name) ? "" : this.state[kind];
-    this.go({ [kind]: before ? before + " ;; " + name : name });
+  /* A pattern to hide, focus or ignore, with what is asked already. */
+  also(kind, pattern) {
+    const before = kind === "focus" && !/^(thread|process):/.test(pattern) ? "" : this.state[kind];
+    this.go({ [kind]: before ? before + " ;; " + pattern : pattern });
   }
 
   reset() {
@@ -452,7 +452,7 @@ class Page {
     const it = this.model.functions[tree.ids[node]];
     this.add("strong", it.name, area);
     this.add("span", `total ${this.amount(tree.weight[node])}, self ${this.amount(tree.own[node])}`, area);
-    for (const [text, act] of [["zoom out", () => this.go({ zoom: -1 })], ["callers and callees", () => this.choose(it.id)], ["focus", () => this.also("focus", it.name)], ["hide", () => this.also("hide", it.name)]]) {
+    for (const [text, act] of [["zoom out", () => this.go({ zoom: -1 })], ["callers and callees", () => this.choose(it.id)], ["focus", () => this.also("focus", Pattern.of(it.name))], ["hide", () => this.also("hide", Pattern.of(it.name))]]) {
       const button = this.add("button", text, area);
       button.type = "button";
       button.addEventListener("click", act);

@@ -16,7 +16,7 @@ function packageOf(it, isPython) {
   if (image === "[ccsd]") return ["none", "ccsd's marks"];
   const python = /^py::.*:([^:]*)$/.exec(it.fullName || name);
   if (python) return [/^<frozen|^__init__\.py$|\/lib\//.test(python[1]) ? "library" : "own", python[1].replace(/^.*\//, "")];
-  if (image === "[kernel]" || image === "[vdso]" || image.endsWith(".ko") || /^\[.*kernel.*\]$/.test(image)) return ["kernel", "kernel"];
+  if (image === "[kernel]" || image === "[vdso]" || image.endsWith(".ko") || (image.startsWith("[") && image.endsWith("]") && image.includes("kernel"))) return ["kernel", "kernel"];
   if (image === "[jit]" || image === "[anon]" || image.startsWith("[")) {
     const java = /^L?([\w$]+(?:[./][\w$]+)+)[;:.]/.exec(name);
     return java ? ["own", java[1].split(/[./]/).slice(0, 2).join(".")] : ["generated", "generated code"];

@@ -11,16 +11,24 @@ class Pattern {
     this.subject = subject || "name";
     this.what = what;
     this.plain = false;
+    this.isGlob = false;
     if (what.length > 1 && what.startsWith("/") && what.endsWith("/")) {
       const regex = Pattern.expression(text, what.slice(1, -1));
       this.test = it => regex.test(it);
     } else if (/[*?]/.test(what)) {
+      this.isGlob = true;
       const regex = new RegExp("^" + what.replace(/[.+^${}()|[\]\\/]/g, "\\$&").replace(/\*/g, ".*").replace(/\?/g, ".") + "$", "su");
       this.test = it => regex.test(it);
     } else {
       this.plain = true;
       this.test = it => it === what;
     }
+  }
+
+  /* The pattern that means the functions of just this name. */
+  static of(name) {
+    if (!/^\/|;;|^(name|module|file|thread|process):|^\s|\s$/.test(name)) return name;
+    return "/^" + name.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&").replace(/;/g, "\\x3b") + "$/";
   }
 
   static expression(text, source) {
@@ -45,7 +53,9 @@ class Pattern {
     const path = it => it != null && (test(it) || test(base(it)) || (plain && it.endsWith("/" + what)));
     const named = it => test(it.name) || (it.fullName !== undefined && test(it.fullName));
     const is = subject === "module" ? it => path(it.path) : subject === "file" ? it => path(it.file) : named;
-    let found = this.isOfThreads ? [] : functions.filter(is);
+    // A function that is called just this is meant alone, also where its name reads as a glob: `operator*`.
+    const exact = this.isGlob && subject === "name" ? functions.filter(it => it.name === what || it.fullName === what) : [];
+    let found = this.isOfThreads ? [] : exact.length ? exact : functions.filter(is);
     if (!found.length && plain && subject === "name") {
       found = functions.filter(it => it.name.includes(what) || (it.fullName !== undefined && it.fullName.includes(what)));
     }

@@ -38,9 +38,9 @@ class Sandwich {
     const actions = page.add("p", undefined, middle, "actions");
     const action = (text, go) => { const button = page.add("button", text, actions); button.type = "button"; button.addEventListener("click", go); };
     if (page.source.has(id)) action("source", () => page.go({ view: "source", function: id }));
-    action("focus", () => page.also("focus", it.name));
-    action("hide", () => page.also("hide", it.name));
-    action("search", () => page.go({ view: "flame", search: it.name }));
+    action("focus", () => page.also("focus", Pattern.of(it.name)));
+    action("hide", () => page.also("hide", Pattern.of(it.name)));
+    action("search", () => page.go({ view: "flame", search: Pattern.of(it.name) }));
     this.above.show(tree.callersOf(id));
     this.below.show(tree.calleesOf(id));
     this.draw();

@@ -30,8 +30,10 @@ class SourceView {
     choice.replaceChildren();
     const ids = Array.from(this.sources.keys()).sort((a, b) => this.hasText(b) - this.hasText(a) || this.weight(b) - this.weight(a));
     const wanted = page.state.function, id = this.has(wanted) ? wanted : wanted >= 0 ? -1 : ids[0];
+    // Weights of lines are of the first metric.
+    const whole = page.model.whole[0].reduce((sum, it) => sum + it, 0);
     for (const it of ids) {
-      const option = page.add("option", `${percent(this.weight(it), tree.whole)} self  ${page.model.functions[it].name}${this.hasText(it) ? "" : " (lines only)"}`, choice);
+      const option = page.add("option", `${percent(this.weight(it), whole)} self  ${page.model.functions[it].name}${this.hasText(it) ? "" : " (lines only)"}`, choice);
       option.value = it;
       option.selected = it === id;
     }
@@ -51,7 +53,7 @@ class SourceView {
     if (tree.isAsked) notes.push("costs of lines are those of all stacks, threads and times");
     if (tree.shownLayer) notes.push(`costs of lines are of ${page.model.layers[0].name}`);
     if (notes.length) page.add("p", notes.join("; "), area, "note");
-    for (const file of this.sources.get(id)) this.file(area, file, page.model.whole[0].reduce((sum, it) => sum + it, 0));
+    for (const file of this.sources.get(id)) this.file(area, file, whole);
   }
 
   file(area, { path, remarks, lines }, whole) {
