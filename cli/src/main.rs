@@ -38,8 +38,6 @@ mod table;
 mod times;
 mod top;
 
-use std::io::{Write, stderr};
-
 use args::service::DaemonCommand;
 use args::{Cli, Command};
 use exit::{Exit, Failure};
@@ -88,9 +86,4 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Completions(args) => completion::print_script(&args),
         Command::Man(args) => manual::man(&args),
     }
-}
-
-/// Prints to standard error; errors are ignored.
-fn say(text: &str) {
-    let _ = stderr().write_all(text.as_bytes());
 }

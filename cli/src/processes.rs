@@ -7,8 +7,8 @@ use ccsd_profile::sanitise;
 use crate::args::values::ProcessName;
 use crate::exit::Failure;
 use crate::format::shell_word;
+use crate::message::warn;
 use crate::table::cut;
-use crate::warn;
 
 /// Maximum processes listed, and columns of a line.
 const LISTED: usize = 20;

@@ -23,13 +23,14 @@ use crate::exit::{Exit, Failure};
 use crate::format::shell_word;
 use crate::job::{self, Job};
 use crate::leader::Leader;
+use crate::message::{say, warn};
+use crate::open;
 use crate::processes;
 use crate::report;
 use crate::service;
 use crate::signals::{Asking, Plan, Signals};
 use crate::status::StatusLine;
 use crate::style::{ColorChoice, Layout};
-use crate::{open, say, warn};
 
 /// A message about waiting is printed only after this time: most programs end sooner.
 const PATIENCE: Duration = Duration::from_millis(200);

@@ -18,11 +18,12 @@ use crate::args::annotate::AnnotateArgs;
 use crate::exit::{Exit, Failure};
 use crate::format::{Scale, counted, percent, unit_name};
 use crate::functions::NamedFunctions;
+use crate::message::warn;
 use crate::query::{self, QueryResult, Question};
 use crate::report::{AccountingCounts, accounting, file, line_remarks};
 use crate::style::{ColorChoice, Layout, Tone};
+use crate::suggest;
 use crate::table::{Column, TableCell, TextTable};
-use crate::{suggest, warn};
 
 use assembly::Assembly;
 use source::{SourceFile, SourceSearch};

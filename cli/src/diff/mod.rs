@@ -17,12 +17,13 @@ use serde::Serialize;
 use crate::args::watch::DiffArgs;
 use crate::exit::{Exit, Failure};
 use crate::format::{Scale, count, counted, nanoseconds, percent, unit_name};
+use crate::message::warn;
 use crate::query::{self, QueryArgs};
 use crate::report::AccountingCounts;
 use crate::stored::About;
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Column, TableCell, TextTable, wrap};
-use crate::{functions, suggest, warn};
+use crate::{functions, suggest};
 use ccsd_profile::json::to_text;
 
 use grew::Grew;

@@ -8,11 +8,11 @@ use ccsd_profile::{Limits, Profile, Session, Unit, sanitise};
 
 use crate::args::watch::DiffArgs;
 use crate::exit::Failure;
+use crate::message::warn;
 use crate::query::{self, QueryArgs, QueryResult};
 use crate::report::file;
 use crate::source::Source;
 use crate::stored::About;
-use crate::warn;
 
 pub struct LoadedRun {
     pub profile: Profile,

@@ -20,11 +20,11 @@ use crossbeam_channel::Receiver;
 
 use crate::args::dump::DumpArgs;
 use crate::exit::{Exit, Failure};
+use crate::message::{say, warn};
 use crate::processes;
 use crate::service;
 use crate::signals::Asking;
 use crate::style::{ColorChoice, Layout};
-use crate::{say, warn};
 
 use text::{DumpStyle, text};
 

@@ -9,7 +9,7 @@ use ccsd_profile::{Profile, Session};
 use super::Output;
 use crate::exit::Failure;
 use crate::format::counted;
-use crate::warn;
+use crate::message::warn;
 
 /// Imports text whose session begins or ends at `at_unix_ns`; `None` if it has no sample.
 pub fn import(

@@ -33,9 +33,10 @@ use crate::args::report::{ReportArgs, View};
 use crate::exit::{Exit, Failure};
 use crate::format::{count, counted, ratio};
 use crate::functions::NamedFunctions;
+use crate::message::warn;
 use crate::query::{self, QueryResult, Question, ShownMetric, metric};
 use crate::style::{ColorChoice, Layout};
-use crate::{suggest, warn};
+use crate::suggest;
 use accounting::Said;
 
 pub use flame::background as flame_background;

@@ -23,8 +23,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use crate::args::service::RunArgs;
 use crate::exit::{Exit, Failure};
 use crate::format::counted;
+use crate::message::warn;
 use crate::service::worker;
-use crate::warn;
 
 /// Log level: `warn`, `info` or `debug`, which logs each process that a watch follows.
 const LOG_VARIABLE: &str = "CCSD_LOG";

@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::args::service::{ByArgs, MetricsArgs, SaveArgs, SocketArgs, StatusArgs, StopArgs};
 use crate::exit::{Exit, Failure};
 use crate::format::{bytes, count, counted, nanoseconds};
-use crate::say;
+use crate::message::say;
 use crate::source::{Lookup, session_to_stop};
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Column, TableCell, TextTable};

@@ -16,8 +16,9 @@ use crate::args::service::TopArgs;
 use crate::dump::crash;
 use crate::exit::{Exit, Failure};
 use crate::format::{count, nanoseconds, unit_name};
+use crate::message::warn;
+use crate::report;
 use crate::style::{ColorChoice, Layout, Tone};
-use crate::{report, warn};
 
 /// Version of the JSON.
 const SCHEMA: u32 = 1;
