@@ -376,10 +376,12 @@ class Page {
         name(this.model.functions[tree.ids[node]], () => this.go({ view: "flame", zoom: tree.origin[node] }));
         this.add("span", ` ${percent(tree.weight[node], tree.total)}${i === steps.length - 1 ? "" : " → "}`, answer);
       });
-      const most = tree.flat().sort((a, b) => b.self - a.self)[0];
-      this.add("span", "; most self time: ", answer);
-      name(most.function, () => this.choose(most.function.id));
-      this.add("span", ` ${percent(most.self, tree.total)}.`, answer);
+      const most = tree.flat().filter(it => it.function.image !== "[ccsd]").sort((a, b) => b.self - a.self)[0];
+      if (most) {
+        this.add("span", "; most self time: ", answer);
+        name(most.function, () => this.choose(most.function.id));
+        this.add("span", ` ${percent(most.self, tree.total)}.`, answer);
+      }
     }
     if (tree.total !== tree.whole) this.add("span", ` Of ${this.amount(tree.whole, true)}, ${this.amount(tree.total, true)} are shown.`, answer);
   }
