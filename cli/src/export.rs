@@ -92,6 +92,7 @@ fn with_export<T>(
         warn(format_args!("{message}"));
     }
     let source_path = loaded.path.clone();
+    let is_file = loaded.session.is_none() && loaded.stored.is_none();
     let is_growing = loaded.session.is_some() && !loaded.finished;
     let mut asked_for = loaded.time().map(|time| format!("time {time}")).into_iter().collect::<Vec<_>>();
     let QueryResult { profile, selection, question, .. } = query::ask(&args.query, loaded.profile)?;
@@ -108,8 +109,9 @@ fn with_export<T>(
         })
         .collect();
     let sources = if args.format == Format::Html && !args.no_source && question.keeps_functions() {
-        let places = sources::places(args, &source_path);
-        sources::excerpts(&profile, &selection, &places, args.max_size / SOURCE_PART)
+        let places = sources::places(args, is_file.then_some(source_path.as_path()));
+        let most = args.max_size / SOURCE_PART;
+        places.map(|places| sources::excerpts(&profile, &selection, &places, most)).unwrap_or_default()
     } else {
         Vec::new()
     };

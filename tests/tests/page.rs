@@ -372,9 +372,16 @@ fn main() -> ExitCode {
             // The page is what the address says.
             assert!(matched(&documents[2]).starts_with("matched"), "{}", matched(&documents[2]));
             assert_eq!([&documents[5], &documents[6]].map(|it| matched(it)), ["", ""]);
-            // The zoom of an address that is opened, too: of one function and its callees all else is left out.
+            // The zoom of an address that is opened, too: the name and weight of the function.
             let opened = open(&page, &zoomed[1..].replace("&amp;", "&"));
-            assert_eq!(attribute(&opened, "total"), attribute(&documents[0], "total"));
+            let name_and_weight = |document: &str| {
+                let area = document.split_once("id=\"zoomed\"").unwrap().1.split_once("</p>").unwrap().0;
+                (!area.split('>').next().unwrap().contains("hidden")).then(|| area.to_owned())
+            };
+            let shown = name_and_weight(&opened);
+            assert!(shown.as_ref().is_some_and(|area| area.contains("total ")), "{shown:?}");
+            assert_eq!(shown, name_and_weight(&documents[0]));
+            assert_eq!(name_and_weight(&documents[9]), None);
         })
         .test("keys_do_what_the_help_says", &[BROWSER], || {
             let file = timed(12, 6);
@@ -470,6 +477,26 @@ fn main() -> ExitCode {
             });
             let html = fs::read_to_string(page_of(&file.path, &file.dir, &[])).unwrap();
             assert!(!html.contains("secret one"), "{html}");
+        })
+        .test("a_link_does_not_make_source_of_a_file", &[], || {
+            let dir = scratch();
+            let [secret, link, linked, source] =
+                ["id_rsa", "link.c", "linked.c", "source.c"].map(|name| dir.path().join(name));
+            fs::write(&secret, "secret one\n").unwrap();
+            fs::write(&source, "text of source.c\n").unwrap();
+            std::os::unix::fs::symlink(&secret, &link).unwrap();
+            std::os::unix::fs::symlink(&source, &linked).unwrap();
+            let file = written(2, |profile, _| {
+                for path in [&link, &linked] {
+                    let name = path.file_name().unwrap().to_str().unwrap();
+                    let line = profile.add_line(path.to_str().unwrap(), 1);
+                    let (thread, context) = (profile.threads[0], stack(profile, &["main", name]));
+                    profile.charge(thread, context, line, &[1_001_001, 7]);
+                }
+            });
+            let html = fs::read_to_string(page_of(&file.path, &file.dir, &[])).unwrap();
+            assert!(html.contains("text of source.c") && !html.contains("secret one"), "{html}");
+            assert!(html.contains("link.c: the name of the file that this leads to is not that of source"), "{html}");
         })
         .test("root_shows_what_the_owner_of_the_profile_may_read", &[Need::Root], || {
             let dir = scratch();
@@ -674,7 +701,11 @@ fn page(recorded: &Recorded, options: &[&str]) -> PathBuf {
 
 fn page_of(profile: &Path, dir: &TempDir, options: &[&str]) -> PathBuf {
     let file = dir.path().join(format!("{}.html", options.concat()));
-    let ended = EndedProgram::of(ccsd(["export", "html"]).arg(profile).args(options).arg("-o").arg(&file));
+    let mut export = ccsd(["export", "html"]);
+    // Root shows source with the rights of the user who called sudo, and only if nobody else can exchange the profile.
+    fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    export.env_remove("SUDO_UID").env_remove("SUDO_GID");
+    let ended = EndedProgram::of(export.arg(profile).args(options).arg("-o").arg(&file));
     assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
     file
 }

@@ -1,7 +1,8 @@
 //! Finds the source files that debug information names, and checks that they are what was compiled.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -32,13 +33,37 @@ pub struct SourceFile {
     pub remarks: Vec<String>,
 }
 
+/// A source file as it was read.
+pub struct SourceText {
+    pub source: Option<PathBuf>,
+    /// Its lines are to be printed as [`printable`].
+    pub text: Option<String>,
+    /// Warnings about the file.
+    pub remarks: Vec<String>,
+}
+
+/// What may be read of files that a profile names.
+pub struct ReadLimits {
+    /// Whether the file at this path may be read: the path of the opened file, without symbolic links. `None` for any file.
+    pub is_wanted: Option<fn(&Path) -> bool>,
+    /// How many more bytes may be read.
+    pub room: u64,
+}
+
 impl SourceSearch<'_> {
     /// Finds the file that debug information calls `path`, for a profile started at `taken_unix_ns`.
     pub fn find(&self, path: &str, taken_unix_ns: u64) -> SourceFile {
+        let mut limits = ReadLimits { is_wanted: None, room: u64::MAX };
+        let SourceText { source, text, remarks } = self.find_text(path, taken_unix_ns, &mut limits);
+        SourceFile { source, lines: text.map(|text| text.lines().map(printable).collect()), remarks }
+    }
+
+    /// As [`SourceSearch::find`], within limits, whose room it takes.
+    pub fn find_text(&self, path: &str, taken_unix_ns: u64, limits: &mut ReadLimits) -> SourceText {
         let mut why = None;
         for candidate in self.candidates(path) {
-            match read(&candidate, self.door.as_ref()) {
-                Ok((lines, modified_unix_ns)) => {
+            match read(&candidate, self.door.as_ref(), limits) {
+                Ok((text, modified_unix_ns)) => {
                     let mut remarks = Vec::new();
                     if taken_unix_ns > 0 && modified_unix_ns > taken_unix_ns {
                         remarks.push(
@@ -46,7 +71,7 @@ impl SourceSearch<'_> {
                                 .to_owned(),
                         );
                     }
-                    return SourceFile { source: Some(candidate), lines: Some(lines), remarks };
+                    return SourceText { source: Some(candidate), text: Some(text), remarks };
                 }
                 // An unreadable file is a better explanation than the absence of others.
                 Err(Some(problem)) => why = why.or(Some(format!("{}: {problem}", candidate.display()))),
@@ -54,7 +79,7 @@ impl SourceSearch<'_> {
             }
         }
         let why = why.unwrap_or_else(|| "there is no such file here; --source-root DIR says where to look".to_owned());
-        SourceFile { source: None, lines: None, remarks: vec![why] }
+        SourceText { source: None, text: None, remarks: vec![why] }
     }
 
     fn candidates(&self, path: &str) -> Vec<PathBuf> {
@@ -85,8 +110,8 @@ impl SourceSearch<'_> {
     }
 }
 
-/// Reads the lines of a file and its modification time. The error is `None` if the file does not exist.
-fn read(path: &Path, door: Option<&Door>) -> Result<(Vec<String>, u64), Option<String>> {
+/// Reads the text of a file and its modification time. The error is `None` if the file does not exist.
+fn read(path: &Path, door: Option<&Door>, limits: &mut ReadLimits) -> Result<(String, u64), Option<String>> {
     // Opening a FIFO must not block: only regular files are read.
     let opened = match door {
         Some(door) => door.open(&FileRoot::own(), path),
@@ -103,15 +128,28 @@ fn read(path: &Path, door: Option<&Door>) -> Result<(Vec<String>, u64), Option<S
     if meta.len() > LARGEST {
         return Err(Some(format!("larger than {} MiB", LARGEST >> 20)));
     }
+    // The name in the profile may be a link to any other file.
+    let is_wanted = |is_wanted: fn(&Path) -> bool| {
+        fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).is_ok_and(|real| is_wanted(&real))
+    };
+    if !limits.is_wanted.is_none_or(is_wanted) {
+        return Err(Some("the name of the file that this leads to is not that of source".to_owned()));
+    }
+    if meta.len() > limits.room {
+        return Err(Some("too much source was read before".to_owned()));
+    }
     let mut bytes = Vec::new();
-    file.take(LARGEST).read_to_end(&mut bytes).map_err(|error| Some(error.to_string()))?;
+    let read = file.take(LARGEST.min(limits.room)).read_to_end(&mut bytes);
+    limits.room = limits.room.saturating_sub(bytes.len() as u64);
+    read.map_err(|error| Some(error.to_string()))?;
     let modified = meta.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     let modified = modified.and_then(|at| u64::try_from(at.as_nanos()).ok()).unwrap_or(0);
-    Ok((String::from_utf8_lossy(&bytes).lines().map(printable).collect(), modified))
+    let text = String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+    Ok((text, modified))
 }
 
 /// A line safe to print: tabs become blanks, and characters that a terminal would act on are escaped.
-fn printable(line: &str) -> String {
+pub fn printable(line: &str) -> String {
     let mut text = String::new();
     for c in line.trim_end().chars().take(LONGEST_LINE) {
         match c {
@@ -143,7 +181,23 @@ mod tests {
 
     #[test]
     fn only_regular_files_are_read() {
-        assert_eq!(read(Path::new("/dev/zero"), None).unwrap_err(), Some("not a regular file".to_owned()));
-        assert_eq!(read(Path::new("/nowhere/x.c"), None).unwrap_err(), None);
+        let mut all = ReadLimits { is_wanted: None, room: u64::MAX };
+        let mut why = |path: &str| read(Path::new(path), None, &mut all).unwrap_err();
+        assert_eq!(why("/dev/zero"), Some("not a regular file".to_owned()));
+        assert_eq!(why("/nowhere/x.c"), None);
+    }
+
+    #[test]
+    fn limits_are_of_the_opened_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let [secret, link, source] = ["id_rsa", "x.c", "y.c"].map(|name| dir.path().join(name));
+        fs::write(&secret, "secret").unwrap();
+        std::os::unix::fs::symlink(&secret, &link).unwrap();
+        fs::write(&source, "text").unwrap();
+        let mut limits = ReadLimits { is_wanted: Some(|path| path.extension().is_some()), room: 7 };
+        assert!(read(&link, None, &mut limits).unwrap_err().unwrap().contains("not that of source"));
+        assert_eq!(read(&source, None, &mut limits).unwrap().0, "text");
+        assert_eq!(limits.room, 3);
+        assert!(read(&source, None, &mut limits).unwrap_err().unwrap().contains("too much"));
     }
 }

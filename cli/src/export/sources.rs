@@ -1,5 +1,6 @@
 //! The source that a page shows: of the hottest functions the lines that cost something, and those around them.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::env;
 use std::ffi::OsStr;
@@ -7,13 +8,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use ccsd_collector::{Door, ForUser};
-use ccsd_profile::Profile;
 use ccsd_profile::export::{ExcerptFile, ExcerptLine, SourceExcerpt};
-use ccsd_profile::sanitise;
 use ccsd_profile::view::{FunctionLines, LineRow, LinesView, Selection};
+use ccsd_profile::{CostCentreId, Profile, sanitise};
 use nix::unistd::geteuid;
 
-use crate::annotate::source::{SourceFile, SourceSearch};
+use crate::annotate::source::{ReadLimits, SourceSearch, SourceText, printable};
 use crate::args::export::ExportArgs;
 
 /// Functions below these shares of self and of total time have no source in a page.
@@ -22,6 +22,10 @@ const LEAST_INHERITED: f64 = 0.01;
 const MOST_FUNCTIONS: usize = 60;
 /// Lines of one function in one file; generated functions have thousands.
 const MOST_LINES: usize = 400;
+/// Files of one function: it has lines of the functions that are inlined into it.
+const MOST_FILES: usize = 32;
+/// Bytes of source files read for one page.
+const MOST_READ: u64 = 64 << 20;
 /// Lines shown around each that costs something.
 const CONTEXT: u32 = 4;
 /// Bytes of a line in a page beside its text: its numbers.
@@ -35,15 +39,39 @@ const EXTENSIONS: [&str; 52] = [
     "jl", "js", "kt", "l", "m", "ml", "mm", "nim", "pas", "py", "pyx", "rs", "s", "scala", "swift", "tcc", "y",
 ];
 
-/// Where to look for source. Root looks with the rights of the user who asked by sudo, or whose file the profile is.
-pub fn places<'a>(args: &'a ExportArgs, profile: &Path) -> SourceSearch<'a> {
-    let number = |name: &str| env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
-    let asked_by = || match (number("SUDO_UID"), number("SUDO_GID")) {
-        (Some(uid), Some(gid)) => Some(ForUser { uid, gid }),
-        _ => profile.metadata().ok().map(|meta| ForUser { uid: meta.uid(), gid: meta.gid() }),
+/// Where to look for source: nowhere if it is not known with whose rights. `file` is the profile, if it is a file.
+///
+/// Root looks with the rights of the user who asked by sudo, or whose file the profile is.
+pub fn places<'a>(args: &'a ExportArgs, file: Option<&Path>) -> Option<SourceSearch<'a>> {
+    let user = if geteuid().is_root() {
+        match env::var("SUDO_UID") {
+            Ok(uid) if uid != "0" => sudo_user(&uid)?,
+            _ => owner(file?)?,
+        }
+    } else {
+        None
     };
-    let user = if geteuid().is_root() { asked_by().filter(|user| user.uid != 0) } else { None };
-    SourceSearch { roots: &args.source_root, substitutions: &[], door: user.map(Door::of) }
+    Some(SourceSearch { roots: &args.source_root, substitutions: &[], door: user.map(Door::of) })
+}
+
+fn sudo_user(uid: &str) -> Option<Option<ForUser>> {
+    let uid = uid.parse().ok().filter(|&uid| uid != 0)?;
+    let gid = env::var("SUDO_GID").ok()?.parse().ok()?;
+    Some(Some(ForUser { uid, gid }))
+}
+
+/// Whose file it is; the inner `None` is root. Who owns the link or the directory that it was found by may have exchanged
+/// it since it was read.
+fn owner(file: &Path) -> Option<Option<ForUser>> {
+    let real = file.canonicalize().ok()?;
+    let dir = real.parent()?.metadata().ok()?;
+    // Others must not be able to remove what is root's: the directory is not theirs to write, or sticky.
+    if dir.mode() & 0o022 != 0 && dir.mode() & 0o1000 == 0 {
+        return None;
+    }
+    let owners = [real.metadata().ok()?, file.symlink_metadata().ok()?, dir];
+    let user = owners.iter().map(|meta| ForUser { uid: meta.uid(), gid: meta.gid() }).find(|user| user.uid != 0);
+    Some(user)
 }
 
 /// The source of the hottest functions, up to so many bytes.
@@ -56,11 +84,25 @@ pub fn excerpts(
     let functions = LinesView::new(profile, selection).functions;
     let is_hot =
         |it: &&FunctionLines| it.share.fraction >= LEAST_SELF || it.inherited_share.fraction >= LEAST_INHERITED;
-    let mut files: HashMap<String, SourceFile> = HashMap::new();
+    let hot = functions.iter().filter(is_hot).take(MOST_FUNCTIONS);
+    let chosen: Vec<ChosenFunction<'_>> = hot.map(|function| ChosenFunction::of(profile, function)).collect();
+    let mut kept = KeptLines {
+        places,
+        limits: ReadLimits { is_wanted: Some(is_source), room: MOST_READ },
+        taken_unix_ns: profile.session().started_unix_ns,
+        wanted: HashMap::new(),
+        files: HashMap::new(),
+    };
+    for file in chosen.iter().flat_map(|function| &function.files) {
+        kept.wanted.entry(file.path).or_default().extend(&file.numbers);
+    }
     let mut room = most_bytes;
     let mut excerpts = Vec::new();
-    for function in functions.iter().filter(is_hot).take(MOST_FUNCTIONS) {
-        let excerpt = excerpt(profile, function, places, &mut files);
+    for function in &chosen {
+        if room < LINE_BYTES {
+            break;
+        }
+        let excerpt = function.excerpt(&mut kept);
         let size: usize = excerpt.files.iter().map(bytes).sum();
         if excerpt.files.is_empty() || size > room {
             continue;
@@ -76,65 +118,170 @@ fn bytes(file: &ExcerptFile) -> usize {
     file.path.len() + file.remarks.iter().map(String::len).sum::<usize>() + lines.sum::<usize>()
 }
 
-fn excerpt(
-    profile: &Profile,
-    function: &FunctionLines,
-    places: &SourceSearch<'_>,
-    known: &mut HashMap<String, SourceFile>,
-) -> SourceExcerpt {
-    let mut rows: BTreeMap<&str, BTreeMap<u32, &LineRow>> = BTreeMap::new();
-    for row in function.lines.iter().filter(|row| row.line > 0 && is_source(&row.file)) {
-        rows.entry(&row.file).or_default().insert(row.line, row);
+/// What of the source files is shown, and no more of them.
+struct KeptLines<'a> {
+    places: &'a SourceSearch<'a>,
+    limits: ReadLimits,
+    taken_unix_ns: u64,
+    /// The lines that any function shows, by file.
+    wanted: HashMap<&'a str, BTreeSet<u32>>,
+    files: HashMap<&'a str, KeptFile>,
+}
+
+#[derive(Default)]
+struct KeptFile {
+    /// `None` if it cannot be read.
+    lines: Option<BTreeMap<u32, String>>,
+    remarks: Vec<String>,
+}
+
+impl<'a> KeptLines<'a> {
+    fn file(&mut self, path: &'a str) -> &KeptFile {
+        let Self { places, limits, taken_unix_ns, wanted, files } = self;
+        files.entry(path).or_insert_with(|| {
+            let SourceText { text, remarks, .. } = places.find_text(path, *taken_unix_ns, limits);
+            let wanted = wanted.get(path);
+            let keep = |text: String| {
+                let lines = (1..).zip(text.lines()).filter(|(number, _)| wanted.is_some_and(|it| it.contains(number)));
+                lines.map(|(number, line)| (number, printable(line))).collect()
+            };
+            let remarks = remarks.iter().map(|remark| sanitise(remark).into_owned()).collect();
+            KeptFile { lines: text.map(keep), remarks }
+        })
     }
-    let centre = profile.cost_centre(function.function);
-    let taken_unix_ns = profile.session().started_unix_ns;
-    let mut files: Vec<(u64, ExcerptFile)> = Vec::new();
-    for (path, costs) in rows {
-        let found = known.entry(path.to_owned()).or_insert_with(|| places.find(path, taken_unix_ns));
-        let mut numbers: BTreeSet<u32> = costs.keys().copied().collect();
-        if let Some(all) = &found.lines {
-            let last = u32::try_from(all.len()).unwrap_or(u32::MAX);
-            let first = costs.keys().next().copied().unwrap_or(0);
-            let declared = centre.filter(|it| it.file.as_deref() == Some(path) && it.line > 0).map(|it| it.line);
-            numbers.extend(declared.filter(|&line| line <= first));
-            for &line in costs.keys().take(MOST_LINES) {
-                numbers.extend(line.saturating_sub(CONTEXT).max(1)..=line.saturating_add(CONTEXT).min(last));
-            }
+}
+
+/// The lines of a function that are shown, if their files can be read.
+struct ChosenFunction<'a> {
+    function: CostCentreId,
+    /// The heaviest first.
+    files: Vec<ChosenFile<'a>>,
+    files_left_out: usize,
+}
+
+struct ChosenFile<'a> {
+    path: &'a str,
+    costs: BTreeMap<u32, &'a LineRow>,
+    numbers: BTreeSet<u32>,
+    /// Lines with costs that are too many.
+    left_out: usize,
+}
+
+impl<'a> ChosenFunction<'a> {
+    fn of(profile: &Profile, function: &'a FunctionLines) -> Self {
+        let mut rows: BTreeMap<&str, Vec<&LineRow>> = BTreeMap::new();
+        for row in function.lines.iter().filter(|row| row.line > 0 && is_source(Path::new(&row.file))) {
+            rows.entry(&row.file).or_default().push(row);
         }
-        let line = |number: u32| {
-            let row = costs.get(&number);
-            ExcerptLine {
+        let mut rows: Vec<(&str, Vec<&LineRow>)> = rows.into_iter().collect();
+        rows.sort_by_key(|(_, rows)| Reverse(rows.iter().map(|row| row.inherited_weight).max()));
+        let files_left_out = rows.len().saturating_sub(MOST_FILES);
+        rows.truncate(MOST_FILES);
+        let centre = profile.cost_centre(function.function);
+        let files = rows.into_iter().map(|(path, rows)| {
+            let declared = centre.filter(|it| it.file.as_deref() == Some(path) && it.line > 0).map(|it| it.line);
+            ChosenFile::of(path, rows, declared)
+        });
+        Self { function: function.function, files: files.collect(), files_left_out }
+    }
+
+    fn excerpt(&self, kept: &mut KeptLines<'a>) -> SourceExcerpt {
+        let mut files: Vec<ExcerptFile> = self.files.iter().map(|file| file.excerpt(kept.file(file.path))).collect();
+        if let Some(first) = files.first_mut().filter(|_| self.files_left_out > 0) {
+            let left_out = self.files_left_out;
+            first.remarks.push(format!("lines of this function in {left_out} more files are left out"));
+        }
+        SourceExcerpt { function: self.function, files }
+    }
+}
+
+impl<'a> ChosenFile<'a> {
+    /// The heaviest lines, and those around them as long as there is room.
+    fn of(path: &'a str, mut rows: Vec<&'a LineRow>, declared: Option<u32>) -> Self {
+        rows.sort_by_key(|row| (Reverse((row.inherited_weight, row.weight)), row.line));
+        let left_out = rows.len().saturating_sub(MOST_LINES);
+        rows.truncate(MOST_LINES);
+        let costs: BTreeMap<u32, &LineRow> = rows.iter().map(|row| (row.line, *row)).collect();
+        let mut numbers: BTreeSet<u32> = costs.keys().copied().collect();
+        // A declaration after the first cost is not where this code is.
+        let first = costs.keys().next().copied().unwrap_or(0);
+        let around = |row: &&LineRow| row.line.saturating_sub(CONTEXT).max(1)..=row.line.saturating_add(CONTEXT);
+        for number in declared.into_iter().filter(|&line| line <= first).chain(rows.iter().flat_map(around)) {
+            if numbers.len() >= MOST_LINES {
+                break;
+            }
+            numbers.insert(number);
+        }
+        Self { path, costs, numbers, left_out }
+    }
+
+    fn excerpt(&self, kept: &KeptFile) -> ExcerptFile {
+        let line = |&number: &u32| {
+            let row = self.costs.get(&number);
+            let text = kept.lines.as_ref().and_then(|lines| lines.get(&number)).cloned();
+            // Around a cost there are only the lines that the file has.
+            (row.is_some() || text.is_some()).then(|| ExcerptLine {
                 number,
                 self_weight: row.map_or(0, |row| row.weight),
                 inherited_weight: row.map_or(0, |row| row.inherited_weight),
-                text: found.lines.as_ref().and_then(|all| all.get(number as usize - 1)).cloned(),
-            }
+                text,
+            })
         };
-        let heaviest = costs.values().map(|row| row.inherited_weight).max().unwrap_or(0);
-        let remarks = found.remarks.iter().map(|remark| sanitise(remark).into_owned()).collect();
-        let lines = numbers.into_iter().take(MOST_LINES).map(line).collect();
-        files.push((heaviest, ExcerptFile { path: path.to_owned(), remarks, lines }));
+        let mut remarks = kept.remarks.clone();
+        if self.left_out > 0 {
+            let all = self.costs.len() + self.left_out;
+            remarks.push(format!("of {all} lines with costs, the {} heaviest are shown", self.costs.len()));
+        }
+        ExcerptFile { path: self.path.to_owned(), remarks, lines: self.numbers.iter().filter_map(line).collect() }
     }
-    files.sort_by_key(|(heaviest, _)| std::cmp::Reverse(*heaviest));
-    SourceExcerpt { function: function.function, files: files.into_iter().map(|(_, file)| file).collect() }
 }
 
-fn is_source(path: &str) -> bool {
-    let extension = Path::new(path).extension().and_then(OsStr::to_str);
+fn is_source(path: &Path) -> bool {
+    let extension = path.extension().and_then(OsStr::to_str);
     extension.is_some_and(|extension| EXTENSIONS.contains(&extension))
 }
 
 #[cfg(test)]
 mod tests {
+    use ccsd_profile::LineId;
+    use ccsd_profile::view::{Share, Total};
+
     use super::*;
 
     #[test]
     fn only_source_is_source() {
         for path in ["/src/parse.c", "lib.rs", "/usr/include/c++/12/bits/stl_vector.h", "/x/a.b.cpp"] {
-            assert!(is_source(path), "{path}");
+            assert!(is_source(Path::new(path)), "{path}");
         }
         for path in ["/etc/shadow", "/root/.ssh/id_rsa", "/home/me/notes.txt", "/x/.c", "", "/srv/key.pem"] {
-            assert!(!is_source(path), "{path}");
+            assert!(!is_source(Path::new(path)), "{path}");
         }
+    }
+
+    #[test]
+    fn the_heaviest_lines_are_chosen() {
+        let none = Share::of_weight(0, &Total::default());
+        let row = |line: u32, weight: u64| LineRow {
+            file: "x.c".to_owned(),
+            line,
+            weight,
+            inherited_weight: weight,
+            id: LineId::UNKNOWN,
+            samples: 1,
+            inherited_samples: 1,
+            share: none,
+            inherited_share: none,
+        };
+        let rows: Vec<LineRow> = (1..=500).map(|i| row(10 * i, u64::from(i))).collect();
+        let file = ChosenFile::of("x.c", rows.iter().collect(), None);
+        let lines = (file.costs.len(), file.costs.keys().next().copied(), file.numbers.len(), file.left_out);
+        assert_eq!(lines, (400, Some(1010), 400, 100));
+        let file = ChosenFile::of("x.c", rows.iter().take(60).collect(), Some(1));
+        // All that cost, the declaration, and what is around the heaviest.
+        assert_eq!((file.costs.len(), file.numbers.len(), file.left_out), (60, 400, 0));
+        let has = |lines: &[u32]| lines.iter().map(|line| file.numbers.contains(line)).collect::<Vec<_>>();
+        assert_eq!(has(&[1, 10, 596, 604, 14]), [true, true, true, true, false]);
+        let kept = KeptFile::default();
+        assert_eq!(file.excerpt(&kept).lines.len(), 60);
     }
 }
