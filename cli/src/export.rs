@@ -97,7 +97,7 @@ fn with_export<T>(
     let mut asked_for = loaded.time().map(|time| format!("time {time}")).into_iter().collect::<Vec<_>>();
     let QueryResult { profile, selection, question, .. } = query::ask(&args.query, loaded.profile)?;
     asked_for.extend(question.text());
-    let others = other_metrics(args, &metrics, &selection, !columns.is_empty())?;
+    let others = other_metrics(args, &metrics, &selection, &columns)?;
     let base = Export { max_bytes: args.max_size, ..Export::new(&profile, &selection) };
     let other_metrics: Vec<Export<'_>> = others
         .iter()
@@ -167,24 +167,30 @@ enum OtherMetric {
     InProfile(Box<Selection>),
 }
 
-/// What a page can be switched to, if no metric was asked for.
+/// What a page can be switched to, if no metric was asked for. Metrics whose columns are not those of the `first` are left
+/// out: the file is being written.
 fn other_metrics(
     args: &ExportArgs,
     metrics: &[String],
     selection: &Selection,
-    has_columns: bool,
+    first: &[TimeColumn],
 ) -> Result<Vec<OtherMetric>, Failure> {
     let is_wanted = args.format == Format::Html && args.query.metric.is_none();
     let others = metrics.iter().enumerate().skip(1).filter(|_| is_wanted);
     let other = |(number, name): (usize, &String)| {
-        if !has_columns {
-            return Ok(OtherMetric::InProfile(Box::new(selection.clone().metric(number))));
+        if first.is_empty() {
+            return Ok(Some(OtherMetric::InProfile(Box::new(selection.clone().metric(number)))));
         }
         let query = QueryArgs { metric: Some(name.clone()), ..args.query.clone() };
         let LoadedColumns { file, columns, .. } = load(args, Some(name))?;
-        Ok(OtherMetric::Reread(Box::new(query::ask(&query, file.profile)?), columns))
+        if columns != first {
+            let name = sanitise(name);
+            warn(format_args!("the file was written to meanwhile: metric {name} is left out of the page"));
+            return Ok(None);
+        }
+        Ok(Some(OtherMetric::Reread(Box::new(query::ask(&query, file.profile)?), columns)))
     };
-    others.map(other).collect()
+    others.filter_map(|it| other(it).transpose()).collect()
 }
 
 /// Prints the accounting if it was left out of the output.

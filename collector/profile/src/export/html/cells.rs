@@ -96,7 +96,9 @@ impl Cells {
                 if columns.is_empty() {
                     add(0, charge.weights.get(export.selection.metric_index()).copied().unwrap_or(0));
                 } else {
-                    charge.weights.iter().skip(1).enumerate().for_each(|(column, &weight)| add(column, weight));
+                    // The columns of the first export are those of all.
+                    let weights = charge.weights.iter().skip(1).take(columns.len()).enumerate();
+                    weights.for_each(|(column, &weight)| add(column, weight));
                 }
             });
         }
@@ -125,6 +127,11 @@ impl Cells {
         !self.columns.is_empty() || !self.threads.is_empty()
     }
 
+    /// Whether there are several threads.
+    pub(super) const fn has_threads(&self) -> bool {
+        self.threads.len() > 1
+    }
+
     /// The longest column, in nanoseconds.
     pub(super) fn longest_ns(&self) -> u64 {
         self.columns.iter().map(|column| column.to_ns.saturating_sub(column.from_ns)).max().unwrap_or(0)
@@ -139,6 +146,12 @@ impl Cells {
         let columns = columns.collect();
         let cells = self.cells.into_iter().map(|cell| Cell { column: cell.column / 2, ..cell }).collect();
         Self { columns, cells: joined(cells), ..self }
+    }
+
+    /// Without threads.
+    pub(super) fn without_threads(self) -> Self {
+        let cells = self.cells.into_iter().map(|cell| Cell { thread: 0, ..cell }).collect();
+        Self { threads: Vec::new(), processes: Vec::new(), cells: joined(cells), ..self }
     }
 
     /// Without threads and time.
@@ -281,6 +294,12 @@ mod tests {
     fn what_is_pruned_is_joined() {
         let packed = cells().packed(|_| Some(0));
         assert_eq!((packed.steps, &packed.layers[0].weights), (pack([0, 1, 2, 6]), &pack([1, 2, 3, 5])));
+        let of_all = cells().without_threads().packed(Some);
+        // Keys 0, 1, 8 and 14.
+        assert_eq!(
+            (of_all.steps, of_all.threads.len(), &of_all.layers[0].weights),
+            (pack([0, 1, 7, 6]), 0, &pack([1, 2, 3, 5]))
+        );
         let whole = cells().whole().packed(|_| Some(0));
         assert_eq!((whole.steps, whole.layers[0].unit, &whole.layers[0].weights), (pack([0]), 33, &pack([1])));
     }

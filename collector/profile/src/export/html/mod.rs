@@ -48,6 +48,9 @@ const SCRIPTS: [&str; 13] = [
 ];
 /// A timeline is made coarser down to so many columns before stacks are summed up.
 const FEWEST_COLUMNS: usize = 20;
+/// Threads are left out before stacks if they take more than such a part of the size.
+const LARGEST_PART_OF_THREADS: usize = 3;
+const THREADS_LEFT_OUT: &str = "threads are left out for the size of this file; --max-size allows more";
 
 /// Functions that the page knows by number: these are 0 and 1 in every page.
 const FIXED: [&str; 2] = ["[elided]", "[root]"];
@@ -293,6 +296,7 @@ impl Contents<'_> {
         let frame = PAGE.len() + STYLE.len() + SCRIPTS.iter().map(|it| it.len()).sum::<usize>() + 2 * title.len();
         let most = self.max_bytes.saturating_sub(frame);
         let mut nodes = self.stacks.nodes.len();
+        let mut threads_are_weighed = false;
         let json = loop {
             let json = self.data(nodes)?;
             if json.len() <= most || (nodes == 0 && !self.cells.has_parts()) {
@@ -303,8 +307,19 @@ impl Contents<'_> {
             } else if !self.sources.is_empty() {
                 self.sources = &[];
                 self.remarks.push("source is left out for the size of this file; --max-size allows more".to_owned());
+            } else if !threads_are_weighed {
+                // Threads are a list and parts of time that remain however few stacks there are.
+                threads_are_weighed = true;
+                if self.cells.has_threads() && self.size_of_threads()? > most / LARGEST_PART_OF_THREADS {
+                    self.cells = self.cells.without_threads();
+                    self.remarks.push(THREADS_LEFT_OUT.to_owned());
+                }
             } else if nodes == 0 {
+                if self.cells.has_threads() {
+                    self.remarks.push(THREADS_LEFT_OUT.to_owned());
+                }
                 self.cells = self.cells.whole();
+                nodes = self.stacks.nodes.len();
             } else {
                 // Names are not in proportion to nodes, so more than one round may be needed.
                 nodes = (nodes as u64 * most as u64 * 9 / (json.len() as u64 * 10).max(1)) as usize;
@@ -333,6 +348,16 @@ impl Contents<'_> {
             rest = after;
         }
         out.write_all(rest.as_bytes())
+    }
+
+    /// How much the data of a page without stacks would be smaller without threads.
+    fn size_of_threads(&mut self) -> io::Result<usize> {
+        let with = self.data(0)?.len();
+        let without = self.cells.clone().without_threads();
+        let cells = std::mem::replace(&mut self.cells, without);
+        let without = self.data(0).map(|json| json.len());
+        self.cells = cells;
+        Ok(with.saturating_sub(without?))
     }
 
     /// The data of the page, with the `most` heaviest nodes of the tree.
@@ -553,4 +578,70 @@ fn escape(text: &str) -> String {
         safe.push_str(&entity);
     }
     safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::TimeColumn;
+    use crate::ids::{ContextId, LineId};
+    use crate::limits::Limits;
+    use crate::model::{CostCentre, Image, Metric, Process, Session, Thread, Unit};
+    use crate::view::Selection;
+
+    /// A profile of so many metrics and threads, which share 200 stacks.
+    fn profile(metrics: usize, threads: u32) -> Profile {
+        let metric = |i: usize| Metric { name: format!("metric {i}"), unit: Unit::Nanoseconds };
+        let session = Session { metrics: (0..metrics).map(metric).collect(), ..Session::default() };
+        let mut profile = Profile::new(session, Limits::default());
+        let image = profile.add_image(Image { name: "/usr/bin/demo".into(), build_id: Vec::new() });
+        let process = Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, name: "demo".into() };
+        let process = profile.add_process(process);
+        for tid in 1..=threads {
+            let function = profile.add_cost_centre(CostCentre {
+                image,
+                linkage_name: Some(format!("f{}", tid % 200)),
+                display_name: None,
+                start: None,
+                file: None,
+                line: 0,
+                local: false,
+            });
+            let context = profile.contexts_mut().push(ContextId::ROOT, function);
+            let thread = profile.add_thread(Thread { process, tid, name: format!("worker of request {tid}") });
+            profile.charge(thread, context, LineId::UNKNOWN, &vec![7; metrics]);
+        }
+        profile
+    }
+
+    fn page(export: &Export<'_>) -> String {
+        let mut out = Vec::new();
+        write(export, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn threads_are_left_out_before_stacks() {
+        let (profile, all) = (profile(1, 4000), Selection::all());
+        let export = Export::new(&profile, &all);
+        let whole = page(&export);
+        assert!(whole.contains("worker of request 4000") && !whole.contains(THREADS_LEFT_OUT));
+        // Of 4000 threads, the names alone take 100 kB.
+        let small = page(&Export { max_bytes: whole.len() - 60_000, ..export });
+        assert!(small.contains(THREADS_LEFT_OUT) && !small.contains("worker of"));
+        assert!(!small.contains("are too many for this file") && small.contains("\"f199\""));
+    }
+
+    #[test]
+    fn columns_of_another_metric_are_no_more_than_those_of_the_first() {
+        let (first, second, all) = (profile(4, 20), profile(6, 20), Selection::all());
+        let columns: Vec<TimeColumn> = (0..3).map(|i| TimeColumn { from_ns: i, to_ns: i + 1 }).collect();
+        let others = [Export { columns: &columns, ..Export::new(&second, &all) }];
+        let export = Export { columns: &columns, other_metrics: &others, ..Export::new(&first, &all) };
+        let data = page(&export);
+        let data = data.split("\"cells\":").nth(1).unwrap();
+        // Each thread has a cell in each column, by both metrics.
+        let ones = pack([1; 60]);
+        assert_eq!(data.matches(&format!("\"unit\":7,\"weights\":\"{ones}\"")).count(), 2, "{data}");
+    }
 }

@@ -15,10 +15,15 @@ pub(super) fn pack(numbers: impl IntoIterator<Item = u64>) -> String {
     base64(&bytes)
 }
 
-/// Numbers in ascending order, packed as differences.
+/// Numbers in ascending order, packed as differences. One that is less than those before it counts as equal to them.
 pub(super) fn pack_ascending(numbers: impl IntoIterator<Item = u64>) -> String {
-    let mut last = 0;
-    pack(numbers.into_iter().map(|number| number - std::mem::replace(&mut last, number)))
+    let mut last = 0u64;
+    let step = |number: u64| {
+        let step = number.saturating_sub(last);
+        last += step;
+        step
+    };
+    pack(numbers.into_iter().map(step))
 }
 
 /// RFC 4648, section 4.
@@ -53,5 +58,6 @@ mod tests {
         assert_eq!(pack([0, 127, 300]), base64(&[0, 0x7f, 0xac, 0x02]));
         assert_eq!(pack([1 << 53]), base64(&[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10]));
         assert_eq!(pack_ascending([3, 3, 10]), pack([3, 0, 7]));
+        assert_eq!(pack_ascending([3, 2, u64::MAX]), pack([3, 0, u64::MAX - 3]));
     }
 }
