@@ -516,13 +516,28 @@ fn main() -> ExitCode {
                     profile.charge(thread, context, line, &[1_001_001, 7]);
                 }
             });
-            let shown = || {
-                let html = fs::read_to_string(page_of(&file.path, &file.dir, &["--force"])).unwrap();
-                ["text of public.c", "text of private.c"].map(|text| html.contains(text))
+            let shown_to = |ids: &[(&str, &str)]| {
+                let mut export = ccsd(["export", "html", "-o", "-"]);
+                export.env_remove("SUDO_UID").env_remove("SUDO_GID").envs(ids.iter().copied());
+                let ended = EndedProgram::of(export.arg(&file.path));
+                assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+                ["text of public.c", "text of private.c"].map(|text| ended.stdout.contains(text))
             };
-            assert_eq!(shown(), [true, true]);
+            let (nobody, root) = ([("SUDO_UID", "65534"), ("SUDO_GID", "65534")], [("SUDO_UID", "0"), ("SUDO_GID", "0")]);
+            let mode_of_folder =
+                |mode: u32| fs::set_permissions(file.dir.path(), PermissionsExt::from_mode(mode)).unwrap();
+            mode_of_folder(0o755);
+            assert_eq!([shown_to(&[]), shown_to(&root), shown_to(&nobody)], [[true, true], [true, true], [true, false]]);
+            // Where anybody can exchange the profile, nobody knows whose it was.
+            mode_of_folder(0o777);
+            assert_eq!([shown_to(&[]), shown_to(&nobody)], [[false, false], [true, false]]);
+            mode_of_folder(0o755);
             std::os::unix::fs::chown(&file.path, Some(65_534), Some(65_534)).unwrap();
-            assert_eq!(shown(), [true, false]);
+            assert_eq!([shown_to(&[]), shown_to(&root)], [[true, false]; 2]);
+            // An owner of the folder could have exchanged it.
+            std::os::unix::fs::chown(&file.path, Some(0), Some(0)).unwrap();
+            std::os::unix::fs::chown(file.dir.path(), Some(65_534), Some(65_534)).unwrap();
+            assert_eq!(shown_to(&[]), [true, false]);
         })
         .test("a_size_is_kept", &[CC], || {
             let recorded = recursive();
