@@ -14,9 +14,10 @@ use ccsd_profile::view::Selection;
 
 use crate::args::export::ExportArgs;
 use crate::exit::{Exit, Failure};
+use crate::message::warn;
+use crate::output;
 use crate::query::{self, QueryArgs, QueryResult};
 use crate::report::file::{self, LoadedColumns};
-use crate::{output, warn};
 
 /// Parts of time at most: about as many as a screen has room for.
 const COLUMNS: usize = 600;
@@ -31,9 +32,7 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
              profile.html#view=graph, and `ccsd report --view {view}` prints one"
         )));
     }
-    if args.query.sort.is_some() && args.format != Format::Csv {
-        return Err(Failure::bad_request(anyhow!("--sort is for csv: {} has an order of its own", args.format.name())));
-    }
+    check_sort(&args.query, args.format)?;
     if args.spreadsheet && args.format != Format::Csv {
         return Err(Failure::bad_request(anyhow!("--spreadsheet is for csv: other formats are no tables of names")));
     }
@@ -54,6 +53,17 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
         say_what_is_left_out(export, args.format);
         Ok(exit)
     })
+}
+
+/// Refuses an order for an export that has one of its own.
+///
+/// # Errors
+/// That only csv is ordered by `--sort`.
+pub fn check_sort(query: &QueryArgs, format: Format) -> Result<(), Failure> {
+    if query.sort.is_some() && format != Format::Csv {
+        return Err(Failure::bad_request(anyhow!("--sort is for csv: {} has an order of its own", format.name())));
+    }
+    Ok(())
 }
 
 /// What [`page`] makes.

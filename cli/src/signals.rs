@@ -100,7 +100,8 @@ impl Signals {
         let signals = Signals { stop, again, waiting: Arc::clone(&waiting), stop_sender: stop_sender.clone() };
         // A file that grows beyond `ulimit -f` must be an error of writing, not kill ccsd.
         signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
-        let wanted = wanted(plan.job.is_some());
+        let of_job: &[i32] = if plan.job.is_some() { &[SIGTSTP, SIGQUIT, SIGWINCH] } else { &[] };
+        let wanted = not_ignored(&[&[SIGINT, SIGTERM, SIGHUP], of_job].concat());
         if wanted.is_empty() {
             return Ok(signals);
         }
@@ -155,16 +156,11 @@ impl Signals {
     }
 }
 
-/// The signals to catch: those that were not ignored when ccsd started (`nohup`, a background job of `sh`).
-fn wanted(job: bool) -> Vec<i32> {
+/// The signals of a list that may be caught: those that were not ignored when ccsd started (`nohup`, a background job of
+/// `sh`).
+pub fn not_ignored(signals: &[i32]) -> Vec<i32> {
     let ignored = ignored_signals(&fs::read_to_string("/proc/self/status").unwrap_or_default());
-    let of_job: &[i32] = if job { &[SIGTSTP, SIGQUIT, SIGWINCH] } else { &[] };
-    [SIGINT, SIGTERM, SIGHUP]
-        .iter()
-        .chain(of_job)
-        .copied()
-        .filter(|signal| ignored & (1 << (signal - 1)) == 0)
-        .collect()
+    signals.iter().copied().filter(|signal| ignored & (1 << (signal - 1)) == 0).collect()
 }
 
 /// The mask of ignored signals in /proc/PID/status; bit n - 1 for signal n.

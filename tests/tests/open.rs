@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::OnceLock;
@@ -18,7 +19,8 @@ use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, Suite};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 use tempfile::TempDir;
 
 /// How long a page may take to follow its session: for a machine that does much else.
@@ -49,7 +51,9 @@ fn main() -> ExitCode {
         .test("a_server_under_attack", &[CC], attacked)
         .test("a_client_that_is_slow_is_left", &[CC], slow)
         .test("a_browser_gets_no_token_by_its_arguments", &[CC], redirected)
+        .test("signals_end_a_server_unless_they_are_ignored", &[CC], signals)
         .test("the_page_of_a_session_follows_it", &[CC], live)
+        .test("the_page_of_a_session_that_is_lost_stays", &[CC], lost)
         .run()
 }
 
@@ -166,6 +170,19 @@ fn private_file() {
     let some = page_of(&EndedProgram::of(&mut world.open(&["--no-browser", "--only", "weight_12"])));
     let text = fs::read_to_string(some).unwrap();
     assert!(text.contains("weight_12") && !text.contains("\"weight_11\""), "{}", text.len());
+    let page = |options: &[&str]| {
+        let args = [&["--no-browser"], options].concat();
+        fs::read_to_string(page_of(&EndedProgram::of(&mut world.open(&args)))).unwrap()
+    };
+    let line = "BURN(weight_07) BURN(weight_08)";
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/weights.c");
+    assert!(page(&[]).contains(line) && !page(&["--no-source"]).contains(line));
+    let root = world.path("root");
+    let copy = root.join(source.strip_prefix("/").unwrap());
+    fs::create_dir_all(copy.parent().unwrap()).unwrap();
+    let text = fs::read_to_string(source).unwrap();
+    fs::write(&copy, text.replace(line, &format!("{line} /* of the root */"))).unwrap();
+    assert!(page(&["--source-root", root.to_str().unwrap()]).contains("/* of the root */"));
 }
 
 fn browsers() {
@@ -248,6 +265,7 @@ fn refused() {
     assert!(ended.stderr.contains("--serve"), "{ended:?}");
     let file = recorded().file.to_str().unwrap();
     open(&["--max-size", "1K", file]).assert_refused(2, &["a page takes at least"]);
+    open(&["--sort", "self", file]).assert_refused(2, &["--sort is for csv"]);
     open(&["--focus", "no_such_function", file]).assert_refused(2, &["no_such_function"]);
     assert!(!world.path("runtime/ccsd").exists());
 }
@@ -491,6 +509,14 @@ fn redirected() {
     assert!(page.contains(&format!("url=http://127.0.0.1:{}/{}/\"", served.port, served.token)), "{page}");
     served.end();
     assert!(!Path::new(&file).exists());
+    // A folder that was made for the file goes with it.
+    let world = World::new();
+    let browser = world.browser("own");
+    let mut served = Served::start(world.open(&["--serve"]).env("BROWSER", browser).env_remove("XDG_RUNTIME_DIR"));
+    let [file] = world.seen().try_into().unwrap();
+    assert!(Path::new(&file).starts_with(world.path("tmp")), "{file}");
+    served.end();
+    assert_eq!(fs::read_dir(world.path("tmp")).unwrap().count(), 0);
     // Over ssh it says how.
     let mut command = world.open(&["--serve"]);
     let mut served = Served::start(command.env("SSH_TTY", "/dev/pts/1"));
@@ -499,6 +525,61 @@ fn redirected() {
         assert!(served.errors.read_line(&mut said).unwrap() > 0, "{said}");
     }
     assert!(said.contains(&format!("-L {0}:127.0.0.1:{0} ", served.port)), "{said}");
+    served.end();
+}
+
+fn signals() {
+    let world = World::new();
+    // As nohup starts it.
+    let plain = world.open(&["--serve", "--no-browser"]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(plain.get_program()).args(plain.get_args());
+    let mut served = Served::start(world.prepare(&mut command));
+    let status = fs::read_to_string(format!("/proc/{}/status", served.child.id())).unwrap();
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        u64::from_str_radix(line.trim(), 16).unwrap()
+    };
+    let bit = |signal: Signal| 1_u64 << (signal as u32 - 1);
+    let (ignored, caught) = (mask("SigIgn:"), mask("SigCgt:"));
+    assert!(ignored & bit(Signal::SIGHUP) != 0 && caught & bit(Signal::SIGHUP) == 0, "{status}");
+    assert!(caught & bit(Signal::SIGINT) != 0 && caught & bit(Signal::SIGTERM) != 0, "{status}");
+    kill(Pid::from_raw(served.child.id().cast_signed()), Signal::SIGHUP).unwrap();
+    assert!(served.get("").starts_with("HTTP/1.1 200 "));
+    served.end();
+    // While the page is made, Ctrl-C ends it at once.
+    let pipe = world.path("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    let mut command = world.ccsd(&[OsStr::new("open"), OsStr::new("--serve"), pipe.as_os_str()]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // Waits until ccsd reads.
+    let writer = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(Signal::SIGINT as i32));
+    drop(writer);
+}
+
+fn lost() {
+    let fixture = Running::start(&build("forever.c", &["-O1", "-g"]), &[]);
+    let daemon = Daemon::start(&[]);
+    let session = format!("session:{}", daemon.detached(&[], fixture.pid()));
+    let world = World::new();
+    let mut command = daemon.ccsd(["open", "--serve", "--no-browser", &session]);
+    let mut served = Served::start(world.prepare(&mut command));
+    assert!(served.get("").contains("location.reload()"));
+    let (_dir, _) = daemon.kill();
+    let end = Instant::now() + PATIENCE;
+    let last = loop {
+        let page = served.get("");
+        if !page.contains("location.reload()") {
+            break page;
+        }
+        assert!(Instant::now() < end, "the page still loads itself anew");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let (head, body) = split(&last);
+    assert!(!head.contains("connect-src") && !body.contains("; connect-src"), "{head}");
+    assert!(body.contains("no longer live") && body.len() > 10_000, "{}", body.len());
     served.end();
 }
 

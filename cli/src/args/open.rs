@@ -1,5 +1,7 @@
 //! Arguments of `ccsd open`.
 
+use std::path::PathBuf;
+
 use ccsd_profile::export::{DEFAULT_MAX_BYTES, Format};
 use clap::Args;
 
@@ -16,6 +18,15 @@ pub struct OpenArgs {
     /// The profile: a file, session:ID, pid:PID or watch:NAME
     #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = Source::parser(), conflicts_with = "watch")]
     pub source: Source,
+    /// Leave source out of the page
+    ///
+    /// Otherwise it has the lines of the functions with the most self time whose source files are here, up to a twenty-fourth
+    /// of --max-size.
+    #[arg(long)]
+    pub no_source: bool,
+    /// Look for source files here: by their whole path in the debug information, then by shorter ends of it
+    #[arg(long, value_name = "DIR")]
+    pub source_root: Vec<PathBuf>,
     #[command(flatten)]
     pub stored: StoredArgs,
     /// Serve the page at an address of this machine until Ctrl-C, instead of from a file
@@ -44,8 +55,8 @@ pub struct OpenArgs {
 impl OpenArgs {
     /// The arguments of `ccsd export html` for the same page.
     pub fn into_export(self) -> ExportArgs {
-        let OpenArgs { source, stored, max_size, query, socket, .. } = self;
-        ExportArgs { stored, max_size, query, socket, ..page_of(source) }
+        let OpenArgs { source, no_source, source_root, stored, max_size, query, socket, .. } = self;
+        ExportArgs { no_source, source_root, stored, max_size, query, socket, ..page_of(source) }
     }
 }
 

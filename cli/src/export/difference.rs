@@ -8,10 +8,10 @@ use ccsd_profile::{Profile, sanitise};
 
 use crate::args::export::ExportArgs;
 use crate::exit::Failure;
+use crate::message::warn;
 use crate::query::{self, QueryArgs, QueryResult};
 use crate::report::file::{self, LoadedFile};
 use crate::source::Source;
-use crate::warn;
 
 /// The page, and the files that the profiles are from.
 ///

@@ -34,6 +34,9 @@
   addEventListener("pointerdown", () => { held = true; });
   addEventListener("pointerup", () => { held = false; });
   addEventListener("pointercancel", () => { held = false; });
+  // A pointer that is released outside of the window sends no event.
+  addEventListener("blur", () => { held = false; });
+  addEventListener("pointermove", event => { held = event.buttons !== 0; });
   // A reload would lose what the user is typing or selecting.
   const isBusy = () => held || document.hidden || ["INPUT", "SELECT", "TEXTAREA"].includes(document.activeElement?.tagName)
     || String(getSelection()) !== "";

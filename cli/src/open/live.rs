@@ -1,7 +1,14 @@
 //! What a page needs beyond its file when a server sends it: a policy in its head, and a script that follows a session.
 
+use std::ops::Range;
+
 /// Loads the page anew while its session runs.
 const SCRIPT: &str = include_str!("live.js");
+/// In its place when the session can no longer be read.
+const LAST_STATE: &str = "<div role=\"status\" style=\"position:fixed;right:8px;bottom:8px;padding:4px 8px;border:1px solid \
+                          GrayText;border-radius:4px;background:Canvas;color:CanvasText;font:12px \
+                          system-ui,sans-serif;z-index:9\">no longer live: ccsd cannot read the session, this is its last \
+                          state</div>\n";
 /// Before the policy in a page.
 const POLICY: &str = "http-equiv=\"Content-Security-Policy\" content=\"";
 /// Of a page that has none.
@@ -17,6 +24,14 @@ pub struct ServedPage {
     pub bytes: Vec<u8>,
     /// Its policy.
     pub policy: String,
+    /// Where the script and its permission are in the page, if it is live.
+    live: Option<LiveParts>,
+}
+
+#[derive(Clone)]
+struct LiveParts {
+    connect: Range<usize>,
+    script: Range<usize>,
 }
 
 impl ServedPage {
@@ -24,7 +39,7 @@ impl ServedPage {
     pub fn new(page: Vec<u8>, is_live: bool) -> ServedPage {
         let Ok(page) = String::from_utf8(page) else {
             // The exporter writes UTF-8 alone.
-            return ServedPage { bytes: Vec::new(), policy: format!("{STRICT}{NO_FRAMES}") };
+            return ServedPage { bytes: Vec::new(), policy: format!("{STRICT}{NO_FRAMES}"), live: None };
         };
         let end_of_policy = page.find(POLICY).map(|at| at + POLICY.len());
         let end_of_policy = end_of_policy.and_then(|from| Some((from, from + page.get(from..)?.find('"')?)));
@@ -32,19 +47,36 @@ impl ServedPage {
         let connect = if is_live { CONNECT } else { "" };
         let policy = format!("{own}{connect}{NO_FRAMES}");
         if !is_live {
-            return ServedPage { bytes: page.into_bytes(), policy };
+            return ServedPage { bytes: page.into_bytes(), policy, live: None };
         }
         let mut bytes = Vec::with_capacity(page.len() + SCRIPT.len() + 64);
         let (head, rest) = page.split_at(end_of_policy.map_or(0, |(_, to)| to));
         bytes.extend_from_slice(head.as_bytes());
+        let start = bytes.len();
         if end_of_policy.is_some() {
             bytes.extend_from_slice(CONNECT.as_bytes());
         }
+        let connect = start..bytes.len();
         let (body, tail) = rest.split_at(rest.rfind("</body>").unwrap_or(rest.len()));
-        for part in [body, "<script>\n", SCRIPT, "</script>\n", tail] {
+        bytes.extend_from_slice(body.as_bytes());
+        let start = bytes.len();
+        for part in ["<script>\n", SCRIPT, "</script>\n"] {
             bytes.extend_from_slice(part.as_bytes());
         }
-        ServedPage { bytes, policy }
+        let live = Some(LiveParts { connect, script: start..bytes.len() });
+        bytes.extend_from_slice(tail.as_bytes());
+        ServedPage { bytes, policy, live }
+    }
+
+    /// The same page for a session that cannot be read any more. It says so, and does not load itself anew.
+    pub fn last_state(&self) -> ServedPage {
+        let (mut bytes, policy) = (self.bytes.clone(), self.policy.replace(CONNECT, ""));
+        if let Some(LiveParts { connect, script }) = self.live.clone() {
+            // The later part first, so that the place of the earlier one stays.
+            bytes.splice(script, LAST_STATE.bytes());
+            bytes.drain(connect);
+        }
+        ServedPage { bytes, policy, live: None }
     }
 }
 
@@ -67,11 +99,15 @@ mod tests {
         assert_eq!(still.bytes, page);
         assert!(still.policy.starts_with("default-src 'none'; ") && !still.policy.contains("connect-src"));
         let live = ServedPage::new(page.clone(), true);
+        let last = live.last_state();
         let text = String::from_utf8(live.bytes).unwrap();
         assert!(live.policy.contains("connect-src 'self'") && live.policy.contains("frame-ancestors 'none'"));
         assert!(text.contains("; connect-src 'self'\">") && text.matches("</script>\n</body>").count() == 1, "{text}");
         let added = CONNECT.len() + SCRIPT.len() + "<script>\n</script>\n".len();
         assert_eq!(text.len(), page.len() + added);
         assert!(!SCRIPT.contains("</script"));
+        let text = String::from_utf8(last.bytes).unwrap();
+        assert_eq!(text.replacen(LAST_STATE, "", 1).into_bytes(), page);
+        assert!(text.contains("</div>\n</body>") && last.policy == still.policy, "{}", last.policy);
     }
 }

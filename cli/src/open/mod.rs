@@ -15,6 +15,7 @@ use std::io::{Write, stdout};
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
+use ccsd_profile::export::Format;
 use ccsd_profile::sanitise;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -23,13 +24,15 @@ use crate::args::open::{OpenArgs, page_of};
 use crate::exit::{Exit, Failure};
 use crate::export;
 use crate::format::shell_word;
+use crate::message::warn;
+use crate::signals;
 use crate::source::Source;
-use crate::warn;
 
 use browser::{Browser, Obstacle};
 use server::Server;
 
 pub fn run(args: OpenArgs) -> Result<Exit, Failure> {
+    export::check_sort(&args.query, Format::Html)?;
     let browser = if args.no_browser { Err(Obstacle::NotAsked) } else { browser::find() };
     if args.serve {
         return serve(args, &browser);
@@ -107,11 +110,12 @@ fn host() -> String {
 
 /// Serves the page until a signal ends it.
 fn serve(args: OpenArgs, browser: &Result<Browser, Obstacle>) -> Result<Exit, Failure> {
-    // Before the file for the browser exists: a signal must not leave it behind.
-    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot catch signals");
-    let mut signals = signals.map_err(Failure::at_run_time)?;
     let port = args.port;
     let server = Server::bind(args.into_export(), port)?;
+    // After the page is made, so that Ctrl-C ends that at once, and before the file for the browser exists, so that no signal
+    // leaves it behind. Signals that ccsd was started to ignore stay ignored.
+    let signals = Signals::new(signals::not_ignored(&[SIGINT, SIGTERM, SIGHUP])).context("cannot catch signals");
+    let mut signals = signals.map_err(Failure::at_run_time)?;
     let address = server.address();
     let is_live = server.is_live();
     let port = server.port();

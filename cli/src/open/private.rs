@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use nix::unistd::Uid;
-use tempfile::{Builder, NamedTempFile};
+use tempfile::{Builder, NamedTempFile, TempDir};
 
 const PREFIX: &str = "page-";
 const SUFFIX: &str = ".html";
@@ -23,30 +23,53 @@ const MOST_FILES: usize = 1_000;
 /// # Errors
 /// There is no folder for it, or no room.
 pub fn write(page: &[u8]) -> io::Result<PathBuf> {
-    let (_, path) = temporary(page)?.keep()?;
+    let PrivateFile { file, folder } = PrivateFile::write(page)?;
+    let (_, path) = file.keep()?;
+    if let Folder::New(dir) = folder {
+        let _ = dir.keep();
+    }
     Ok(path)
 }
 
-/// A file with mode 0600 in a folder of this user alone.
-fn temporary(content: &[u8]) -> io::Result<NamedTempFile> {
-    let dir = directory()?;
-    let mut file = Builder::new().prefix(PREFIX).suffix(SUFFIX).rand_bytes(RANDOM).tempfile_in(dir)?;
-    file.write_all(content)?;
-    Ok(file)
+/// A file with mode 0600 in a folder of this user alone, until it is dropped.
+struct PrivateFile {
+    /// Before the folder, so that it is removed first.
+    file: NamedTempFile,
+    folder: Folder,
+}
+
+enum Folder {
+    /// `$XDG_RUNTIME_DIR/ccsd`, which stays.
+    Runtime(PathBuf),
+    New(TempDir),
+}
+
+impl PrivateFile {
+    fn write(content: &[u8]) -> io::Result<PrivateFile> {
+        let folder = folder()?;
+        let dir = match &folder {
+            Folder::Runtime(dir) => dir,
+            Folder::New(dir) => dir.path(),
+        };
+        let mut file = Builder::new().prefix(PREFIX).suffix(SUFFIX).rand_bytes(RANDOM).tempfile_in(dir)?;
+        file.write_all(content)?;
+        Ok(PrivateFile { file, folder })
+    }
 }
 
 /// `$XDG_RUNTIME_DIR/ccsd` where that is this user's, else a new folder.
-fn directory() -> io::Result<PathBuf> {
+fn folder() -> io::Result<Folder> {
     if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| is_private(dir)) {
         let dir = runtime.join("ccsd");
         // The user's daemon may have made the folder already.
         let _ = DirBuilder::new().mode(0o700).create(&dir);
         if is_private(&dir) {
             remove_old(&dir);
-            return Ok(dir);
+            return Ok(Folder::Runtime(dir));
         }
     }
-    Ok(Builder::new().prefix("ccsd-").rand_bytes(RANDOM).permissions(Permissions::from_mode(0o700)).tempdir()?.keep())
+    let new = Builder::new().prefix("ccsd-").rand_bytes(RANDOM).permissions(Permissions::from_mode(0o700)).tempdir()?;
+    Ok(Folder::New(new))
 }
 
 /// Whether a path is a folder, no link to one, that only this user can read and change.
@@ -70,7 +93,7 @@ fn remove_old(dir: &Path) {
 }
 
 /// A page that leads to an address, until it is dropped.
-pub struct Redirect(NamedTempFile);
+pub struct Redirect(PrivateFile);
 
 impl Redirect {
     /// Writes it. The address is one that this program made: it needs no escapes.
@@ -83,11 +106,11 @@ impl Redirect {
              content=\"no-referrer\"><meta http-equiv=\"refresh\" content=\"0; url={address}\"><a href=\"{address}\">the \
              profile</a>\n"
         );
-        temporary(page.as_bytes()).map(Redirect)
+        PrivateFile::write(page.as_bytes()).map(Redirect)
     }
 
     pub fn path(&self) -> &Path {
-        self.0.path()
+        self.0.file.path()
     }
 }
 

@@ -19,7 +19,8 @@ use super::http::{Answer, NOTHING, Refusal, read_request};
 use super::live::ServedPage;
 use crate::args::export::ExportArgs;
 use crate::exit::Failure;
-use crate::{export, warn};
+use crate::export;
+use crate::message::warn;
 
 /// Bytes of a token: 192 bits.
 const TOKEN_BYTES: usize = 24;
@@ -244,6 +245,7 @@ impl Shared {
                 }
                 Err(failure) => {
                     warn(format_args!("{failure}; the page stays as it is"));
+                    made.page = Arc::new(made.page.last_state());
                     made.is_live = false;
                 }
             }
