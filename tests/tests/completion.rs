@@ -51,6 +51,10 @@ fn main() -> ExitCode {
             assert_eq!(ask(&["daemon", "stop", "1"]), ["values", "1"]);
             let sources = ask(&["top", ""]);
             assert_eq!(sources[0], "files");
+            for words in [&["export", "html", "--diff", "session:"][..], &["export", "html", "--diff", "a", "session:"]]
+            {
+                assert_eq!(ask(words), ["values", "session:1"], "{words:?}");
+            }
             assert!(sources.iter().any(|it| it == "session:1"), "{sources:?}");
             assert!(ask(&["dump", &pid]).contains(&pid));
             assert!(ask(&["top", &format!("pid:{pid}")]).contains(&format!("pid:{pid}")));

@@ -83,7 +83,7 @@ impl ValueKind {
         match (name, argument.get_id().as_str()) {
             ("SOURCE", "session" | "sessions") => ValueKind::Session,
             ("SOURCE", _) if command.get_name() == "top" => ValueKind::ProfileOrProcess,
-            ("SOURCE", _) => ValueKind::Profile,
+            ("SOURCE", _) | (_, "diff") => ValueKind::Profile,
             ("PID|NAME", _) => ValueKind::Process,
             ("NAME", "watch") => ValueKind::Watch,
             ("NAME", "metric") => ValueKind::Metric,
@@ -380,6 +380,8 @@ mod tests {
             ("report pid:", Native::Nothing),
             ("report -", Native::Nothing),
             ("record -o ", Native::Files),
+            ("export html --diff ", Native::Files),
+            ("export html --diff a.ccsd ", Native::Files),
             ("record ", Native::Commands),
             ("record ls ", Native::Files),
             ("man --output ", Native::Directories),
