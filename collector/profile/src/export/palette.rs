@@ -32,6 +32,10 @@ const LEAST_PART: f64 = 0.005;
 /// The trunk of the stacks, which is wide and does little, counts as no more than a branch of this share.
 const MOST_AREA: f64 = 0.02;
 
+/// Before the names of Python functions.
+const PYTHON: &str = "py::";
+const OWN_IMAGE: &str = "[ccsd]";
+
 /// Red, green and blue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Colour(pub(super) u8, pub(super) u8, pub(super) u8);
@@ -57,15 +61,17 @@ enum Kind {
 pub(super) fn colours(export: &Export<'_>) -> HashMap<CostCentreId, Colour> {
     let flat = FlatView::new(export.profile, export.selection);
     let total = flat.total.weight.max(1) as f64;
-    let mut functions: Vec<(CostCentreId, Kind, &str, Option<String>, f64)> = Vec::new();
+    let labels = export.profile.labels();
+    // Where Python functions have names, the rest of the program is the interpreter.
+    let is_python = flat.rows.iter().any(|row| row.name.starts_with(PYTHON));
+    let mut functions: Vec<(CostCentreId, Kind, String, Option<String>, f64)> = Vec::new();
     let mut parts: HashMap<String, f64> = HashMap::new();
     for row in &flat.rows {
         let image = export.profile.image_name(row.function);
-        let standard = standard_library(&row.name);
-        let kind = if standard.is_some() && kind(image) == Kind::Own { Kind::Library } else { kind(image) };
-        let image = standard.filter(|_| kind == Kind::Library).unwrap_or(image);
+        let label = labels.label(row.function);
+        let (kind, image) = package(image, &label, &row.name, is_python);
         let file = export.profile.cost_centre(row.function).and_then(|it| it.file.as_deref());
-        let part = if kind == Kind::Own { part(&row.name, file) } else { None };
+        let part = if kind == Kind::Own { part(&label, file) } else { None };
         let area = (row.inherited_weight as f64 / total).min(MOST_AREA);
         if let Some(part) = &part {
             *parts.entry(part.clone()).or_default() += area;
@@ -73,13 +79,13 @@ pub(super) fn colours(export: &Export<'_>) -> HashMap<CostCentreId, Colour> {
         functions.push((row.function, kind, image, part, area));
     }
     let all: f64 = functions.iter().map(|it| it.4).sum();
-    let package = |image: &str, part: &Option<String>| match part {
+    let package_or_part = |image: &str, part: &Option<String>| match part {
         Some(part) if parts.get(part).is_some_and(|area| *area > all * LEAST_PART) => part.clone(),
         _ => image.to_owned(),
     };
     let mut packages: HashMap<(Kind, String), f64> = HashMap::new();
     for (_, kind, image, part, area) in &functions {
-        *packages.entry((*kind, package(image, part))).or_default() += area;
+        *packages.entry((*kind, package_or_part(image, part))).or_default() += area;
     }
     let mut order: Vec<((Kind, String), f64)> = packages.into_iter().collect();
     order.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
@@ -104,8 +110,8 @@ pub(super) fn colours(export: &Export<'_>) -> HashMap<CostCentreId, Colour> {
             (key, ink)
         })
         .collect();
-    let ink = |(id, kind, image, part, _): (CostCentreId, Kind, &str, Option<String>, f64)| {
-        Some((id, inks.get(&(kind, package(image, &part))).copied()?))
+    let ink = |(id, kind, image, part, _): (CostCentreId, Kind, String, Option<String>, f64)| {
+        Some((id, inks.get(&(kind, package_or_part(&image, &part))).copied()?))
     };
     functions.into_iter().filter_map(ink).collect()
 }
@@ -116,7 +122,7 @@ fn standard_library(name: &str) -> Option<&str> {
         "runtime", "fmt", "sort", "strings", "bytes", "sync", "time", "net", "os", "io", "bufio", "strconv", "reflect",
         "syscall",
     ];
-    let name = name.trim_start_matches('<');
+    let name = name.strip_prefix('<').unwrap_or(name);
     if let Some((scope, _)) = name.split_once("::")
         && matches!(scope, "std" | "core" | "alloc")
     {
@@ -126,30 +132,88 @@ fn standard_library(name: &str) -> Option<&str> {
     GO.contains(&package).then_some(package)
 }
 
-fn kind(image: &str) -> Kind {
-    match image {
-        "[ccsd]" => Kind::Mark,
-        "[kernel]" | "[vdso]" => Kind::Kernel,
-        _ if image.ends_with(".ko") => Kind::Kernel,
-        _ if image.starts_with('[') => Kind::Generated,
-        _ if image.ends_with(".so") || image.contains(".so.") => Kind::Library,
-        _ => Kind::Own,
+/// The kind of a function's code, and its package.
+fn package(image: &str, label: &str, name: &str, is_python: bool) -> (Kind, String) {
+    if image == OWN_IMAGE {
+        return (Kind::Mark, image.to_owned());
     }
+    if let Some(file) = python_file(name) {
+        let is_library = file.starts_with("<frozen") || file == "__init__.py" || file.contains("/lib/");
+        let kind = if is_library { Kind::Library } else { Kind::Own };
+        return (kind, basename(file).to_owned());
+    }
+    if matches!(image, "[kernel]" | "[vdso]")
+        || image.ends_with(".ko")
+        || (image.starts_with('[') && image.ends_with(']') && image.contains("kernel"))
+    {
+        return (Kind::Kernel, "kernel".to_owned());
+    }
+    if image.starts_with('[') {
+        return java_package(label).map_or((Kind::Generated, image.to_owned()), |package| (Kind::Own, package));
+    }
+    if image.ends_with(".so") || image.contains(".so.") {
+        return (Kind::Library, image.to_owned());
+    }
+    if let Some(library) = standard_library(label) {
+        return (Kind::Library, library.to_owned());
+    }
+    (if is_python { Kind::Library } else { Kind::Own }, image.to_owned())
+}
+
+/// The file of a Python function, such as `/srv/app.py` of `py::run:/srv/app.py`.
+fn python_file(name: &str) -> Option<&str> {
+    name.strip_prefix(PYTHON)?.rsplit_once(':').map(|(_, file)| file)
+}
+
+/// The first two words of a Java package: `com.example` of `Lcom/example/App;::run`.
+fn java_package(name: &str) -> Option<String> {
+    let name = name.strip_prefix('L').unwrap_or(name);
+    let is_path = |c: char| is_word(c) || "$./".contains(c);
+    let (path, rest) = name.split_at(name.find(|c| !is_path(c)).unwrap_or(name.len()));
+    let class = if rest.starts_with([';', ':']) { path } else { path.rsplit_once('.')?.0 };
+    let mut words = class.split(['.', '/']);
+    let (first, second) = (words.next()?, words.next()?);
+    (!first.is_empty() && !second.is_empty()).then(|| format!("{first}.{second}"))
+}
+
+fn is_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// A Go package: `net/http` of `net/http.(*conn).serve`, and `main`.
+fn go_package(name: &str) -> Option<&str> {
+    if name.strip_prefix("main.").is_some_and(|rest| !rest.is_empty()) {
+        return Some("main");
+    }
+    let is_path = |c: char| is_word(c) || "./-".contains(c);
+    let path = name.get(..name.find(|c| !is_path(c)).unwrap_or(name.len()))?;
+    let slash = path.rfind('/').filter(|&at| at > 0 && !path.starts_with('/'))?;
+    let dot = slash + path.get(slash..)?.find('.')?;
+    path.get(..dot).filter(|_| dot > slash + 1)
+}
+
+/// The outermost namespace: `a` of `a::b::f`, `<a::T>::f` and `<a::T as X>::f`.
+fn namespace(name: &str) -> Option<&str> {
+    let name = name.strip_prefix('<').unwrap_or(name);
+    let name = name.strip_prefix("impl ").unwrap_or(name);
+    let (scope, _) = name.strip_prefix('&').unwrap_or(name).split_once("::")?;
+    let is_name =
+        !scope.starts_with(|c: char| c.is_ascii_digit() || c == '$') && scope.chars().all(|c| is_word(c) || c == '$');
+    (is_name && !scope.is_empty()).then_some(scope)
 }
 
 /// A part of a program: a namespace, a package of Go, the source file, the megabyte of an address, the first word of a name.
 fn part(name: &str, file: Option<&str>) -> Option<String> {
-    if let Some((scope, _)) = name.split_once("::")
-        && !scope.is_empty()
-        && scope.chars().all(|c| c.is_alphanumeric() || c == '_')
-    {
-        return Some(format!("{scope}::"));
+    let thunk = name.strip_prefix("virtual thunk to ").or_else(|| name.strip_prefix("non-virtual thunk to "));
+    let name = thunk.unwrap_or(name);
+    if name.starts_with(PYTHON) {
+        return None;
     }
-    if let Some((directory, rest)) = name.rsplit_once('/')
-        && let Some((package, _)) = rest.split_once('.')
-        && directory.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
-    {
-        return Some(format!("{directory}/{package}"));
+    if let Some(package) = go_package(name) {
+        return Some(package.to_owned());
+    }
+    if let Some(scope) = namespace(name) {
+        return Some(format!("{scope}::"));
     }
     if let Some(file) = file {
         return Some(basename(file).to_owned());
@@ -170,18 +234,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_of_code() {
-        for (image, expected) in [
-            ("server", Kind::Own),
-            ("libc.so.6", Kind::Library),
-            ("liba.so", Kind::Library),
-            ("[kernel]", Kind::Kernel),
-            ("xfs.ko", Kind::Kernel),
-            ("[jit]", Kind::Generated),
-            ("[ccsd]", Kind::Mark),
+    fn kinds_of_code_and_packages() {
+        for (image, name, expected) in [
+            ("server", "parse", (Kind::Own, "server")),
+            ("server", "std::sort<int>", (Kind::Library, "std")),
+            ("libc.so.6", "qsort", (Kind::Library, "libc.so.6")),
+            ("liba.so", "a::f", (Kind::Library, "liba.so")),
+            ("[kernel]", "ksys_read", (Kind::Kernel, "kernel")),
+            ("[kernel.kallsyms]", "ksys_read", (Kind::Kernel, "kernel")),
+            ("[guest.kernel.kallsyms]", "ksys_read", (Kind::Kernel, "kernel")),
+            ("[vdso]", "clock_gettime", (Kind::Kernel, "kernel")),
+            ("xfs.ko", "xfs_read", (Kind::Kernel, "kernel")),
+            ("[jit]", "stub", (Kind::Generated, "[jit]")),
+            ("[jit]", "Lcom/example/App;::run", (Kind::Own, "com.example")),
+            ("[jit]", "com.example.App::run", (Kind::Own, "com.example")),
+            ("[jit]", "java.util.List get", (Kind::Own, "java.util")),
+            ("[jit]", "a/b stub", (Kind::Generated, "[jit]")),
+            ("[jit]", "py::run:/srv/app.py", (Kind::Own, "app.py")),
+            ("[jit]", "py::<module>:/usr/lib/python3.13/json/decoder.py", (Kind::Library, "decoder.py")),
+            ("[jit]", "py::join:<frozen posixpath>", (Kind::Library, "<frozen posixpath>")),
+            ("[jit]", "py::f:__init__.py", (Kind::Library, "__init__.py")),
+            ("[ccsd]", "[truncated]", (Kind::Mark, "[ccsd]")),
         ] {
-            assert_eq!(kind(image), expected, "{image}");
+            let (kind, own) = package(image, name, name, false);
+            assert_eq!((kind, own.as_str()), expected, "{name} in {image}");
         }
+        let interpreter = package("python3.13", "_PyEval_EvalFrameDefault", "_PyEval_EvalFrameDefault", true);
+        assert_eq!(interpreter, (Kind::Library, "python3.13".to_owned()));
     }
 
     #[test]
@@ -209,6 +288,14 @@ mod tests {
             ("ira_color", None, Some("ira_*")),
             ("__bitmap_set", None, Some("bitmap_*")),
             ("main", None, None),
+            ("main.parse", None, Some("main")),
+            ("net/http.(*conn).serve", None, Some("net/http")),
+            ("a/b.f[go.shape.x/y.z]", None, Some("a/b")),
+            ("<T as X>::f", Some("/src/x.rs"), Some("x.rs")),
+            ("<server::Parser as core::iter::Iterator>::next", None, Some("server::")),
+            ("<&server::Parser>::next", None, Some("server::")),
+            ("non-virtual thunk to server::f()", None, Some("server::")),
+            ("py::run:/srv/app.py", Some("/srv/app.py"), None),
         ] {
             assert_eq!(part(name, file).as_deref(), expected, "{name}");
         }
