@@ -31,17 +31,17 @@ const CONTEXT: u32 = 4;
 /// Bytes of a line in a page beside its text: its numbers.
 const LINE_BYTES: usize = 24;
 
-/// Extensions of files whose text a page may have. Debug information names any file, and pages are passed on: a profile must
-/// not carry off what is no source.
+/// Extensions of files whose text a page may have. Debug information can name any file, and pages are passed on, so a
+/// page must not contain files that are not source.
 const EXTENSIONS: [&str; 52] = [
     "S", "ada", "adb", "asm", "c", "c++", "cc", "cpp", "cs", "cu", "cxx", "d", "def", "dart", "erl", "f", "f03", "f08",
     "f77", "f90", "f95", "for", "go", "h", "h++", "hh", "hpp", "hs", "hxx", "i", "ii", "inc", "inl", "ipp", "java",
     "jl", "js", "kt", "l", "m", "ml", "mm", "nim", "pas", "py", "pyx", "rs", "s", "scala", "swift", "tcc", "y",
 ];
 
-/// Where to look for source: nowhere if it is not known with whose rights. `file` is the profile, if it is a file.
+/// Where to look for source; `None` if the user whose rights apply is unknown. `file` is the profile, if it is a file.
 ///
-/// Root looks with the rights of the user who asked by sudo, or whose file the profile is.
+/// Root reads with the rights of the user who called sudo, else with those of the profile's owner.
 pub fn places<'a>(args: &'a ExportArgs, file: Option<&Path>) -> Option<SourceSearch<'a>> {
     let user = if geteuid().is_root() {
         match env::var("SUDO_UID") {
@@ -60,8 +60,8 @@ fn sudo_user(uid: &str) -> Option<Option<ForUser>> {
     Some(Some(ForUser { uid, gid }))
 }
 
-/// Whose file it is; the inner `None` is root. Who owns the link or the directory that it was found by may have exchanged
-/// it since it was read.
+/// The owner of a file; the inner `None` is root. The owner of the link or of the directory counts too, because they
+/// may have replaced the file since it was read.
 fn owner(file: &Path) -> Option<Option<ForUser>> {
     let real = file.canonicalize().ok()?;
     let dir = real.parent()?.metadata().ok()?;
@@ -118,7 +118,7 @@ fn bytes(file: &ExcerptFile) -> usize {
     file.path.len() + file.remarks.iter().map(String::len).sum::<usize>() + lines.sum::<usize>()
 }
 
-/// What of the source files is shown, and no more of them.
+/// The lines of source files that the page shows. Other lines are not kept.
 struct KeptLines<'a> {
     places: &'a SourceSearch<'a>,
     limits: ReadLimits,
@@ -163,7 +163,7 @@ struct ChosenFile<'a> {
     path: &'a str,
     costs: BTreeMap<u32, &'a LineRow>,
     numbers: BTreeSet<u32>,
-    /// Lines with costs that are too many.
+    /// Number of lines with costs beyond [`MOST_LINES`].
     left_out: usize,
 }
 

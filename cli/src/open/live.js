@@ -1,5 +1,5 @@
-// Follows a session: asks every few seconds whether there is more, and loads the page anew. The page finds its view in its
-// address again; where it was scrolled to, and what had the focus, is kept here.
+// Follows a session: every few seconds, asks whether the server still runs, and then reloads the page. The page restores
+// its view from its address. This script keeps the scroll position and the focus.
 (() => {
   const EVERY = 5000;
   const bar = document.createElement("div");

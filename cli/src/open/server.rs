@@ -223,7 +223,7 @@ enum Resource {
 }
 
 impl Shared {
-    /// What a path is of. A wrong token and a wrong name behind a right one differ in nothing.
+    /// The resource at a path. A wrong token and a wrong name after the right token get the same refusal.
     fn resource(&self, path: &str) -> Result<Resource, Refusal> {
         let (token, name) = path.strip_prefix('/').and_then(|path| path.split_once('/')).ok_or(Refusal::NotFound)?;
         match (is_same(token.as_bytes(), self.token.as_bytes()), name) {

@@ -1,36 +1,36 @@
-//! Whether the rings are looked at more often because stacks change before they are read.
+//! Decides whether ccsd reads the rings more often because stacks change before they are read.
 //!
-//! The rings wake ccsd when they are a quarter full, which deep stacks of a busy CPU take 16 ms for: what lies beyond the copied
-//! part of a stack is then often another stack's. A program whose stacks are deep all the time misses many in this time, and
-//! fewer when ccsd looks every millisecond. A program that misses a few a second (a compiler) gains nothing: each wake-up
-//! costs some 30 us, and hardly ever is there such a stack among what it finds.
+//! A ring wakes ccsd when it is a quarter full. With deep stacks on a busy CPU this takes 16 ms, and the memory beyond
+//! the copied part of a stack then often belongs to another stack. A program whose stacks are always deep misses many
+//! stacks in this time, and fewer if ccsd reads every millisecond. A program that misses a few stacks a second
+//! (a compiler) gains nothing: each wake-up costs some 30 us and hardly ever finds such a stack.
 
 /// Longest sleep while there is a hurry.
 const SLEEP_MS: u16 = 1;
 /// How long a hurry lasts after a stack was missed, nanoseconds.
 const HURRY_NS: u64 = 20_000_000;
-/// Time after a hurry in which no stack was read in time, nanoseconds, until there is another. It doubles, up to the second,
-/// with each that was in vain.
+/// Shortest and longest pause after a hurry in which no stack was read in time, nanoseconds. The pause doubles with
+/// each further hurry in vain.
 const PAUSE_NS: u64 = 20_000_000;
 const LONGEST_PAUSE_NS: u64 = 2_560_000_000;
 
-/// Samples of which those missed are a part that is worth any hurry: one of so many.
+/// If at least one sample in this number is missed, a hurry begins even during a pause.
 const WORTH: u64 = 20;
-/// Samples by which that is judged, of which half are forgotten then; with fewer than the first, it is taken for granted.
+/// Samples needed to judge that share; with fewer, it counts as reached. At the second number, both counts are halved.
 const FEW_SAMPLES: u64 = 64;
 const MANY_SAMPLES: u64 = 512;
 
 /// The hurry. Times are `CLOCK_MONOTONIC`, nanoseconds.
 #[derive(Debug, Default)]
 pub struct Hurry {
-    /// Until when the rings are looked at as often as can be, and how many stacks had been read in time before.
+    /// End of the current hurry, and the number of stacks that had been read in time when it began.
     current: Option<(u64, u64)>,
-    /// Until when there is no hurry whatever is missed, and for how long there was none the last time.
+    /// End of the pause, and its length. The length is 0 after a hurry that was worth it.
     paused_until: u64,
     pause: u64,
     /// What had been counted after the last round.
     before: LateReads,
-    /// Samples of late, and those of them that were missed.
+    /// Recent samples, and the number of missed stacks among them.
     samples: u64,
     missed: u64,
 }
@@ -47,7 +47,7 @@ pub struct LateReads {
 }
 
 impl Hurry {
-    /// The longest sleep now, milliseconds, where it is `usual` else.
+    /// The longest sleep at `now`, milliseconds; `usual` without a hurry.
     pub fn sleep_ms(&self, now: u64, usual: u16) -> u16 {
         if self.current.is_some_and(|(until, _)| now < until) { SLEEP_MS } else { usual }
     }

@@ -21,11 +21,11 @@ pub struct Carried {
     pub registers: Registers,
     /// Whether the frame waits for a call to return.
     pub called: bool,
-    /// The frame before: its next instruction, and its registers.
+    /// The callee: its next instruction, and its registers.
     pub callee: Option<(Frame, Registers)>,
-    /// Whether that was one which had moved to another stack.
+    /// Whether the callee moved to another stack.
     pub switched: bool,
-    /// How many there were of these.
+    /// Number of moves to another stack so far.
     pub switches: usize,
 }
 
@@ -43,7 +43,8 @@ impl Carried {
         }
     }
 
-    /// The frame as it is left next. One that a move to another stack led to is told by more than its pointers.
+    /// The position of this frame. After a move to another stack, or if a pointer is unknown, leaving it takes all
+    /// registers.
     pub fn position(&self) -> Position {
         let [ip, sp, bp] = [RA, SP, FP].map(|register| self.registers.get(register));
         let full = self.switched || sp.is_none() || bp.is_none();
@@ -51,14 +52,14 @@ impl Carried {
         Position { pointers: CallerPointers { ip, sp, bp }, called: self.called, full }
     }
 
-    /// Goes on at what a frame on another stack was called by.
+    /// Continues at `caller`, which called a frame on another stack.
     pub fn move_to(&mut self, caller: CallerPointers) {
         let switches = self.switches;
         *self = Carried { begun: true, registers: caller.registers(), called: true, switches, ..Carried::default() };
     }
 
-    /// Follows the registers through a frame that has been left to `caller`. Where nothing that leads there tells of the
-    /// others, these are lost.
+    /// Follows the registers through a frame whose `caller` is known. If neither its table nor its instructions lead to
+    /// that caller, all registers but the pointers are lost.
     pub fn follow(
         &mut self,
         frame: Frame,

@@ -1,13 +1,13 @@
 //! Leaving a frame with every register, where stack pointer and frame pointer are not enough.
 //!
-//! That is where a table names another register, or says what a frame holds by an expression: signal frames, functions
-//! that realign their stack (while they do so; afterwards [`realigned`](super::realigned) knows how), assembly that keeps
-//! its frame in another register (the dynamic linker's lazy binding keeps it in `rbx`); where the table lies or there is
-//! none; and where Go goes on on another stack.
+//! A frame needs every register where its table names another register or an expression: signal frames, functions that
+//! realign their stack (while they do so; afterwards [`realigned`](super::realigned) leaves them), and assembly that
+//! keeps its frame in another register (the dynamic linker's lazy binding uses `rbx`). A frame also needs them where
+//! the table is wrong or missing, and where Go continues on another stack.
 //!
-//! The other registers of such a frame are what the functions further in have saved. So they are followed from the last
-//! frame where all of them were known, which is the innermost or the last one that was left like this, through the frames
-//! in between ([`Carried`]). It is known already where each of these was called from, so none is looked for again.
+//! Functions further in have saved the other registers of such a frame. [`Carried`] therefore follows the registers
+//! from the last frame where all of them were known, which is the innermost frame or the last one that was left like
+//! this, through the frames in between. The callers of these frames are known already and not searched again.
 
 use ccsd_profile::TruncationReason;
 
@@ -23,8 +23,8 @@ use crate::arch::registers::{RA, Registers, SP};
 use crate::arch::step::{Caller, Stuck};
 use crate::arch::{code, signal};
 
-/// Times that one stack may move to another by what is no return address, and so downwards. Goroutines are left for the
-/// thread's stack and the signals' stack.
+/// Limit on moves to another stack while one stack is followed. Such a move follows no return address, so it may lead
+/// downwards. A goroutine's stack is left for the thread's stack and for the signal stack.
 pub const MAX_SWITCHES: usize = 16;
 
 impl StackUnwinder {
@@ -66,8 +66,8 @@ impl StackUnwinder {
         Ok(())
     }
 
-    /// Leaves a frame whose registers are known. What can say how, in this order: a move to another stack, the row of a
-    /// table, a signal's frame, the beginning of a coroutine or thread, the instructions, a row that may be wrong, the frame
+    /// Leaves a frame whose registers are known. Tries in this order: a move to another stack, the row of a table, a
+    /// signal's frame, the beginning of a coroutine or thread, the instructions, a row that may be wrong, the frame
     /// pointer.
     fn leave(
         &mut self,
@@ -152,7 +152,7 @@ impl StackUnwinder {
                 image.leave_beginning(frame.address, registers, &read, returns_to)
             }
             Err(Stuck::NotCovered) if called && image.begins_thread(after_call) => return Ok(None),
-            // Of Go's functions it is known what they do.
+            // The behaviour of Go's functions is known: if a table covers them, their instructions are not tried.
             Err(stuck)
                 if stuck == Stuck::NotCovered
                     || !switched && (doubtful || stuck == Stuck::Bad) && !image.is_go(frame.address) =>
@@ -180,7 +180,8 @@ impl StackUnwinder {
     /// here; else by a row that may be wrong; else, where no table covers it, by its frame pointer.
     ///
     /// # Errors
-    /// `stuck`, by which no row leaves it, where the instructions do not say more. `doubtful` says that there is a row.
+    /// `stuck`, the table's error, unless the instructions give a more exact one. `doubtful` says that the table has a
+    /// row that may be wrong.
     fn leave_by_instructions(
         &mut self,
         (frame, next): (Frame, Frame),

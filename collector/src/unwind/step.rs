@@ -14,7 +14,7 @@ use super::walk::{Position, Walk};
 use crate::arch::step::CallerPointers;
 use crate::perf::record::UserRegs;
 
-/// What leaving a frame by stack pointer and frame pointer has come to.
+/// Result of leaving a frame by stack pointer and frame pointer.
 enum Step {
     /// Nothing called the frame.
     Root,
@@ -25,7 +25,7 @@ enum Step {
 }
 
 impl StackUnwinder {
-    /// Follows a stack up to where it ends, or goes on as the thread's last one.
+    /// Follows a stack to its end, or to the frame from which on it equals the thread's last stack.
     pub(super) fn follow(&mut self, walk: &mut Walk<'_, '_>, shadow: &mut ShadowStack) -> Result<Found, Stop> {
         let UserRegs { ip, sp, bp, .. } = *walk.start;
         let mut at = Position { pointers: CallerPointers { ip, sp, bp }, called: false, full: false };
@@ -56,7 +56,7 @@ impl StackUnwinder {
                         Some(caller) => at = caller,
                         None => return Ok(Found::COMPLETE),
                     }
-                    // What has been left like that depends on more than the shadow stack knows.
+                    // A frame left with all registers depends on more than the shadow stack records.
                     self.first_known = walk.frames.len() + 1;
                     search = shadow.search(walk.mappings.generation());
                 }

@@ -11,13 +11,13 @@ use super::split::Size;
 use crate::error::{DecodeError, EncodeError, UpdateError};
 use crate::update::Update;
 
-/// Intervals from which on they are merged if their charges are many: a timeline of 32 columns is left, and finer ones of
-/// the latest time.
+/// Number of intervals from which on they are merged if they hold many charges. This leaves a timeline of 32 columns,
+/// and finer ones for the latest time.
 const MANY_INTERVALS: usize = 64;
-/// Charges are many from so many times the different places that are charged: what comes then mostly repeats what is there,
-/// and the file would be that many times the profile.
+/// Charges for each charged place from which on they count as many. Further charges mostly repeat earlier ones, and the
+/// file would be this many times the profile.
 const CHARGES_OF_A_PLACE: u64 = 16;
-/// So many charges, some tens of kilobytes, are never many.
+/// Number of charges, some tens of kilobytes, that never count as many.
 const FEW_CHARGES: u64 = 1 << 14;
 
 /// Charges of a place from which on a stream that has ended keeps no more than [`MANY_INTERVALS`].
@@ -25,14 +25,14 @@ const FINISHED_CHARGES_OF_A_PLACE: u64 = 3;
 /// So many charges, a few kilobytes, are not worth the time that fewer intervals would lose.
 const FINISHED_FEW_CHARGES: u64 = 1 << 11;
 
-/// Contexts that are remembered to put generations together, in those of the largest generation; and the least, which are some
-/// 2 MiB.
+/// Contexts remembered to join generations, as a multiple of the largest generation's contexts; and the least number
+/// taken for these, with which they take some 2 MiB.
 const JOINED_GENERATIONS: usize = 4;
 const LEAST_JOINED: u32 = 1 << 14;
 
-/// Memory that the updates of one new interval may take while they are merged, in bytes, beside that of the update merged last.
-/// Usual ones take a few hundred kilobytes. What goes beyond becomes several records of the interval, and so does what is of
-/// several generations of contexts after those that can be are put together.
+/// Limit on the memory of the updates of one new interval while they are merged, in bytes, beside the update merged
+/// last. Usually they take a few hundred kilobytes. Beyond the limit, the interval becomes several records; so it does
+/// if it has generations of contexts that cannot be joined.
 const MERGED_BYTES: usize = 16 << 20;
 
 /// Why a stream was not coarsened.
@@ -83,8 +83,8 @@ impl Written {
         *most = (*most).max(*now);
     }
 
-    /// Whether there are so many intervals that some should be merged: [`MAX_INTERVALS`] or, where most of what they charge
-    /// is in others, too, fewer.
+    /// Whether there are so many intervals that some should be merged: [`MAX_INTERVALS`], or fewer if they mostly repeat
+    /// each other's charges.
     #[must_use]
     pub fn is_long(&self) -> bool {
         let ChargesWritten { charges, places } = self.charges;
@@ -123,8 +123,9 @@ impl Written {
         (self.len() / 2).min(MAX_INTERVALS / 2)
     }
 
-    /// At most `most` intervals (and at least one) in their place, each made of neighbours: those that are shortest together, of
-    /// equally long ones the oldest. So all become about equally long, the older ones up to twice as long as the younger.
+    /// Merges neighbouring intervals until at most `most` (and at least one) remain. Neighbours that are shortest
+    /// together come first, and the oldest among equally long ones. All intervals become about equally long, the older
+    /// ones up to twice as long as the younger.
     #[must_use]
     fn merged(&self, most: usize) -> Written {
         let together = |a: &Interval, b: &Interval| b.to_ns.saturating_sub(a.from_ns);
@@ -152,10 +153,10 @@ impl Written {
     }
 }
 
-/// Writes the stream that `input` gives, of a session that has not ended, with at most `most` of the intervals that were
-/// `written` to it, and returns what goes on writing it. It decodes to the same profile, in all windows that begin and end
-/// where the new intervals do. Holds the names of source files and the updates of one new interval in memory at a time, and of a stream with generations
-/// of contexts some of them.
+/// Writes the stream of `input`, whose session has not ended and whose intervals are `written`, with at most `most`
+/// intervals. Returns the encoder that continues it, and its intervals. The new stream decodes to the same profile, in
+/// all windows that begin and end where the new intervals do. Memory holds the names of source files, the updates of
+/// one new interval and, if the stream has generations of contexts, some of the contexts.
 ///
 /// # Errors
 /// [`CoarsenError`]; the contents of `out` are then unusable.
@@ -228,8 +229,8 @@ impl<R: Read, W: Write> Rewriting<R, W> {
         Ok(Self { decoder, encoder, join })
     }
 
-    /// Writes what the stream has up to the end of an interval as of that. Returns the last update, without its charges, if
-    /// generations of contexts are put together.
+    /// Writes the stream's updates up to the end of `interval`, as updates of that interval. Returns the last update
+    /// without its charges if generations of contexts are joined.
     fn copy(
         &mut self,
         interval: Interval,

@@ -46,9 +46,9 @@ const SCRIPTS: [&str; 13] = [
     include_str!("source.js"),
     include_str!("page.js"),
 ];
-/// A timeline is made coarser down to so many columns before stacks are summed up.
+/// A timeline with more columns is made coarser before source, threads and stacks are reduced.
 const FEWEST_COLUMNS: usize = 20;
-/// Threads are left out before stacks if they take more than such a part of the size.
+/// Divisor of the size: threads that take more than this part are left out before stacks are summed up.
 const LARGEST_PART_OF_THREADS: usize = 3;
 const THREADS_LEFT_OUT: &str = "threads are left out for the size of this file; --max-size allows more";
 
@@ -102,7 +102,7 @@ struct FunctionText {
 #[serde(untagged)]
 enum FullName {
     Text(String),
-    /// So many units of UTF-16 of the name in the page, which goes on with what tells it from others.
+    /// Length of the full name in UTF-16 units. The name in the page begins with it and ends with a distinguishing part.
     Beginning(usize),
 }
 

@@ -54,8 +54,9 @@ class Model {
   }
 
   /* The tree that a question leaves: {only, hide, focus, ignore: lists of patterns; startup, interpreter: whether
-   * functions that only start the program, and those of an interpreter, are shown; range: columns of time from [0] up to [1], or null}. What a hidden function spent itself counts for
-   * its nearest visible caller; stacks without a focussed function, or with an ignored one, do not count. */
+   * functions that only start the program, and those of an interpreter, are shown; range: columns of time from [0] up
+   * to [1], or null}. The self weight of a hidden function counts for its nearest visible caller. Stacks without a
+   * focussed function, or with an ignored one, do not count. */
   ask(question) {
     const tree = new Tree(this);
     const { sets, threads } = this.understand(question, tree.problems);
@@ -81,7 +82,7 @@ class Model {
       const above = parent < 0 ? 0 : counts[parent];
       counts[node] = above | (!sets.focus || sets.focus[id] ? 1 : 0) | (sets.ignore && sets.ignore[id] ? 2 : 0);
     }
-    // Everything of a stack is hidden: it is nobody's.
+    // A stack whose functions are all hidden counts for [root].
     const nobody = place.includes(-1) ? tree.child(-1, ROOT_FUNCTION, 1, 0, 0) : -1;
     if (nobody >= 0) for (let node = 0; node < count; node++) if (place[node] < 0) place[node] = nobody;
     tree.index = null;

@@ -54,7 +54,7 @@ class Palette {
     const { areas, selves } = Palette.weights(model);
     const area = areas.reduce((sum, it) => sum + it, 0) || 1, whole = selves.reduce((sum, it) => sum + it, 0) || 1;
     const first = model.functions.map(it => packageOf(it, model.isPython));
-    // One program is not one colour: where its functions are many, its parts are the packages.
+    // A part of the program that takes more than 1/200 of the flame graph is a package of its own.
     const parts = new Map();
     const partsOf = model.functions.map((it, id) => {
       const part = first[id][0] === "own" ? partOf(it) : null;

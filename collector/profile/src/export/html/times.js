@@ -121,8 +121,8 @@ class Timeline {
     return { all, bands };
   }
 
-  /* Of each chosen column of time the weight of each node, and its callees in the order of the whole; null where time, or the tree,
-   * has no columns. */
+  /* For each chosen column of time, the weight of each node, and its callees in the order of the whole tree. Null if the
+   * time is unknown or the tree has no columns. */
   stacks(tree) {
     if (!this.known || !(tree instanceof Tree)) return null;
     if (this.stacked && this.stacked.tree === tree && this.stacked.layer === tree.shownLayer) return this.stacked.columns;
