@@ -98,7 +98,8 @@ impl SourceSearch<'_> {
                 _ => {}
             }
         }
-        for root in self.roots {
+        // A door opens absolute paths only.
+        for root in self.roots.iter().map(|root| std::path::absolute(root).unwrap_or_else(|_| root.clone())) {
             candidates.extend((0..parts.len()).map(|at| {
                 let mut candidate = root.clone();
                 candidate.extend(parts.iter().skip(at));

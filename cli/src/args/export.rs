@@ -60,8 +60,8 @@ pub struct ExportArgs {
     pub force: bool,
     /// Largest HTML file, as in 500K or 20M [default: 5M]
     ///
-    /// To fit, the page first gets a coarser timeline; then source is left out; then its lightest stacks are merged into
-    /// their callers. The page says so.
+    /// To fit, the page first gets a coarser timeline; then source is left out; then threads, if they take more than a
+    /// third; then its lightest stacks are merged into their callers. The page says so.
     #[arg(long, value_name = "SIZE", hide_default_value = true, default_value_t = DEFAULT_MAX_BYTES, value_parser = size)]
     pub max_size: usize,
     /// Refused with the way to choose a view of an export.

@@ -60,18 +60,20 @@ fn sudo_user(uid: &str) -> Option<Option<ForUser>> {
     Some(Some(ForUser { uid, gid }))
 }
 
-/// The owner of a file; the inner `None` is root. The owner of the link or of the directory counts too, because they
-/// may have replaced the file since it was read.
+/// The owner of a file; the inner `None` is root. Everybody who could have put the file under this name counts as its
+/// owner: the owners of the links and directories on its path. `None` if that could be anybody.
 fn owner(file: &Path) -> Option<Option<ForUser>> {
-    let real = file.canonicalize().ok()?;
-    let dir = real.parent()?.metadata().ok()?;
-    // Others must not be able to remove what is root's: the directory is not theirs to write, or sticky.
-    if dir.mode() & 0o022 != 0 && dir.mode() & 0o1000 == 0 {
-        return None;
+    let (real, named) = (file.canonicalize().ok()?, std::path::absolute(file).ok()?);
+    let mut owner = None;
+    for part in real.ancestors().chain(named.ancestors()) {
+        let meta = part.symlink_metadata().ok()?;
+        // In a sticky directory others cannot remove what is not theirs.
+        if meta.is_dir() && meta.mode() & 0o022 != 0 && meta.mode() & 0o1000 == 0 {
+            return None;
+        }
+        owner = owner.or_else(|| Some(ForUser { uid: meta.uid(), gid: meta.gid() }).filter(|user| user.uid != 0));
     }
-    let owners = [real.metadata().ok()?, file.symlink_metadata().ok()?, dir];
-    let user = owners.iter().map(|meta| ForUser { uid: meta.uid(), gid: meta.gid() }).find(|user| user.uid != 0);
-    Some(user)
+    Some(owner)
 }
 
 /// The source of the hottest functions, up to so many bytes.

@@ -122,7 +122,8 @@ class Model {
         for (const id of found) set[id] = 1;
       }
       if (focussed) { const set = among(focussed); threads = threads ? threads.map((is, i) => is & set[i]) : set; }
-      if (ignored) { const set = among(ignored); threads = (threads || among(this.threads.map(it => it.id))).map((is, i) => is & (1 - set[i])); }
+      // A page whose threads were left out cannot ignore any.
+      if (ignored && this.threads.length) { const set = among(ignored); threads = (threads || among(this.threads.map(it => it.id))).map((is, i) => is & (1 - set[i])); }
     }
     return { sets, threads };
   }

@@ -235,7 +235,7 @@ class Page {
     press("filters-head", !element("filters").hidden);
   }
 
-  /* A new question: everything anew. Several patterns are separated by ";;", which no name has. */
+  /* A new question: everything anew. Several patterns are separated by ";;", which `Pattern.of` escapes in names. */
   ask() {
     const patterns = text => text.split(";;").map(it => it.trim()).filter(Boolean);
     const begun = performance.now();
@@ -369,16 +369,16 @@ class Page {
     };
     if (this.model.isDifference) this.saySides(answer, name);
     else {
-      const path = tree.hotPath();
+      const path = tree.hotPath().filter(node => this.model.functions[tree.ids[node]].image !== "[ccsd]");
       const steps = path.filter((node, i) => i === path.length - 1 || tree.weight[path[i + 1]] < 0.9 * tree.weight[node]).slice(0, 4);
-      this.add("span", "Most expensive: ", answer);
+      if (steps.length) this.add("span", "Most expensive: ", answer);
       steps.forEach((node, i) => {
         name(this.model.functions[tree.ids[node]], () => this.go({ view: "flame", zoom: tree.origin[node] }));
         this.add("span", ` ${percent(tree.weight[node], tree.total)}${i === steps.length - 1 ? "" : " → "}`, answer);
       });
       const most = tree.flat().filter(it => it.function.image !== "[ccsd]").sort((a, b) => b.self - a.self)[0];
       if (most) {
-        this.add("span", "; most self time: ", answer);
+        this.add("span", steps.length ? "; most self time: " : "Most self time: ", answer);
         name(most.function, () => this.choose(most.function.id));
         this.add("span", ` ${percent(most.self, tree.total)}.`, answer);
       }

@@ -1,6 +1,6 @@
 "use strict";
 /* Patterns, as the command line has them: [name:|module:|file:|thread:|process:]TEXT. TEXT between slashes is a regular
- * expression, with * or ? a glob, else itself; a function that nothing is called like is looked for as a part of names. */
+ * expression, with * or ? a glob (unless a function has exactly this name), else itself; a function that nothing is called like is looked for as a part of names. */
 
 class Pattern {
   /* Throws an Error with a message for people. */
