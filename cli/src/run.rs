@@ -185,7 +185,7 @@ fn collect(
     layout: Layout,
 ) -> Result<(Outcome, Signals, Option<Arc<Job>>), Failure> {
     let (target, inherit) = (request.target.clone(), request.options.inherit);
-    // This process dumps what it may, whoever collects.
+    // Ctrl-C dumps are taken by this process where it may, even if the daemon collects.
     let by = By { daemon_only: false, ..request.by.clone() };
     let mut collection = Collection::prepare(request)?;
     let child = collection.child_pid();

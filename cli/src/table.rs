@@ -219,7 +219,7 @@ fn cut_remark(text: String, width: usize) -> String {
 /// Cuts a function's name to `width` columns: first template arguments, then the end of its parameters or of its scope,
 /// and last the middle of its own name.
 pub fn cut_name(text: &str, width: usize) -> String {
-    // Nobody wrote so long a name, and parsing it takes long.
+    // Parsing the structure of a name this long takes too much time; no source has one.
     if text.len() > LONGEST_NAME {
         return cut(text, width);
     }

@@ -71,7 +71,7 @@ fn stack(crash: &Crash, layout: Layout) -> String {
         text.push_str(&layout.paint(Tone::Warning, &what));
         for line in lines(&crash.frames, stack, false, LINES) {
             match line {
-                // Their numbers are not known: nobody has counted the frames between.
+                // The frames between this stack and the inner one are unknown, so these frames have no numbers.
                 StackLine::Frame(_, frame) => text.push_str(&format!("    #?   {}\n", described(frame, layout))),
                 other => push_line(&mut text, &other, layout),
             }

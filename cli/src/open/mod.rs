@@ -2,7 +2,7 @@
 //!
 //! The page is that of `ccsd export html`. Either it goes into a file of this user ([`private`]), or a server on the loopback
 //! interface sends it ([`server`], which reads requests by [`http`]) and makes it anew while a session grows. [`browser`]
-//! finds out whether a browser can be started, and starts it; where it cannot, the user is told how to see the page.
+//! starts a browser, or says why it cannot; ccsd then tells the user how to see the page.
 
 mod browser;
 mod http;

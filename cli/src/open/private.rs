@@ -1,4 +1,4 @@
-//! Files that only this user can read, under names that nobody can guess.
+//! Files with random names that only this user can read.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, Write};

@@ -19,7 +19,7 @@ pub fn view(shown: &Presentation<'_>) -> FlatView {
     if let Some(column) = shown.sort {
         view.sort(column);
     }
-    // In a live profile, start-up code is of no interest.
+    // A live profile leaves out start-up functions: every stack of the running program has them.
     let startup: HashSet<_> =
         if shown.growing { shown.profile.startup_functions().into_iter().collect() } else { HashSet::new() };
     view.rows.retain(|row| shown.wants(row.function) && !startup.contains(&row.function));

@@ -333,8 +333,8 @@ fn style(tree: &FlameTree, content: Content, (place, is_chosen): (usize, bool), 
     style
 }
 
-/// Orange for what has grown, blue for what has shrunk, as far as chance does not explain it: both are told apart by those
-/// who see no red or no green.
+/// Background of a call in a comparison: orange if it grew significantly, blue if it shrank significantly. People who
+/// cannot tell red from green can tell these two apart.
 fn change_background(change: Change) -> u8 {
     match change {
         Change { significant: false, .. } => 252,
