@@ -12,7 +12,7 @@ use crate::dwarf_frame::DwarfFrame;
 use crate::elf::ElfFile;
 use crate::limits;
 use crate::lookup::{LookupContext, UnitLookup};
-use crate::meter::{self, MeterStop};
+use crate::meter::{self, Grant, MeterStop};
 use crate::sections::{self, DebugSections, ReadBudget};
 use crate::split::SplitFiles;
 
@@ -20,8 +20,10 @@ use crate::split::SplitFiles;
 pub(crate) struct Dwarf {
     sections: DebugSections,
     index: UnitIndex,
-    /// Steps left of those granted, and steps used.
-    steps: u64,
+    /// What is left of the grant.
+    grant: Grant,
+    /// Bytes of index granted at first.
+    index_bytes: u64,
     used_steps: u64,
     shared: LookupContext,
 }
@@ -50,8 +52,9 @@ impl Dwarf {
         let sections = DebugSections::read(file, &mut budget)?;
         let supplement = supplement.map(|supplement| DebugSections::read(supplement, &mut budget)).transpose()?;
         let granted = limits::MAX_DWARF_STEPS + budget.used() / limits::DEBUG_BYTES_PER_STEP;
-        let mut steps = granted;
-        let parsed = meter::run(&mut steps, limits::MAX_DWARF_STACK, || {
+        let index_bytes = limits::MAX_INDEX_BYTES.min(most);
+        let mut grant = Grant { steps: granted, bytes: index_bytes };
+        let parsed = meter::run(&mut grant, limits::MAX_DWARF_STACK, || {
             if supplement.is_none()
                 && let Some(units) = ByUnit::new(&sections)?
             {
@@ -61,7 +64,7 @@ impl Dwarf {
         });
         let index = parsed.map_err(describe)??;
         let shared = LookupContext { files: HashSet::new(), split, budget, short_names: false };
-        Ok(Dwarf { sections, index, steps, used_steps: granted - steps, shared })
+        Ok(Dwarf { sections, index, grant, index_bytes, used_steps: granted - grant.steps, shared })
     }
 
     /// The functions at `svma`, innermost first; none if the debug information has no answer or is damaged there. A
@@ -75,9 +78,9 @@ impl Dwarf {
         if svma == u64::MAX {
             return Ok(());
         }
-        let Dwarf { sections, index, steps, used_steps, shared } = self;
-        let (steps_before, bytes_before) = (*steps, shared.budget.used());
-        let result = meter::run(steps, limits::MAX_DWARF_STACK, || {
+        let Dwarf { sections, index, grant, used_steps, shared, .. } = self;
+        let (steps_before, bytes_before) = (grant.steps, shared.budget.used());
+        let result = meter::run(grant, limits::MAX_DWARF_STACK, || {
             if let UnitIndex::ByUnit(units) = index {
                 match units.frames(svma, sections, shared, out)? {
                     UnitAnswer::Answer(answer) => return Ok(answer),
@@ -87,9 +90,9 @@ impl Dwarf {
             let UnitIndex::Whole(lookup) = index else { return Ok(Ok(())) };
             Ok::<_, String>(lookup.frames(svma, shared, out))
         });
-        *used_steps += steps_before - *steps;
+        *used_steps += steps_before - grant.steps;
         // Grants steps for split files that were read.
-        *steps += (shared.budget.used() - bytes_before) / limits::DEBUG_BYTES_PER_STEP;
+        grant.steps += (shared.budget.used() - bytes_before) / limits::DEBUG_BYTES_PER_STEP;
         match result {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(_))) => {
@@ -132,7 +135,10 @@ impl Dwarf {
     pub(crate) fn held_bytes(&self) -> u64 {
         const INDEX_BYTES_PER_STEP: u64 = 4;
         let list = if let UnitIndex::ByUnit(units) = &self.index { units.bytes() } else { 0 };
-        self.shared.budget.used() + self.used_steps * INDEX_BYTES_PER_STEP + list as u64
+        let estimate = self.used_steps * INDEX_BYTES_PER_STEP + list as u64;
+        // Zero where the program's allocator reports nothing.
+        let reported = self.index_bytes - self.grant.bytes;
+        self.shared.budget.used() + estimate.max(reported)
     }
 
     /// Takes the notes about split files since the last call.
@@ -143,12 +149,13 @@ impl Dwarf {
 
 impl std::fmt::Debug for Dwarf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Dwarf").field("steps", &self.steps).finish_non_exhaustive()
+        f.debug_struct("Dwarf").field("grant", &self.grant).finish_non_exhaustive()
     }
 }
 
 fn describe(stopped: MeterStop) -> String {
     match stopped {
+        MeterStop::OutOfBytes => "debug information takes more memory than the limit allows".to_owned(),
         MeterStop::OutOfSteps => "debug information takes more work than the limit allows".to_owned(),
         MeterStop::Panicked => "debug information made its parser fail".to_owned(),
     }

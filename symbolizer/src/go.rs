@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::elf::{ElfFile, string_at};
+use crate::elf::reader::{ElfReader, string_at};
 use crate::limits;
 
 /// Names of the section; the second in position-independent programs.
@@ -69,7 +69,7 @@ pub struct GoFunction<'a> {
 
 impl GoFunctions {
     /// Reads the table; `None` if it is missing or unknown.
-    pub(crate) fn read(file: &ElfFile) -> Option<GoFunctions> {
+    pub(crate) fn read(file: &ElfReader) -> Option<GoFunctions> {
         let section = SECTIONS.iter().find_map(|name| file.section(name))?;
         let bytes = file.section_data(section, limits::MAX_SECTION_BYTES).ok()?;
         let text = file.section(b".text").and_then(|section| Some(section.svma_range()?.start));
@@ -77,7 +77,7 @@ impl GoFunctions {
     }
 
     /// Maximum of [`GoFunctions::bytes`], from the headers.
-    pub(crate) fn most_bytes(file: &ElfFile) -> u64 {
+    pub(crate) fn most_bytes(file: &ElfReader) -> u64 {
         let size = SECTIONS.iter().find_map(|name| file.section(name)).map_or(0, |section| file.section_size(section));
         if size <= limits::MAX_SECTION_BYTES { size } else { 0 }
     }
@@ -160,8 +160,8 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::elf::{DecodedHeaders, Section};
-    use crate::headers::Links;
+    use crate::elf::links::Links;
+    use crate::elf::{DecodedHeaders, ElfFile, Section};
 
     /// A table of version 1.20 with `main.main` at 0x1000 and `runtime.goexit` at 0x1040, up to 0x1050.
     fn table() -> Vec<u8> {
@@ -225,9 +225,8 @@ mod tests {
             eh_frame_hdr_segment: None,
             build_id: None,
             entry: 0,
-            links: Links::default(),
         };
-        let elf = ElfFile::from_parts(file, parts).unwrap();
+        let elf = ElfFile::from_parts(file, parts, Links::default()).unwrap();
         assert!(elf.known_go_functions().is_none());
         let (one, other) = (elf.go_functions().unwrap(), elf.go_functions().unwrap());
         assert!(Arc::ptr_eq(&one, &other) && one.find(0x1000).is_some());

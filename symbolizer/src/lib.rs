@@ -14,17 +14,20 @@
 //! [`limits`], and damage costs names, never the process.
 #![forbid(unsafe_code)]
 
+pub mod allocation;
 mod arch;
 mod by_address;
 mod by_unit;
 mod compressed;
 mod debugfile;
+pub mod debuginfod;
 mod demangle;
 mod door;
 mod dwarf;
 mod dwarf_frame;
 mod elf;
 mod error;
+mod fde_index;
 mod go;
 mod headers;
 pub mod jit;
@@ -49,6 +52,7 @@ pub use debugfile::{DebugFileFinder, OpenFiles};
 pub use door::{Door, ForUser};
 pub use elf::{ElfFile, Segment};
 pub use error::ImageError;
+pub use fde_index::{FdeIndex, MAX_ENTRY_BYTES};
 pub use go::{GoFunction, GoFunctions};
 pub use headers::Headers;
 pub use kernel::{KernelFunction, KernelSymbols, KernelSymbolsError};

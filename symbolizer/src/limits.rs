@@ -41,8 +41,8 @@ pub const MAX_XZ_MEMORY_KIB: u32 = 66 << 10;
 pub const MAX_SYMBOLS: usize = 8 << 20;
 
 /// Frame descriptions kept when `.eh_frame` or `.debug_frame` has to be scanned because there is no sorted table
-/// (16 bytes each). Chromium has about 1.5 million.
-pub const MAX_FDES: usize = 4 << 20;
+/// (16 bytes each). Programs with so many functions are linked with `.eh_frame_hdr`.
+pub const MAX_FDES: usize = 1 << 20;
 
 /// Bytes of a symbol's name, as stored. C++ expression templates reach 10 KiB and more; a name is kept whole up to here
 /// because it identifies a function, and cut beyond.
@@ -81,8 +81,13 @@ pub const MAX_ATTRIBUTES: usize = 256;
 /// unit is parsed once, when first needed. Measured: finding the units of 12 MiB of Rust debug information takes 0.7
 /// million, all of its functions another 3 million, all of glibc's 5 million; 20,000 addresses all over a program with
 /// 60 MiB take 23 million. Decoding this many takes about half a second. The index takes up to 7 bytes for each on
-/// average; hostile entries reach 70.
+/// average; hostile entries reach 70, which [`MAX_INDEX_BYTES`] bounds.
 pub const MAX_DWARF_STEPS: u64 = 64 << 20;
+
+/// Bytes allocated for the index of one image's debug information, and at most as much as the sections may take.
+/// At 7 bytes
+/// for each value, the largest program measured below takes 160 MiB. At the limit, a list that is being doubled may take up to twice as much.
+pub const MAX_INDEX_BYTES: u64 = 384 << 20;
 
 /// Bytes of debug sections per additional value that may be decoded, so that the largest files can be used completely.
 pub const DEBUG_BYTES_PER_STEP: u64 = 2;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use gimli::{DebugFrame, EhFrame, EhFrameOffset, EndianSlice, LittleEndian, UnwindSection as _};
 
 use crate::by_address::ByAddress;
-use crate::limits;
+use crate::fde_index::FdeIndex;
 use crate::unwind::{UnwindSection, UnwindSections};
 
 type SectionReader<'a> = EndianSlice<'a, LittleEndian>;
@@ -27,8 +27,8 @@ pub(crate) struct FunctionStarts {
 enum StartIndex {
     /// The search table inside `.eh_frame_hdr`: byte offset of its first entry and number of entries.
     Table { offset: usize, count: usize },
-    /// Ranges sorted by start, for files without a usable table.
-    Scanned(Vec<(u64, u64)>),
+    /// Entries sorted by start, for files without a usable table.
+    Scanned(FdeIndex),
 }
 
 /// Size of an entry of the search table: two 32-bit offsets from the start of `.eh_frame_hdr`, to the function and to
@@ -44,7 +44,7 @@ impl FunctionStarts {
         let mut starts = FunctionStarts { sections, index, by_address: ByAddress::default() };
         let count = match &starts.index {
             StartIndex::Table { count, .. } => *count,
-            StartIndex::Scanned(ranges) => ranges.len(),
+            StartIndex::Scanned(fdes) => fdes.len(),
         };
         starts.by_address = ByAddress::new(count, |index| starts.beginning(index));
         starts
@@ -54,7 +54,7 @@ impl FunctionStarts {
     pub(crate) fn held_bytes(&self) -> u64 {
         let scanned = match &self.index {
             StartIndex::Table { .. } => 0,
-            StartIndex::Scanned(ranges) => ranges.capacity() * size_of::<(u64, u64)>(),
+            StartIndex::Scanned(fdes) => fdes.bytes(),
         };
         self.sections.bytes() + (scanned + self.by_address.bytes()) as u64
     }
@@ -71,10 +71,7 @@ impl FunctionStarts {
                 let size = fde_size(&self.sections, eh_frame, fde, start)?;
                 cover(start, size, svma)
             }
-            StartIndex::Scanned(ranges) => {
-                let &(start, size) = ranges.get(found)?;
-                cover(start, size, svma)
-            }
+            StartIndex::Scanned(fdes) => fdes.range(found).filter(|range| range.contains(&svma)),
         }
     }
 
@@ -82,7 +79,7 @@ impl FunctionStarts {
     fn beginning(&self, index: usize) -> u64 {
         let begins = match &self.index {
             StartIndex::Table { offset, .. } => self.table_entry(*offset, index).map(|(start, _)| start),
-            StartIndex::Scanned(ranges) => ranges.get(index).map(|&(start, _)| start),
+            StartIndex::Scanned(fdes) => fdes.range(index).map(|range| range.start),
         };
         begins.unwrap_or(u64::MAX)
     }
@@ -133,52 +130,17 @@ fn fde_size(sections: &UnwindSections, section: &UnwindSection, fde: u64, start:
     (entry.initial_address() == start).then(|| entry.len())
 }
 
-fn scan(sections: &UnwindSections) -> Vec<(u64, u64)> {
+fn scan(sections: &UnwindSections) -> FdeIndex {
     let bases = sections.bases();
-    let mut ranges = if let Some(section) = &sections.eh_frame {
+    if let Some(section) = &sections.eh_frame {
         let mut eh_frame: EhFrame<SectionReader<'_>> = EhFrame::new(&section.data, LittleEndian);
         eh_frame.set_address_size(8);
-        scan_entries(&eh_frame, &bases)
+        FdeIndex::build(&eh_frame, &bases)
     } else if let Some(data) = &sections.debug_frame {
         let mut debug_frame: DebugFrame<SectionReader<'_>> = DebugFrame::new(data, LittleEndian);
         debug_frame.set_address_size(8);
-        scan_entries(&debug_frame, &bases)
+        FdeIndex::build(&debug_frame, &bases)
     } else {
-        Vec::new()
-    };
-    ranges.sort_unstable();
-    ranges.shrink_to_fit();
-    ranges
-}
-
-fn scan_entries<'a, S>(section: &S, bases: &gimli::BaseAddresses) -> Vec<(u64, u64)>
-where
-    S: gimli::UnwindSection<SectionReader<'a>>,
-    S::Offset: gimli::UnwindOffset<usize> + Eq,
-{
-    let mut ranges = Vec::new();
-    // Consecutive functions of an object file share a CIE; caching the last one saves most of the parsing.
-    let mut last_cie = None;
-    let mut entries = section.entries(bases);
-    // Each round consumes bytes of the section, so this ends; a damaged entry ends it early.
-    while let Ok(Some(entry)) = entries.next() {
-        let gimli::CieOrFde::Fde(partial) = entry else { continue };
-        let fde = partial.parse(|section, bases, offset| match &last_cie {
-            Some((at, cie)) if *at == offset => Ok(gimli::CommonInformationEntry::clone(cie)),
-            _ => {
-                let cie = section.cie_from_offset(bases, offset)?;
-                last_cie = Some((offset, cie.clone()));
-                Ok(cie)
-            }
-        });
-        let Ok(fde) = fde else { continue };
-        // Address zero: the linker dropped the function but could not drop its frame description.
-        if fde.initial_address() != 0 && fde.len() != 0 {
-            ranges.push((fde.initial_address(), fde.len()));
-        }
-        if ranges.len() >= limits::MAX_FDES {
-            break;
-        }
+        FdeIndex::default()
     }
-    ranges
 }

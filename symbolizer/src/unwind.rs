@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gimli::{BaseAddresses, EhFrameHdr, EndianSlice, LittleEndian};
 
-use crate::elf::{ElfFile, Section};
+use crate::elf::reader::{ElfReader, Section};
 use crate::limits;
 
 /// A section's bytes and stated addresses.
@@ -23,7 +23,7 @@ pub struct UnwindSection {
 /// (`.debug_frame`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnwindSections {
-    /// See [`ElfFile::base_svma`].
+    /// See [`ElfReader::base_svma`].
     pub base_svma: u64,
     /// `.text`, a possible base of pointers in unwind information.
     pub text_svma: Option<Range<u64>>,
@@ -40,7 +40,7 @@ pub struct UnwindSections {
 }
 
 impl UnwindSections {
-    pub(crate) fn read(file: &ElfFile) -> UnwindSections {
+    pub(crate) fn read(file: &ElfReader) -> UnwindSections {
         let range = |name: &[u8]| file.section(name).and_then(Section::svma_range);
         let mut sections = UnwindSections {
             base_svma: file.base_svma(),
@@ -65,7 +65,7 @@ impl UnwindSections {
     }
 
     /// Maximum of [`UnwindSections::bytes`], from the headers.
-    pub(crate) fn most_bytes(file: &ElfFile) -> u64 {
+    pub(crate) fn most_bytes(file: &ElfReader) -> u64 {
         // Larger sections are omitted.
         let fitting = |size: u64| if size <= limits::MAX_UNWIND_BYTES { size } else { 0 };
         let section = |name| file.debug_section(name).map(|section| fitting(file.section_size(section)));
@@ -124,14 +124,14 @@ impl UnwindSections {
     }
 }
 
-fn read_section(file: &ElfFile, name: &str) -> Option<UnwindSection> {
+fn read_section(file: &ElfReader, name: &str) -> Option<UnwindSection> {
     let section = file.debug_section(name)?;
     let data = file.section_data(section, limits::MAX_UNWIND_BYTES).ok()?;
     let svma = section.svma..section.svma.checked_add(data.len() as u64)?;
     (!data.is_empty()).then_some(UnwindSection { svma, data })
 }
 
-fn read_header_segment(file: &ElfFile) -> Option<UnwindSection> {
+fn read_header_segment(file: &ElfReader) -> Option<UnwindSection> {
     let segment = file.eh_frame_hdr_segment()?;
     let data =
         file.source().read("PT_GNU_EH_FRAME", segment.file_offset, segment.file_size, limits::MAX_UNWIND_BYTES).ok()?;

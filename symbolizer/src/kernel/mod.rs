@@ -2,12 +2,14 @@
 
 mod namesakes;
 mod proper;
+mod table;
 
 use std::io::{self, Read};
 use std::sync::OnceLock;
 
 use crate::{limits, names};
 use namesakes::KernelNamesakes;
+use table::{KernelTable, NO_FUNCTION};
 
 /// Why kernel symbols are not available.
 #[derive(Debug, thiserror::Error)]
@@ -27,19 +29,10 @@ pub enum KernelSymbolsError {
 const MAX_FUNCTION_BYTES: u64 = 1 << 20;
 /// Bytes read at once, far more than a line.
 const BUFFER: usize = 64 << 10;
-/// Marks the start of something that is not a function.
-const NO_FUNCTION: u32 = u32::MAX;
-
 /// The functions of the running kernel and its modules, sorted by address.
 #[derive(Debug)]
 pub struct KernelSymbols {
-    /// Address, and position of the name in `text` or [`NO_FUNCTION`].
-    symbols: Vec<(u64, u32)>,
-    /// Names as `name\0`, followed by modules as `module\0`, if there are any.
-    text: Vec<u8>,
-    modules: bool,
-    /// End of the core kernel's text (`_etext`); 0 if unknown.
-    proper_end: u64,
+    table: KernelTable,
     /// Functions that share a name; computed at the first lookup.
     namesakes: OnceLock<KernelNamesakes>,
 }
@@ -107,21 +100,25 @@ impl KernelSymbols {
         let mut symbols: Vec<(u64, u32)> = Vec::with_capacity(found.len());
         symbols.extend(found.into_iter().map(|(address, _, at)| (address, at)));
         text.shrink_to_fit();
-        Ok(KernelSymbols { symbols, text, modules: true, proper_end, namesakes: OnceLock::new() })
+        Ok(KernelSymbols::of(KernelTable { symbols, text, modules: true, proper_end }))
+    }
+
+    fn of(table: KernelTable) -> KernelSymbols {
+        KernelSymbols { table, namesakes: OnceLock::new() }
     }
 
     /// The function that contains `address`: the nearest one before it, as the list has no sizes. `None` below the
     /// first function, and after the last of a section.
     #[must_use]
     pub fn lookup(&self, address: u64) -> Option<KernelFunction<'_>> {
-        let after = self.symbols.partition_point(|&(start, _)| start <= address);
-        let &(start, at) = self.symbols.get(after.checked_sub(1)?)?;
+        let after = self.table.symbols.partition_point(|&(start, _)| start <= address);
+        let &(start, at) = self.table.symbols.get(after.checked_sub(1)?)?;
         if address - start > MAX_FUNCTION_BYTES {
             return None;
         }
-        let (name, module) = self.name_at(at)?;
-        let namesakes = self.namesakes.get_or_init(|| KernelNamesakes::of(self));
-        let first = self.symbols.first().map_or(0, |&(first, _)| first);
+        let (name, module) = self.table.name_at(at)?;
+        let namesakes = self.namesakes.get_or_init(|| KernelNamesakes::of(&self.table));
+        let first = self.table.symbols.first().map_or(0, |&(first, _)| first);
         let base = module.and_then(|module| namesakes.module(module)).unwrap_or(first);
         let offset = |start: u64| start.saturating_sub(base);
         Some(KernelFunction {
@@ -133,34 +130,22 @@ impl KernelSymbols {
         })
     }
 
-    /// The name and module at a position in `text`.
-    fn name_at(&self, at: u32) -> Option<(&str, Option<&str>)> {
-        if at == NO_FUNCTION {
-            return None;
-        }
-        let mut parts = self.text.get(at as usize..)?.split(|&byte| byte == 0);
-        let mut next = || std::str::from_utf8(parts.next().unwrap_or_default()).ok();
-        let name = next()?;
-        let module = if self.modules { next()? } else { "" };
-        Some((name, (!module.is_empty()).then_some(module)))
-    }
-
     /// Address and name of the first function.
     #[must_use]
     pub fn first(&self) -> Option<(u64, &str)> {
-        self.symbols.first().and_then(|&(start, at)| Some((start, self.name_at(at)?.0)))
+        self.table.symbols.first().and_then(|&(start, at)| Some((start, self.table.name_at(at)?.0)))
     }
 
     /// Number of functions.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.symbols.iter().filter(|&&(_, at)| at != NO_FUNCTION).count()
+        self.table.symbols.iter().filter(|&&(_, at)| at != NO_FUNCTION).count()
     }
 
     /// Never true: [`KernelSymbols::read`] fails instead.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.symbols.is_empty()
+        self.table.symbols.is_empty()
     }
 }
 

@@ -8,7 +8,7 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashMap};
 
-use super::{KernelSymbols, NO_FUNCTION};
+use super::table::{KernelTable, NO_FUNCTION};
 use crate::names;
 
 /// What names alone do not determine.
@@ -21,6 +21,9 @@ pub(super) struct KernelNamesakes {
     modules: HashMap<Box<str>, u64>,
 }
 
+/// Words of the bits that hashes of names are marked in: 2^21 bits, 256 KiB.
+const HASH_WORDS: usize = 1 << 15;
+
 /// Scope of unique names: the core kernel, code freed after boot, or a module.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum KernelScope<'a> {
@@ -30,7 +33,7 @@ enum KernelScope<'a> {
 }
 
 impl KernelNamesakes {
-    pub(super) fn of(symbols: &KernelSymbols) -> KernelNamesakes {
+    pub(super) fn of(symbols: &KernelTable) -> KernelNamesakes {
         let hasher = DefaultHashBuilder::default();
         let function = |index: u32| {
             let &(start, at) = symbols.symbols.get(index as usize).filter(|&&(_, at)| at != NO_FUNCTION)?;
@@ -43,8 +46,10 @@ impl KernelNamesakes {
             Some((start, name, scope))
         };
         let mut found = KernelNamesakes::default();
-        // Hashes only: there are more than 150,000 names, and few duplicates.
-        let mut hashes: Vec<(u64, u32)> = Vec::with_capacity(symbols.symbols.len());
+        // Hashes only: there are more than 150,000 names, and few duplicates. Only hashes that share a bit are sorted.
+        let mut all: Vec<(u64, u32)> = Vec::with_capacity(symbols.symbols.len());
+        let (mut once, mut twice) = (vec![0u64; HASH_WORDS], vec![0u64; HASH_WORDS]);
+        let place = |hash: u64| ((hash >> 6) as usize % HASH_WORDS, 1u64 << (hash & 63));
         for index in 0..symbols.symbols.len() as u32 {
             let Some((start, name, scope)) = function(index) else { continue };
             if let KernelScope::Module(module) = scope
@@ -52,8 +57,17 @@ impl KernelNamesakes {
             {
                 found.modules.insert(module.into(), start);
             }
-            hashes.push((hasher.hash_one((scope, names::without_suffixes(name))), index));
+            let hash = hasher.hash_one((scope, names::without_suffixes(name)));
+            let (word, bit) = place(hash);
+            twice[word] |= once[word] & bit;
+            once[word] |= bit;
+            all.push((hash, index));
         }
+        let may_repeat = |&&(hash, _): &&(u64, u32)| {
+            let (word, bit) = place(hash);
+            twice[word] & bit != 0
+        };
+        let mut hashes: Vec<(u64, u32)> = all.iter().filter(may_repeat).copied().collect();
         hashes.sort_unstable();
         for group in hashes.chunk_by(|a, b| a.0 == b.0).filter(|group| group.len() > 1) {
             let mut families: BTreeMap<(KernelScope<'_>, &str), Family<'_>> = BTreeMap::new();
@@ -113,7 +127,7 @@ fn define(family: &Family<'_>, definitions: &mut HashMap<u64, u64>) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::super::KernelSymbols;
 
     const LIST: &str = "\
 ffffffff81000000 T _stext

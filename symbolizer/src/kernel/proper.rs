@@ -7,9 +7,8 @@
 //! number of functions (4), their addresses (8 each), positions of their names (4 each), the names, each with a NUL,
 //! and a CRC-32 of everything before (4).
 
-use std::sync::OnceLock;
-
-use super::{KernelSymbols, NO_FUNCTION};
+use super::KernelSymbols;
+use super::table::{KernelTable, NO_FUNCTION};
 
 const MAGIC: &[u8] = b"ccsdksym\x01";
 /// Length of `/proc/sys/kernel/random/boot_id` without the newline.
@@ -19,22 +18,21 @@ impl KernelSymbols {
     /// Whether a function at this address belongs to the core kernel, and is therefore known until the next boot.
     #[must_use]
     pub fn is_proper(&self, address: u64) -> bool {
-        let first = self.symbols.first().map_or(u64::MAX, |&(start, _)| start);
-        (first..self.proper_end).contains(&address)
+        self.table.is_proper(address)
     }
 
     /// Serialises the core kernel's functions for [`KernelSymbols::from_stored`] in the boot with this id. `None` if
     /// the end of the core kernel is unknown.
     #[must_use]
     pub fn to_stored(&self, boot_id: &str) -> Option<Vec<u8>> {
-        if boot_id.len() != BOOT_ID || self.proper_end == 0 {
+        if boot_id.len() != BOOT_ID || self.table.proper_end == 0 {
             return None;
         }
-        let proper = self.symbols.partition_point(|&(start, _)| start < self.proper_end);
+        let proper = self.table.symbols.partition_point(|&(start, _)| start < self.table.proper_end);
         let (mut places, mut names) = (Vec::new(), Vec::new());
         let mut addresses = Vec::new();
-        for &(start, at) in self.symbols.get(..proper)? {
-            let place = match self.name_at(at) {
+        for &(start, at) in self.table.symbols.get(..proper)? {
+            let place = match self.table.name_at(at) {
                 // A module's function among them: the layout is not the expected one.
                 Some((_, Some(_))) => return None,
                 Some((name, None)) => {
@@ -48,7 +46,7 @@ impl KernelSymbols {
             addresses.extend_from_slice(&start.to_le_bytes());
             places.extend_from_slice(&place.to_le_bytes());
         }
-        let mut stored = [MAGIC, boot_id.as_bytes(), &self.proper_end.to_le_bytes()].concat();
+        let mut stored = [MAGIC, boot_id.as_bytes(), &self.table.proper_end.to_le_bytes()].concat();
         stored.extend_from_slice(&u32::try_from(proper).ok()?.to_le_bytes());
         stored.extend([addresses, places, names].concat());
         stored.extend_from_slice(&crc32fast::hash(&stored).to_le_bytes());
@@ -78,8 +76,8 @@ impl KernelSymbols {
         stored.drain(..names);
         stored.shrink_to_fit();
         // Names without modules.
-        let known = KernelSymbols { symbols, text: stored, proper_end, modules: false, namesakes: OnceLock::new() };
-        (!known.is_empty() && known.symbols.is_sorted()).then_some(known)
+        let known = KernelTable { symbols, text: stored, proper_end, modules: false };
+        (!known.symbols.is_empty() && known.symbols.is_sorted()).then(|| KernelSymbols::of(known))
     }
 }
 

@@ -3,7 +3,11 @@
 //! A death has a certain cause only if one question was being answered. With several, no file is blamed; each is asked
 //! about alone once, which identifies the cause. Blame expires, because a worker may also die of other causes, such as
 //! lack of memory or a `kill`.
+//!
+//! A user has any number of files. So a principal other than the daemon's own whose files kill several workers is given
+//! up as a whole: its files get no names for the same time. Their headers, which unwinding needs, are still read.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
@@ -12,6 +16,9 @@ use crate::message::FileKey;
 
 /// Deaths of the worker during a question about one file alone after which the file is given up.
 const MAX_DEATHS: u8 = 2;
+/// Deaths of the worker with any files of a principal after which the principal is given up: fewer than workers may be
+/// started in a row, so that one is left for headers.
+const MAX_DEATHS_OF_PRINCIPAL: usize = 4;
 /// Maximum files remembered. Older ones are forgotten, and may kill the worker again.
 const MAX_REMEMBERED: usize = 4096;
 
@@ -49,22 +56,47 @@ pub struct Blame {
     tokens: u64,
     records: HashMap<FileKey, DeathRecord>,
     age: Duration,
+    /// Latest deaths, if the principal may be given up.
+    principal_deaths: Option<VecDeque<Instant>>,
 }
 
 impl Blame {
-    /// No deaths are known. They are forgotten after `age`.
-    pub fn new(age: Duration) -> Blame {
-        Blame { asked: Vec::new(), alone: false, next_alone: None, tokens: 0, records: HashMap::new(), age }
+    /// No deaths are known. They are forgotten after `age`. `limited` tells whether the principal may be given up.
+    pub fn new(age: Duration, limited: bool) -> Blame {
+        let principal_deaths = limited.then(VecDeque::new);
+        Blame {
+            asked: Vec::new(),
+            alone: false,
+            next_alone: None,
+            tokens: 0,
+            records: HashMap::new(),
+            age,
+            principal_deaths,
+        }
     }
 
     /// Forgets all deaths.
     pub fn forget(&mut self) {
         self.records.clear();
         self.next_alone = None;
+        if let Some(deaths) = &mut self.principal_deaths {
+            deaths.clear();
+        }
     }
 
-    /// Whether a file is given up for some time.
-    pub fn is_given_up(&self, key: &FileKey, now: Instant) -> bool {
+    /// Whether any question is being answered.
+    pub fn is_asking(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    /// Whether a file is given up for some time, or, for `names`, its principal.
+    pub fn is_given_up(&self, key: &FileKey, names: bool, now: Instant) -> bool {
+        let recent = |deaths: &VecDeque<Instant>| {
+            deaths.iter().filter(|death| now.saturating_duration_since(**death) < self.age).count()
+        };
+        if names && self.principal_deaths.as_ref().is_some_and(|deaths| recent(deaths) >= MAX_DEATHS_OF_PRINCIPAL) {
+            return true;
+        }
         let record = self.records.get(key).filter(|record| now.saturating_duration_since(record.last) < self.age);
         record.is_some_and(|record| record.deaths >= MAX_DEATHS)
     }
@@ -75,7 +107,7 @@ impl Blame {
         if old {
             self.records.remove(key);
         }
-        if self.is_given_up(key, now) {
+        if self.is_given_up(key, waits, now) {
             self.withdraw(key);
             return May::Never;
         }
@@ -123,6 +155,7 @@ impl Blame {
     /// Notes that a question had no answer, or an invalid one, and the worker was killed for it. Other current
     /// questions are not blamed.
     pub fn failed(&mut self, token: Token, now: Instant) {
+        self.count_death(now);
         let key = self.asked.iter().find(|(asked, _)| *asked == token).map(|(_, key)| key.clone());
         self.asked.clear();
         self.alone = false;
@@ -135,9 +168,20 @@ impl Blame {
     pub fn died(&mut self, now: Instant) {
         self.alone = false;
         let asked = std::mem::take(&mut self.asked);
+        if !asked.is_empty() {
+            self.count_death(now);
+        }
         let certain = asked.iter().all(|(_, key)| Some(key) == asked.first().map(|(_, first)| first));
         for (_, key) in asked.into_iter().take(if certain { 1 } else { usize::MAX }) {
             self.remember(key, certain, now);
+        }
+    }
+
+    fn count_death(&mut self, now: Instant) {
+        let Some(deaths) = &mut self.principal_deaths else { return };
+        deaths.push_back(now);
+        if deaths.len() > MAX_DEATHS_OF_PRINCIPAL {
+            deaths.pop_front();
         }
     }
 
@@ -159,11 +203,12 @@ impl Blame {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
+    use crate::principal::Principal;
 
     const AGE: Duration = Duration::from_secs(60);
 
     fn keys(count: usize) -> Vec<FileKey> {
-        let file = FileKey::of(&tempfile::tempfile().unwrap()).unwrap();
+        let file = FileKey::new(&tempfile::tempfile().unwrap().metadata().unwrap(), Principal::Own);
         (0..count).map(|number| file.numbered_for_test(number as u64)).collect()
     }
 
@@ -175,8 +220,29 @@ mod tests {
     }
 
     #[test]
+    fn a_principal_with_ever_new_files_is_given_up() {
+        let (mut blame, keys, now) = (Blame::new(AGE, true), keys(6), Instant::now());
+        for key in &keys[..MAX_DEATHS_OF_PRINCIPAL] {
+            ask(&mut blame, key, now);
+            blame.died(now);
+        }
+        assert_eq!(blame.begin(&keys[5], true, now), May::Never);
+        // Headers are still read.
+        assert!(matches!(blame.begin(&keys[5], false, now), May::Ask(_)));
+        blame.died(now);
+        let later = now + AGE;
+        assert!(matches!(blame.begin(&keys[4], true, later), May::Ask(_)));
+        // The daemon's own files are not given up together.
+        let mut own = Blame::new(AGE, false);
+        for key in &keys {
+            ask(&mut own, key, now);
+            own.died(now);
+        }
+    }
+
+    #[test]
     fn of_several_files_only_the_guilty_is_given_up() {
-        let (mut blame, keys, now) = (Blame::new(AGE), keys(3), Instant::now());
+        let (mut blame, keys, now) = (Blame::new(AGE, false), keys(3), Instant::now());
         let tokens: Vec<Token> = keys.iter().map(|key| ask(&mut blame, key, now)).collect();
         blame.died(now);
         assert!(tokens.iter().all(|token| !blame.is_asked(*token)));
@@ -203,7 +269,7 @@ mod tests {
 
     #[test]
     fn blame_ages_and_is_not_forgotten_at_an_answer() {
-        let (mut blame, keys, now) = (Blame::new(AGE), keys(1), Instant::now());
+        let (mut blame, keys, now) = (Blame::new(AGE, false), keys(1), Instant::now());
         ask(&mut blame, &keys[0], now);
         blame.died(now);
         let token = ask(&mut blame, &keys[0], now);
@@ -216,7 +282,7 @@ mod tests {
 
     #[test]
     fn who_stops_waiting_holds_up_nobody() {
-        let (mut blame, keys, now) = (Blame::new(AGE), keys(3), Instant::now());
+        let (mut blame, keys, now) = (Blame::new(AGE, false), keys(3), Instant::now());
         let both = [ask(&mut blame, &keys[0], now), ask(&mut blame, &keys[1], now)];
         blame.died(now);
         assert!(both.iter().all(|token| !blame.is_asked(*token)));
@@ -233,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_turn_ends_with_what_it_was_for() {
-        let (mut blame, keys, now) = (Blame::new(AGE), keys(2), Instant::now());
+        let (mut blame, keys, now) = (Blame::new(AGE, false), keys(2), Instant::now());
         for _ in 0..2 {
             let token = ask(&mut blame, &keys[0], now);
             blame.failed(token, now);
@@ -248,7 +314,7 @@ mod tests {
 
     #[test]
     fn what_hangs_is_blamed_alone() {
-        let (mut blame, keys, now) = (Blame::new(AGE), keys(2), Instant::now());
+        let (mut blame, keys, now) = (Blame::new(AGE, false), keys(2), Instant::now());
         let (first, second) = (ask(&mut blame, &keys[0], now), ask(&mut blame, &keys[1], now));
         blame.failed(first, now);
         assert!(!blame.is_asked(second));
@@ -262,7 +328,7 @@ mod tests {
 
     #[test]
     fn no_more_is_remembered_than_there_is_room_for() {
-        let (mut blame, keys, now) = (Blame::new(AGE), keys(1), Instant::now());
+        let (mut blame, keys, now) = (Blame::new(AGE, false), keys(1), Instant::now());
         for number in 0..MAX_REMEMBERED as u64 + 10 {
             let key = keys[0].numbered_for_test(number);
             ask(&mut blame, &key, now + Duration::from_millis(number));

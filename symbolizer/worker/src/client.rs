@@ -1,23 +1,24 @@
-//! The daemon's side: the worker process and its connections.
+//! The daemon's side of one worker: the process of one principal, and its connections.
 //!
 //! A connection handles one question at a time, and the worker has a thread for each. A question takes a free
 //! connection. If the answer is late or invalid, or the worker dies, the worker is killed, and the next question starts
-//! another; see [`NoAnswer`] for the result.
+//! another; see [`NoAnswer`] for the result. Processes start outside of locks: questions that can be answered do not
+//! wait for a process that starts.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeValLike;
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::blame::{Blame, May, Token};
 use crate::message::{FileKey, Nonsense, WorkerReply, WorkerRequest};
+use crate::principal::Principal;
+use crate::slots::{Slot, Slots};
 use crate::wire::Channel;
 
 /// Number of connections, and of the worker's threads. Further questions wait; sessions rarely start at the same
@@ -29,6 +30,8 @@ const CONNECTIONS: usize = 8;
 pub const QUICK: usize = 2;
 /// Time limit for the start of a worker.
 const START_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a start waits for killed processes to end.
+const DYING_PATIENCE: Duration = Duration::from_millis(200);
 /// Maximum bytes of its greeting.
 const MAX_GREETING: usize = 1024;
 /// Maximum workers started within [`Patience::starts`].
@@ -66,6 +69,8 @@ pub struct Usage {
     pub cpu_ns: u64,
     /// Resident memory of the running worker, bytes.
     pub resident_bytes: u64,
+    /// Processes that died or were killed for hanging.
+    pub failures: u64,
 }
 
 /// Why a question has no answer.
@@ -121,27 +126,37 @@ struct RunningWorker {
     child: Child,
     /// Closing it tells the worker to end.
     _control: Channel,
+    /// Its place among the running processes.
+    slot: Slot,
     free: Vec<ClientConnection>,
 }
 
 #[derive(Debug)]
 struct ClientState {
     running: Option<RunningWorker>,
+    /// Whether a process is being started.
+    starting: bool,
+    /// End of the last question.
+    used: Instant,
     /// Number of workers started.
     generation: u64,
+    /// Processes that died or were killed for hanging.
+    failures: u64,
     starts: VecDeque<Instant>,
     /// Killed workers that have not ended yet, for example because they hang in a read.
-    dying: Vec<Child>,
+    dying: Vec<(Child, Slot)>,
     blame: Blame,
     /// Whether it was logged that no more workers are started for now.
     said: bool,
 }
 
-/// The worker process of a daemon. Can be shared between threads.
+/// The worker process of one principal. Can be shared between threads.
 #[derive(Debug)]
 pub struct Worker {
-    program: Box<dyn WorkerProgram>,
+    program: Arc<dyn WorkerProgram>,
     patience: Patience,
+    principal: Principal,
+    slots: Slots,
     state: Mutex<ClientState>,
     freed: Condvar,
 }
@@ -153,22 +168,66 @@ pub trait WorkerProgram: std::fmt::Debug + Send + Sync {
 }
 
 impl Worker {
-    /// Starts the process.
+    /// Starts no process yet.
+    pub fn new(program: Arc<dyn WorkerProgram>, patience: Patience, principal: Principal, slots: Slots) -> Worker {
+        let state = ClientState {
+            running: None,
+            starting: false,
+            used: Instant::now(),
+            generation: 0,
+            failures: 0,
+            starts: VecDeque::new(),
+            dying: Vec::new(),
+            blame: Blame::new(patience.blame, principal != Principal::Own),
+            said: false,
+        };
+        Worker { program, patience, principal, slots, state: Mutex::new(state), freed: Condvar::new() }
+    }
+
+    /// Starts the process now.
     ///
     /// # Errors
     /// If it does not start.
-    pub fn start(program: impl WorkerProgram + 'static, patience: Patience) -> io::Result<Worker> {
-        let state = ClientState {
-            running: None,
-            generation: 0,
-            starts: VecDeque::new(),
-            dying: Vec::new(),
-            blame: Blame::new(patience.blame),
-            said: false,
-        };
-        let worker = Worker { program: Box::new(program), patience, state: Mutex::new(state), freed: Condvar::new() };
-        worker.begin(&mut worker.lock())?;
-        Ok(worker)
+    pub fn start(&self) -> io::Result<()> {
+        self.lock().generation += 1;
+        let running = self.begin(1)?;
+        let mut state = self.lock();
+        state.starts.push_back(Instant::now());
+        state.running = Some(running);
+        Ok(())
+    }
+
+    /// Whether the process runs or starts.
+    pub fn is_running(&self) -> bool {
+        let state = self.lock();
+        state.running.is_some() || state.starting
+    }
+
+    /// Whether killed processes have yet to end. Forgets those that have.
+    pub fn is_dying(&self) -> bool {
+        let mut state = self.lock();
+        state.reap();
+        !state.dying.is_empty()
+    }
+
+    /// End of the last question.
+    pub fn used(&self) -> Instant {
+        self.lock().used
+    }
+
+    /// Ends the process if it is answering nothing and was not used since `since`. Returns whether it ended.
+    pub fn end_idle(&self, since: Instant) -> bool {
+        let mut state = self.lock();
+        state.reap();
+        if state.used > since || state.blame.is_asking() {
+            return false;
+        }
+        let Some(mut running) = state.running.take() else { return false };
+        // Its start does not count as one after a death.
+        state.starts.pop_back();
+        let _ = running.child.kill();
+        let _ = running.child.wait();
+        true
     }
 
     /// Process id of the running worker.
@@ -185,11 +244,15 @@ impl Worker {
         state.blame.forget();
     }
 
-    /// Resources used by the running worker and its predecessors, as far as known.
+    /// Resources used by the running process, as far as known.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        let mut usage = Usage { cpu_ns: children_cpu_ns(), resident_bytes: 0 };
-        let Some(pid) = self.pid() else { return usage };
+        let (pid, failures) = {
+            let state = self.lock();
+            (state.running.as_ref().map(|running| running.child.id()), state.failures)
+        };
+        let mut usage = Usage { failures, ..Usage::default() };
+        let Some(pid) = pid else { return usage };
         let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
         let unit = |name| sysconf(name).ok().flatten().map_or(1, i64::unsigned_abs).max(1);
         // pid (comm) state ppid ...; user and system time are the 14th and 15th field.
@@ -197,7 +260,7 @@ impl Worker {
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
         let ticks = fields.filter_map(|ticks| ticks.parse::<u64>().ok()).fold(0, u64::saturating_add);
         let tick_ns = 1_000_000_000 / unit(SysconfVar::CLK_TCK);
-        usage.cpu_ns = usage.cpu_ns.saturating_add(ticks.saturating_mul(tick_ns));
+        usage.cpu_ns = ticks.saturating_mul(tick_ns);
         let pages = read("statm").split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
         usage.resident_bytes = pages.saturating_mul(unit(SysconfVar::PAGE_SIZE));
         usage
@@ -248,10 +311,13 @@ impl Worker {
             state.notice_death(now);
             if state.running.is_none() {
                 // A given-up file is refused even without a worker.
-                if state.blame.is_given_up(key, now) {
+                if state.blame.is_given_up(key, !quick, now) {
                     return Err(NoAnswer::GivenUp);
                 }
-                self.begin_again(&mut state)?;
+                if !state.starting {
+                    state = self.begin_again(state)?;
+                    continue;
+                }
             }
             let ClientState { running, blame, .. } = &mut *state;
             if let Some(running) = running
@@ -275,6 +341,7 @@ impl Worker {
     fn put_back(&self, LentConnection { connection, token }: LentConnection) {
         let mut state = self.lock();
         state.blame.answered(token);
+        state.used = Instant::now();
         if connection.generation == state.generation
             && let Some(running) = &mut state.running
         {
@@ -299,9 +366,12 @@ impl Worker {
         self.freed.notify_all();
     }
 
-    /// Starts another worker, unless too many were started.
-    fn begin_again(&self, state: &mut ClientState) -> Result<(), NoAnswer> {
-        state.dying.retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
+    /// Starts another process without holding the lock, unless too many were started.
+    fn begin_again<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, ClientState>,
+    ) -> Result<MutexGuard<'a, ClientState>, NoAnswer> {
+        state.reap();
         let now = Instant::now();
         while state.starts.front().is_some_and(|&start| now.saturating_duration_since(start) > self.patience.starts) {
             state.starts.pop_front();
@@ -309,24 +379,50 @@ impl Worker {
         if state.starts.len() >= MAX_STARTS {
             if !std::mem::replace(&mut state.said, true) {
                 tracing::warn!(
-                    "the process that reads images was started {MAX_STARTS} times in {} s: there are no names until that is \
-                     over, or the service is reloaded",
+                    "the process that reads images {} was started {MAX_STARTS} times in {} s: there are no names until \
+                     that is over, or the service is reloaded",
+                    self.principal,
                     self.patience.starts.as_secs()
                 );
             }
             return Err(NoAnswer::NoWorker);
         }
         state.said = false;
-        self.begin(state).map_err(|error| {
-            tracing::warn!("the process that reads images does not begin: {error}");
-            NoAnswer::NoWorker
-        })
-    }
-
-    fn begin(&self, state: &mut ClientState) -> io::Result<()> {
-        state.starts.push_back(Instant::now());
+        state.starting = true;
+        state.starts.push_back(now);
         state.generation += 1;
         let generation = state.generation;
+        let mut dying = std::mem::take(&mut state.dying);
+        drop(state);
+        // They hold the places of this principal.
+        let until = now + DYING_PATIENCE;
+        while !dying.is_empty() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+            dying.retain_mut(|(child, _)| !has_ended(child));
+        }
+        let begun = self.begin(generation);
+        let mut state = self.lock();
+        state.dying.append(&mut dying);
+        state.starting = false;
+        let begun = begun.map(|running| state.running = Some(running));
+        self.freed.notify_all();
+        match begun {
+            Ok(()) => Ok(state),
+            Err(error) => {
+                if error.kind() == ErrorKind::ResourceBusy {
+                    // Other principals have all places: nothing was started.
+                    state.starts.pop_back();
+                } else {
+                    tracing::warn!("the process that reads images {} does not begin: {error}", self.principal);
+                }
+                Err(NoAnswer::NoWorker)
+            }
+        }
+    }
+
+    /// Starts a process.
+    fn begin(&self, generation: u64) -> io::Result<RunningWorker> {
+        let slot = self.slots.take(self.principal).ok_or(ErrorKind::ResourceBusy)?;
         let (control, theirs) = Channel::pair()?;
         let mut child = self
             .program
@@ -336,17 +432,14 @@ impl Worker {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let begun = greet(&control, generation, self.patience.answer);
-        let free = match begun {
-            Ok(free) => free,
+        match greet(&control, generation, slot.memory(), self.patience.answer) {
+            Ok(free) => Ok(RunningWorker { child, _control: control, slot, free }),
             Err(error) => {
                 let _ = child.kill();
                 let how = child.wait().map(told).unwrap_or_default();
-                return Err(io::Error::new(error.kind(), format!("{error}{how}")));
+                Err(io::Error::new(error.kind(), format!("{error}{how}")))
             }
-        };
-        state.running = Some(RunningWorker { child, _control: control, free });
-        Ok(())
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, ClientState> {
@@ -355,6 +448,11 @@ impl Worker {
 }
 
 impl ClientState {
+    /// Forgets killed processes that have ended.
+    fn reap(&mut self) {
+        self.dying.retain_mut(|(child, _)| !has_ended(child));
+    }
+
     /// Detects the end of the worker before it is asked. Its current questions may have been the cause, the next one
     /// was not.
     fn notice_death(&mut self, now: Instant) {
@@ -368,10 +466,11 @@ impl ClientState {
     /// Kills the worker if it still runs.
     fn lose(&mut self, fault: &Fault) {
         let Some(mut running) = self.running.take() else { return };
+        self.failures += 1;
         let how = running.child.try_wait().ok().flatten();
         let _ = running.child.kill();
         tracing::warn!("the process that reads images is ended: {fault}{}", how.map(told).unwrap_or_default());
-        self.dying.push(running.child);
+        self.dying.push((running.child, running.slot));
     }
 }
 
@@ -385,12 +484,12 @@ impl Drop for Worker {
 }
 
 /// Gives a new worker its connections, and waits until it has given up its rights.
-fn greet(control: &Channel, generation: u64, patience: Duration) -> io::Result<Vec<ClientConnection>> {
+fn greet(control: &Channel, generation: u64, memory: u64, patience: Duration) -> io::Result<Vec<ClientConnection>> {
     let pairs: io::Result<Vec<(Channel, Channel)>> = (0..CONNECTIONS).map(|_| Channel::pair()).collect();
     let (ours, theirs): (Vec<Channel>, Vec<Channel>) = pairs?.into_iter().unzip();
     let files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
     control.set_patience(START_PATIENCE)?;
-    control.send(&WorkerRequest::Begin, &files)?;
+    control.send(&WorkerRequest::Begin { memory }, &files)?;
     let mut buffer = Vec::new();
     control.receive(&mut buffer, MAX_GREETING, Instant::now() + START_PATIENCE)?;
     if !matches!(postcard::from_bytes(&buffer), Ok(WorkerReply::Ready)) {
@@ -432,12 +531,8 @@ impl ClientConnection {
     }
 }
 
-/// CPU time of this process's waited-for children, nanoseconds.
-fn children_cpu_ns() -> u64 {
-    getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0, |usage| {
-        let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
-        micros.unsigned_abs().saturating_mul(1000)
-    })
+fn has_ended(child: &mut Child) -> bool {
+    matches!(child.try_wait(), Ok(Some(_)) | Err(_))
 }
 
 fn told(status: ExitStatus) -> String {

@@ -11,10 +11,12 @@ use hashbrown::HashMap;
 
 use crate::message::ImageKey;
 
-/// Maximum bytes of symbols and debug information of all images together. `rustc` takes about 200 MiB.
-const MAX_SYMBOL_BYTES: u64 = 256 << 20;
-/// Maximum bytes of a single image that exceeds the limit above. Its debug sections may be as large.
-const MAX_IMAGE_SYMBOL_BYTES: u64 = 768 << 20;
+/// Parts of the process's memory. Symbols and debug information of all images together: a sixth (256 of 1,536 MiB;
+/// `rustc` takes about 200 MiB). A single image that exceeds this: a half. Sections of debug information of an image
+/// being read: a third; its index may take as much, and twice as much while a list grows.
+const ALL_PART: u64 = 6;
+const IMAGE_PART: u64 = 2;
+const SECTIONS_PART: u64 = 3;
 /// An image of at least this size, debug files included, is read while no other such image is. Compressed debug
 /// information expands about five times, so that six concurrent readers and the kept images stay within the process's
 /// limit.
@@ -113,6 +115,8 @@ struct ImageEntry {
 #[derive(Debug)]
 struct ImageState {
     current: Arc<Current>,
+    /// Maximum bytes of sections of debug information.
+    most: u64,
     symbols: Option<Symbols>,
     /// Why there are no symbols.
     failed: Option<String>,
@@ -125,15 +129,16 @@ pub struct ImageCache {
     entries: Mutex<HashMap<ImageKey, Arc<ImageEntry>>>,
     gate: Arc<Gate>,
     began: Instant,
-}
-
-impl Default for ImageCache {
-    fn default() -> ImageCache {
-        ImageCache { entries: Mutex::default(), gate: Arc::default(), began: Instant::now() }
-    }
+    /// Memory of the process, bytes.
+    memory: u64,
 }
 
 impl ImageCache {
+    /// No images yet, in a process with `memory` bytes.
+    pub fn within(memory: u64) -> ImageCache {
+        ImageCache { entries: Mutex::default(), gate: Arc::default(), began: Instant::now(), memory }
+    }
+
     /// The functions at each address of an image, and all notes about the image. `None` if the client does not provide
     /// its file.
     pub fn functions<A: Asker + 'static>(
@@ -163,7 +168,8 @@ impl ImageCache {
 
     fn new_entry(&self) -> Arc<ImageEntry> {
         let current = Arc::new(Current::new(Arc::clone(&self.gate)));
-        let state = ImageState { current, symbols: None, failed: None, until_look: 0 };
+        let most = self.memory / SECTIONS_PART;
+        let state = ImageState { current, most, symbols: None, failed: None, until_look: 0 };
         Arc::new(ImageEntry { state: Mutex::new(state), used: AtomicU64::new(0), held: AtomicU64::new(0) })
     }
 
@@ -178,12 +184,12 @@ impl ImageCache {
         let mut entries = lock(&self.entries);
         let held = |entry: &Arc<ImageEntry>| entry.held.load(Ordering::Relaxed);
         let mut total: u64 = entries.values().map(held).sum();
-        while total > MAX_SYMBOL_BYTES || entries.len() > MAX_IMAGES {
+        while total > self.memory / ALL_PART || entries.len() > MAX_IMAGES {
             let others = entries.iter().filter(|(_, entry)| !Arc::ptr_eq(entry, just_used));
             let oldest = others.min_by_key(|(_, entry)| entry.used.load(Ordering::Relaxed));
             let Some(key) = oldest.map(|(key, _)| key.clone()) else {
                 // A single image would be read again at once.
-                if total > MAX_IMAGE_SYMBOL_BYTES {
+                if total > self.memory / IMAGE_PART {
                     entries.clear();
                 }
                 return;
@@ -215,7 +221,7 @@ impl ImageState {
                     if let Some(path) = &key.path {
                         finder = finder.image_path(PathBuf::from(std::ffi::OsString::from(text(path))));
                     }
-                    self.symbols = Some(Symbols::new(Arc::new(elf), finder));
+                    self.symbols = Some(Symbols::new(Arc::new(elf), finder).within(self.most));
                 }
                 Err(error) => {
                     self.failed = Some(error.to_string());
@@ -249,6 +255,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::message::FileKey;
+    use crate::principal::Principal;
+
+    const MEMORY: u64 = 1536 << 20;
 
     #[derive(Debug, Default)]
     struct OwnFile(AtomicU64);
@@ -268,12 +277,13 @@ mod tests {
 
     fn key(view: u64) -> ImageKey {
         let file = File::open(std::env::current_exe().unwrap()).unwrap();
-        ImageKey { file: FileKey::of(&file).unwrap(), path: None, view, user: None }
+        ImageKey { file: FileKey::new(&file.metadata().unwrap(), Principal::Own), path: None, view, user: None }
     }
 
     #[test]
     fn an_image_is_read_once_for_all() {
-        let (images, one, other) = (ImageCache::default(), Arc::new(OwnFile::default()), Arc::new(OwnFile::default()));
+        let (images, one, other) =
+            (ImageCache::within(MEMORY), Arc::new(OwnFile::default()), Arc::new(OwnFile::default()));
         let elf = ElfFile::open(one.image_file().unwrap()).unwrap();
         let mut expected = Vec::new();
         Symbols::new(Arc::new(elf), DebugFileFinder::none()).resolve(address(), &mut expected);
@@ -347,18 +357,18 @@ mod tests {
 
     #[test]
     fn the_oldest_give_way() {
-        let (images, asker) = (ImageCache::default(), Arc::new(OwnFile::default()));
+        let (images, asker) = (ImageCache::within(MEMORY), Arc::new(OwnFile::default()));
         let count = || lock(&images.entries).len();
         for view in 0..3 {
             images.functions(&key(view), &[], &asker).unwrap();
             lock(&images.entries).get(&key(view)).unwrap().used.store(view, Ordering::Relaxed);
         }
-        lock(&images.entries).get(&key(1)).unwrap().held.store(MAX_SYMBOL_BYTES + 1, Ordering::Relaxed);
+        lock(&images.entries).get(&key(1)).unwrap().held.store(MEMORY / ALL_PART + 1, Ordering::Relaxed);
         images.functions(&key(2), &[], &asker).unwrap();
         // Two were removed: the oldest, and the one that held too much.
         assert_eq!(count(), 1);
         let only = lock(&images.entries).get(&key(2)).cloned().unwrap();
-        only.held.store(MAX_IMAGE_SYMBOL_BYTES, Ordering::Relaxed);
+        only.held.store(MEMORY / IMAGE_PART, Ordering::Relaxed);
         images.bound(&only);
         assert_eq!(count(), 1, "the only one may hold more");
         images.forget_old();

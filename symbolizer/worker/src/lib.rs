@@ -2,14 +2,18 @@
 //!
 //! The ELF files, debug information and names of generated code that a profiler reads belong to the profiled programs,
 //! and the daemon may read all of them. A bug in a parser must not give these rights to the author of such a file. So
-//! the daemon starts a *worker*, its own executable, which gives up all capabilities, installs a system call filter
+//! the daemon starts *workers*, its own executable, which gives up all capabilities, installs a system call filter
 //! ([`sandbox`]) and then answers questions: a file's headers ([`open`]), and the functions at addresses ([`Names`]).
 //! The worker opens nothing: the daemon opens the files, regular ones only, and passes them on. The worker's images
 //! serve all questions, so sessions share them.
 //!
-//! A compromised worker can give the daemon false names, and nothing else: messages are bounded and checked, and the
-//! daemon passes on only ELF files at places where debug information of that image may be. A worker that dies, hangs or
-//! sends invalid answers is killed and replaced; its answers are then missing as names.
+//! Each [`Principal`] has a worker of its own, started with its first file and ended when it is idle. A worker holds
+//! files of its principal, and installed debug files that all users may read, so its author learns nothing from them
+//! that the author could not read. A compromised worker can give false answers about its principal's images: names,
+//! positions of unwind information (so that stacks through these images are wrong or end early) and generated code.
+//! Messages are bounded and checked, and the daemon passes on only ELF files at places where debug information of that
+//! image may be. A worker that dies, hangs or sends invalid answers is killed and replaced; a principal whose files kill
+//! several has no names for some time, and others do not notice.
 //!
 //! The worker does *not* unwind. It reports the position of unwind information, but the daemon reads those bytes
 //! (`.eh_frame`, `.eh_frame_hdr`, `.debug_frame` and Go's table of functions) and evaluates them for every sample, in
@@ -19,21 +23,28 @@
 //! A process that starts no worker reads images itself, with its user's rights: `ccsd record` and `ccsd attach` without
 //! a daemon do.
 //!
-//! `unsafe` stands in five places, each a system call: closing inherited files, ignoring signals, raising the priority
-//! (two), and receiving files with a message.
+//! `unsafe` stands in system calls (closing inherited files, ignoring signals, raising the priority, receiving files
+//! with a message) and in the [`Allocator`], which passes every call on to the system's.
 
+mod allocator;
 mod blame;
 mod client;
 mod images;
 mod message;
+mod principal;
 mod reader;
 pub mod sandbox;
 mod serve;
+mod slots;
 mod wire;
+mod workers;
 
-pub use client::{Patience, Usage, Worker, WorkerProgram};
+pub use allocator::Allocator;
+pub use client::{Patience, Usage, WorkerProgram};
 pub use message::FileKey;
+pub use principal::{Principal, SubordinateIds};
 pub use reader::{
-    Names, Opened, Told, forgive, is_elsewhere, open, open_debug, parse_code, read_in, worker_pid, worker_usage,
+    Names, Opened, Told, end_idle, file_key, forgive, open, open_debug, parse_code, read_in, worker_pid, worker_usage,
 };
 pub use serve::{ServeError, serve};
+pub use workers::Workers;

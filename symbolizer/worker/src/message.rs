@@ -4,8 +4,7 @@
 //! cannot open; the daemon sends those that it finds. Messages from the worker are untrusted: a file may have
 //! compromised it.
 
-use std::fs::File;
-use std::io;
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -13,6 +12,8 @@ use ccsd_symbolizer::jit::{Parsed, Parser};
 use ccsd_symbolizer::{ForUser, Function, Headers, limits};
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
+
+use crate::principal::Principal;
 
 /// Maximum addresses in one question.
 pub const MAX_ADDRESSES: usize = 256;
@@ -42,22 +43,21 @@ pub struct FileKey {
     size: u64,
     modified: (i64, i64),
     changed: (i64, i64),
+    /// Who answers for the file, for a process with workers.
+    principal: Principal,
 }
 
 impl FileKey {
-    /// The key of an open file.
-    ///
-    /// # Errors
-    /// Those of `fstat(2)`.
-    pub fn of(file: &File) -> io::Result<FileKey> {
-        let meta = file.metadata()?;
-        Ok(FileKey {
+    /// The key of a file for which `principal` answers.
+    pub fn new(meta: &Metadata, principal: Principal) -> FileKey {
+        FileKey {
             device: meta.dev(),
             inode: meta.ino(),
             size: meta.len(),
             modified: (meta.mtime(), meta.mtime_nsec()),
             changed: (meta.ctime(), meta.ctime_nsec()),
-        })
+            principal,
+        }
     }
 
     /// The key of another file.
@@ -66,17 +66,21 @@ impl FileKey {
         FileKey { inode, ..self.clone() }
     }
 
+    /// Who answers for the file.
+    #[must_use]
+    pub fn principal(&self) -> Principal {
+        self.principal
+    }
+
     /// Size of the file, bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The key of a file that grows while it is read: independent of size and times.
-    ///
-    /// # Errors
-    /// As [`FileKey::of`].
-    pub fn of_growing(file: &File) -> io::Result<FileKey> {
-        Ok(FileKey { size: 0, modified: (0, 0), changed: (0, 0), ..FileKey::of(file)? })
+    /// The key of the same file while it grows: independent of size and times.
+    #[must_use]
+    pub fn while_growing(self) -> FileKey {
+        FileKey { size: 0, modified: (0, 0), changed: (0, 0), ..self }
     }
 }
 
@@ -118,7 +122,10 @@ pub enum WorkerRequest {
     /// The requested files, attached.
     Files,
     /// The first message, with the connections attached.
-    Begin,
+    Begin {
+        /// Maximum bytes of memory.
+        memory: u64,
+    },
 }
 
 impl WorkerRequest {
@@ -134,7 +141,7 @@ impl WorkerRequest {
                 NameList::max_bytes(addresses.len()) + MAX_NOTES * (MAX_NOTE_BYTES + 8) + SMALL
             }
             WorkerRequest::Code { bytes, .. } => SMALL + CODE_FACTOR * bytes.len(),
-            WorkerRequest::Files | WorkerRequest::Begin => SMALL,
+            WorkerRequest::Files | WorkerRequest::Begin { .. } => SMALL,
         }
     }
 }
@@ -374,7 +381,7 @@ mod tests {
     }
 
     fn key() -> FileKey {
-        FileKey::of(&tempfile::tempfile().unwrap()).unwrap()
+        FileKey::new(&tempfile::tempfile().unwrap().metadata().unwrap(), Principal::Own)
     }
 
     #[test]

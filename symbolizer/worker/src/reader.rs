@@ -3,8 +3,10 @@
 //! A process reads images itself, with its own rights, unless it starts a worker at its beginning ([`read_in`]). This
 //! applies to the whole process: one with the daemon's rights must not parse other users' files anywhere.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
@@ -12,18 +14,22 @@ use ccsd_symbolizer::jit::{self, Parsed, Parser};
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Headers, Symbols};
 use hashbrown::HashMap;
 
-use crate::client::{NoAnswer, Usage, Worker};
+use crate::client::{NoAnswer, Usage};
 use crate::message::{FileKey, ImageKey, MAX_ADDRESSES, Nonsense, WorkerReply, WorkerRequest};
+use crate::principal::Principal;
+use crate::workers::Workers;
 
+/// Directory of installed debug files.
+const INSTALLED: &str = "/usr/lib/debug";
 /// Initial number of open files remembered; closed ones are removed when it is reached, and at each doubling.
 const SWEEP_AT: usize = 256;
 
-/// The worker of this process.
+/// The workers of this process.
 static READER: OnceLock<RemoteReader> = OnceLock::new();
 
 #[derive(Debug)]
 struct RemoteReader {
-    worker: Worker,
+    workers: Workers,
     files: Mutex<OpenImages>,
 }
 
@@ -34,32 +40,48 @@ struct OpenImages {
     sweep_at: usize,
 }
 
-/// Makes a worker read all images for this process. The first worker stays.
-pub fn read_in(worker: Worker) {
+/// Makes workers read all images for this process. The first ones stay.
+pub fn read_in(workers: Workers) {
     let files = Mutex::new(OpenImages { open: HashMap::new(), sweep_at: SWEEP_AT });
-    let _ = READER.set(RemoteReader { worker, files });
-}
-
-/// Whether a worker reads images for this process.
-pub fn is_elsewhere() -> bool {
-    READER.get().is_some()
+    let _ = READER.set(RemoteReader { workers, files });
 }
 
 /// Forgets the worker's deaths.
 pub fn forgive() {
     if let Some(reader) = READER.get() {
-        reader.worker.forgive();
+        reader.workers.forgive();
     }
 }
 
-/// Process id of the running worker, if any.
-pub fn worker_pid() -> Option<u32> {
-    READER.get()?.worker.pid()
+/// Ends workers that were not used for some time. To be called now and then.
+pub fn end_idle() {
+    if let Some(reader) = READER.get() {
+        reader.workers.end_idle();
+    }
 }
 
-/// Resources used by the worker; zero without one.
+/// The key of an open file. Without workers, this process answers for all files.
+///
+/// # Errors
+/// Those of `fstat(2)`.
+pub fn file_key(file: &File) -> io::Result<FileKey> {
+    let meta = file.metadata()?;
+    Ok(FileKey::new(&meta, principal(file, &meta)))
+}
+
+/// Who answers for a file.
+fn principal(file: &File, meta: &Metadata) -> Principal {
+    READER.get().map_or(Principal::Own, |reader| reader.workers.principals().of(file, meta))
+}
+
+/// Process id of the worker for a principal's images, if it runs.
+pub fn worker_pid(principal: Principal) -> Option<u32> {
+    READER.get()?.workers.pid(principal)
+}
+
+/// Resources used by the workers; zero without any.
 pub fn worker_usage() -> Usage {
-    READER.get().map(|reader| reader.worker.usage()).unwrap_or_default()
+    READER.get().map(|reader| reader.workers.usage()).unwrap_or_default()
 }
 
 /// The result of opening a file.
@@ -85,7 +107,7 @@ pub fn open(file: File) -> Opened {
 pub fn open_debug(file: File) -> Option<ElfFile> {
     match READER.get() {
         None => ElfFile::open_debug(file).ok(),
-        Some(reader) => match reader.headers(&FileKey::of(&file).ok()?, &file, true) {
+        Some(reader) => match reader.headers(&file_key(&file).ok()?, &file, true) {
             Ok(headers) => headers?.apply(file).ok(),
             Err(NoAnswer::GivenUp | NoAnswer::NoWorker) => None,
         },
@@ -100,12 +122,12 @@ pub fn parse_code(key: &FileKey, parser: Parser, bytes: &[u8]) -> Option<Parsed>
         WorkerReply::Code(parsed) => Ok(parsed),
         _ => Err(Nonsense("no code")),
     };
-    reader.worker.ask(key, &question, None, |_| Vec::new(), check).ok()
+    reader.workers.of(key.principal()).ok()?.ask(key, &question, None, |_| Vec::new(), check).ok()
 }
 
 impl RemoteReader {
     fn open(&self, file: File) -> Opened {
-        let Ok(key) = FileKey::of(&file) else { return Opened::NoImage };
+        let Ok(key) = file_key(&file) else { return Opened::NoImage };
         let lock = || self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = lock().open.get(&key).and_then(Weak::upgrade) {
             return Opened::Image(known);
@@ -140,7 +162,10 @@ impl RemoteReader {
             _ => Err(Nonsense("no headers")),
         };
         let nothing = |_: &WorkerReply| Vec::new();
-        self.worker.ask(key, &WorkerRequest::Headers { debug }, Some(file), nothing, check).map(Result::ok)
+        self.workers
+            .of(key.principal())?
+            .ask(key, &WorkerRequest::Headers { debug }, Some(file), nothing, check)
+            .map(Result::ok)
     }
 }
 
@@ -184,7 +209,7 @@ impl Names {
     pub fn new(image: Arc<ElfFile>, finder: DebugFileFinder) -> Names {
         let asked = || {
             let reader = READER.get()?;
-            let file = FileKey::of(image.file()?).ok()?;
+            let file = file_key(image.file()?).ok()?;
             let path = finder.path().map(|path| path.as_os_str().as_bytes().to_vec());
             Some((reader, ImageKey { file, path, view: finder.view(), user: finder.user() }))
         };
@@ -263,14 +288,27 @@ impl Names {
 const GIVEN_UP: &str =
     "its functions had no names for some time: the process that reads images did not survive it, or found no end";
 
+/// Whether the worker of `principal` may have a debug file: the principal's own, or an installed one that all may read.
+fn may_hold(principal: Principal, file: &File, path: &Path) -> bool {
+    let Ok(meta) = file.metadata() else { return false };
+    let owner = self::principal(file, &meta);
+    let is_public = || owner == Principal::Own && meta.mode() & 0o004 != 0 && path.starts_with(INSTALLED);
+    owner == principal || is_public()
+}
+
 impl RemoteNames {
     fn resolve(&mut self, addresses: &[u64]) -> (Vec<Vec<Function>>, Told) {
         let nothing = || vec![Vec::new(); addresses.len()];
         let question = WorkerRequest::Names { image: self.key.clone(), addresses: addresses.to_vec() };
-        let (image, finder) = (&self.image, &self.finder);
+        let (image, finder, principal) = (&self.image, &self.finder, self.key.file.principal());
         let want = |wanted: &WorkerReply| match wanted {
             WorkerReply::WantImage => image.file().and_then(|file| file.try_clone().ok()).into_iter().collect(),
-            WorkerReply::WantFiles(path) => finder.open_for_other(Path::new(std::ffi::OsStr::from_bytes(path))),
+            WorkerReply::WantFiles(path) => {
+                let path = Path::new(std::ffi::OsStr::from_bytes(path));
+                let mut files = finder.open_for_other(path);
+                files.retain(|file| may_hold(principal, file, path));
+                files
+            }
             _ => Vec::new(),
         };
         let check = |answer| match answer {
@@ -280,7 +318,8 @@ impl RemoteNames {
             }
             _ => Err(Nonsense("no names")),
         };
-        match self.reader.worker.ask(&self.key.file, &question, None, want, check) {
+        let worker = self.reader.workers.of(principal);
+        match worker.and_then(|worker| worker.ask(&self.key.file, &question, None, want, check)) {
             Ok(((functions, notes), cpu_ns)) => {
                 self.notes = notes;
                 self.notes.extend(self.given_up.then(|| GIVEN_UP.to_owned()));

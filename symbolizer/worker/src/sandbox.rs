@@ -15,9 +15,6 @@ use seccompiler::{
     TargetArch, apply_filter_all_threads,
 };
 
-/// Maximum bytes of memory: symbols of several large images, or of one very large image being read (see
-/// [`crate::images`]), and the threads' stacks. Beyond it an allocation fails, and with it the process.
-const MAX_DATA_BYTES: u64 = 1536 << 20;
 /// Maximum CPU time of a real-time thread in a row, microseconds: reading headers takes less than a millisecond. Beyond
 /// it the process is killed (SIGXCPU).
 const MAX_URGENT_US: u64 = 2_000_000;
@@ -60,12 +57,13 @@ pub fn close_inherited() -> Result<(), SandboxError> {
     if done == 0 { Ok(()) } else { Err(failed()) }
 }
 
-/// Gives up all capabilities and the ways to regain them, and limits the process's resources. Applies to threads
+/// Gives up all capabilities and the ways to regain them, and limits the process's resources: beyond `memory` bytes an
+/// allocation fails, and with it the process. Applies to threads
 /// started afterwards, too.
 ///
 /// # Errors
 /// If a step is refused.
-pub fn give_up_rights() -> Result<(), SandboxError> {
+pub fn give_up_rights(memory: u64) -> Result<(), SandboxError> {
     // When memory runs out, the worker can be replaced. Set while the file is still writable.
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     let limits = [
@@ -73,7 +71,7 @@ pub fn give_up_rights() -> Result<(), SandboxError> {
         (Resource::RLIMIT_FSIZE, 0, "forbid to write files"),
         (Resource::RLIMIT_MEMLOCK, 0, "forbid to lock memory"),
         (Resource::RLIMIT_NOFILE, MAX_FILES, "limit open files"),
-        (Resource::RLIMIT_DATA, MAX_DATA_BYTES, "limit memory"),
+        (Resource::RLIMIT_DATA, memory, "limit memory"),
         (Resource::RLIMIT_RTTIME, MAX_URGENT_US, "limit the time of urgent threads"),
     ];
     for (resource, most, what) in limits {
@@ -113,7 +111,7 @@ fn refusal() -> Result<BpfProgram, seccompiler::BackendError> {
 }
 
 /// System calls allowed with any arguments.
-const ALLOWED: [libc::c_long; 29] = [
+const ALLOWED: [libc::c_long; 32] = [
     // Open files and connections.
     libc::SYS_read,
     libc::SYS_pread64,
@@ -133,6 +131,8 @@ const ALLOWED: [libc::c_long; 29] = [
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_madvise,
+    // The C library's allocator counts CPUs before it makes another arena, which it does when the first is full.
+    libc::SYS_sched_getaffinity,
     // Existing threads, and their end.
     libc::SYS_futex,
     libc::SYS_sched_yield,
@@ -143,6 +143,9 @@ const ALLOWED: [libc::c_long; 29] = [
     libc::SYS_exit,
     libc::SYS_exit_group,
     libc::SYS_gettid,
+    // `abort` in the C library, which finds damaged memory: the process ends by SIGABRT, as its message says.
+    libc::SYS_getpid,
+    libc::SYS_rt_sigaction,
     // Without a vdso.
     libc::SYS_clock_gettime,
     libc::SYS_getrandom,
@@ -169,6 +172,9 @@ fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
             SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(command.unsigned_abs()))?;
         SeccompRule::new(vec![is])
     };
+    // To itself only: the C library's `abort`.
+    let own = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(std::process::id()))?;
+    rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![own])?]);
     rules.insert(libc::SYS_fcntl, vec![command(libc::F_DUPFD_CLOEXEC)?, command(libc::F_GETFD)?]);
     SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, TargetArch::x86_64)?.try_into()
 }

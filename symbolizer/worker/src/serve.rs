@@ -65,13 +65,16 @@ pub fn serve() -> Result<Infallible, ServeError> {
     ignore_signals();
     let mut buffer = Vec::new();
     let connections = control.receive_files(&mut buffer, MAX_QUESTION, None)?.unwrap_or_default();
+    let Ok(WorkerRequest::Begin { memory }) = postcard::from_bytes(&buffer) else {
+        return Err(ServeError::NotByDaemon);
+    };
     // Threads inherit the scheduling policy of their creator, which is reset below.
     set_policy(libc::SCHED_RR, 1);
-    sandbox::give_up_rights()?;
+    sandbox::give_up_rights(memory)?;
     // All threads start before the filter, which forbids starting them. They meet twice: when all have started, and
     // when the filter is installed.
     let ready = Arc::new(Barrier::new(connections.len() + 1));
-    let images = Arc::new(ImageCache::default());
+    let images = Arc::new(ImageCache::within(memory));
     for (number, connection) in connections.into_iter().enumerate() {
         if number == QUICK {
             set_policy(libc::SCHED_OTHER, 0);
@@ -170,7 +173,7 @@ impl ServedConnection {
                 WorkerRequest::Code { parser, bytes } => {
                     self.channel.send(&WorkerReply::Code(jit::parse(parser, &bytes)), &[])
                 }
-                WorkerRequest::Files | WorkerRequest::Begin => return,
+                WorkerRequest::Files | WorkerRequest::Begin { .. } => return,
             };
             if answered.is_err() {
                 return;

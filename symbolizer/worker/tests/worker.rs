@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Symbols};
 use ccsd_worker::{
-    FileKey, Names, Opened, Patience, Told, Worker, WorkerProgram, parse_code, read_in, sandbox, worker_pid,
+    Names, Opened, Patience, Principal, Told, WorkerProgram, Workers, file_key, parse_code, read_in, sandbox,
+    worker_pid,
 };
 use libtest_mimic::{Arguments, Failed, Trial};
 use nix::sys::signal::{Signal, kill};
@@ -54,19 +55,21 @@ fn main() -> ExitCode {
                 "innocent" => Patience { answer: long, ..Patience::default() },
                 _ => Patience::default(),
             };
-            read_in(Worker::start(ThisProgram, patience).unwrap());
+            read_in(Workers::start(ThisProgram, patience).unwrap());
             match words[2].as_str() {
                 "given-up" => given_up(),
                 "forgiven" => forgiven(),
                 "stopped" => stopped(),
                 "innocent" => innocent(),
                 "too-often" => too_often(),
+                "principals" => principals(),
+                "places" => places(),
                 other => panic!("{other}"),
             }
             ExitCode::SUCCESS
         }
         _ => {
-            read_in(Worker::start(ThisProgram, Patience::default()).unwrap());
+            read_in(Workers::start(ThisProgram, Patience::default()).unwrap());
             let test = |name: &str, body: fn()| {
                 Trial::test(name, move || {
                     body();
@@ -89,6 +92,8 @@ fn main() -> ExitCode {
                 test("a_worker_that_is_stopped_is_replaced", || alone("stopped")),
                 test("files_beside_that_are_not_given_up", || alone("innocent")),
                 test("a_worker_that_dies_too_often_is_not_started", || alone("too-often")),
+                test("a_user_whose_files_kill_it_costs_only_that_user_names", || alone("principals")),
+                test("idle_processes_make_place_for_others", || alone("places")),
                 test("it_is_started_by_a_daemon_only", not_by_hand),
             ];
             libtest_mimic::run(&arguments, tests).exit_code()
@@ -140,7 +145,7 @@ fn headers_are_the_same() {
 }
 
 fn no_rights() {
-    let pid = worker_pid().unwrap();
+    let pid = worker_pid(Principal::Own).unwrap();
     let threads: Vec<_> = fs::read_dir(format!("/proc/{pid}/task")).unwrap().collect();
     assert!(threads.len() > 1);
     for thread in threads {
@@ -185,7 +190,7 @@ fn attempt(what: &str) {
     let own = std::process::id().cast_signed();
     sandbox::close_inherited().unwrap();
     let file = own_file();
-    sandbox::give_up_rights().unwrap();
+    sandbox::give_up_rights(1536 << 20).unwrap();
     sandbox::filter_system_calls().unwrap();
     let mut out = std::io::stdout();
     out.write_all(b"ready").unwrap();
@@ -235,23 +240,23 @@ fn killed() {
     let expected = locally(&addresses);
     let mut names = Names::new(image, finder());
     let _ = names.resolve(&addresses[..1]);
-    let before = worker_pid().unwrap();
+    let before = worker_pid(Principal::Own).unwrap();
     kill(Pid::from_raw(before.cast_signed()), Signal::SIGKILL).unwrap();
     // The next question finds the worker gone, and another one answers.
     assert_eq!(names.resolve(&addresses), (expected, Told::Known));
-    assert_ne!(worker_pid().unwrap(), before);
+    assert_ne!(worker_pid(Principal::Own).unwrap(), before);
 }
 
 fn no_image() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
-    let before = worker_pid().unwrap();
+    let before = worker_pid(Principal::Own).unwrap();
     for content in [&b""[..], b"\x7fELF", &[0xff; 5000], b"#!/bin/sh\n"] {
         fs::write(&path, content).unwrap();
         assert!(open(File::open(&path).unwrap()).is_none());
     }
     assert!(open(File::open(dir.path()).unwrap()).is_none() && open(File::open("/dev/null").unwrap()).is_none());
-    assert_eq!(worker_pid().unwrap(), before, "none of them does any harm");
+    assert_eq!(worker_pid(Principal::Own).unwrap(), before, "none of them does any harm");
 }
 
 /// Runs a test in its own process, because its worker's deaths are remembered.
@@ -263,7 +268,7 @@ fn alone(name: &str) {
 
 /// Kills the current worker.
 fn kill_now() {
-    kill(Pid::from_raw(worker_pid().unwrap().cast_signed()), Signal::SIGKILL).unwrap();
+    kill(Pid::from_raw(worker_pid(Principal::Own).unwrap().cast_signed()), Signal::SIGKILL).unwrap();
 }
 
 fn given_up() {
@@ -274,9 +279,9 @@ fn given_up() {
     assert_eq!(functions, (vec![Vec::new(); addresses.len()], Told::GivenUp));
     assert!(names.notes().iter().any(|note| note.contains("did not survive")), "{:?}", names.notes());
     // The file is not asked about again, and other files are not affected.
-    let before = worker_pid();
+    let before = worker_pid(Principal::Own);
     let mut again = Names::new(open(own()).unwrap(), finder());
-    assert_eq!((again.resolve(&addresses[..1]), worker_pid()), ((vec![vec![]], Told::GivenUp), before));
+    assert_eq!((again.resolve(&addresses[..1]), worker_pid(Principal::Own)), ((vec![vec![]], Told::GivenUp), before));
     assert!(open(File::open("/proc/self/exe").unwrap()).is_some());
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("copy");
@@ -291,7 +296,7 @@ fn kill_while<T>(ask: impl FnOnce() -> T) -> T {
     let killer = std::thread::spawn(move || {
         let mut killed = std::collections::BTreeSet::new();
         while let Err(std::sync::mpsc::TryRecvError::Empty) = asked.try_recv() {
-            if let Some(pid) = worker_pid()
+            if let Some(pid) = worker_pid(Principal::Own)
                 && killed.insert(pid)
             {
                 kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).unwrap();
@@ -326,17 +331,17 @@ fn forgiven() {
 
 /// A hanging worker, simulated by a stopped one.
 fn stopped() {
-    let pid = worker_pid().unwrap();
+    let pid = worker_pid(Principal::Own).unwrap();
     stop(pid);
     // Another worker answers.
     let file = fresh();
     assert!(open(file.try_clone().unwrap()).is_some());
-    let next = worker_pid().unwrap();
+    let next = worker_pid(Principal::Own).unwrap();
     assert_ne!(next, pid);
     stop(next);
     // The second time the file may be the cause. Other files are read.
     assert!(matches!(ccsd_worker::open(file), Opened::NotNow(_)));
-    assert!(worker_pid().is_none() && open(fresh()).is_some());
+    assert!(worker_pid(Principal::Own).is_none() && open(fresh()).is_some());
 }
 
 /// Stops a worker, and waits until all its threads are stopped: they continue until one has seen the signal.
@@ -378,7 +383,7 @@ fn killed_amid_several() -> bool {
                 })
             })
             .collect();
-        let first = worker_pid().unwrap();
+        let first = worker_pid(Principal::Own).unwrap();
         together.wait();
         let answered = || asking.iter().all(|asking| asking.is_finished());
         while !answered() && !is_busy(first) {
@@ -443,11 +448,96 @@ fn too_often() {
     let address = image.entry();
     let mut names = Names::new(image, finder());
     kill_now();
-    assert!(!ask("5") && worker_pid().is_none());
+    assert!(!ask("5") && worker_pid(Principal::Own).is_none());
     // The image is not reported as unreadable.
     assert!(matches!(ccsd_worker::open(fresh()), Opened::NotNow(_)));
     // A later question may be answered, so this one has no answer.
     assert_eq!(names.resolve(&[address]), (vec![vec![]], Told::NotNow));
+}
+
+/// A new copy of this program that belongs to a user.
+fn of_user(uid: u32) -> File {
+    let file = fresh();
+    std::os::unix::fs::fchown(&file, Some(uid), None).unwrap();
+    file
+}
+
+const ADA: u32 = 54_321;
+const BOB: u32 = 54_322;
+
+/// With one worker for all, five deaths leave nobody names; root neither.
+fn principals() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let own = open(fresh()).unwrap();
+    let addresses = addresses(&own);
+    let mut own = Names::new(own, finder());
+    let mut bobs = Names::new(open(of_user(BOB)).unwrap(), DebugFileFinder::none());
+    let known = |names: &mut Names| {
+        let (functions, told) = names.resolve(&addresses);
+        assert_eq!(told, Told::Known);
+        assert!(functions.iter().any(|functions| !functions.is_empty()));
+    };
+    known(&mut own);
+    known(&mut bobs);
+    let before = [Principal::Own, Principal::User(BOB)].map(|who| worker_pid(who).unwrap());
+    assert_ne!(before[0], before[1]);
+    // A fresh file for each death, so that no single file is given up.
+    let mut told = Told::Known;
+    for _ in 0..8 {
+        let mut names = Names::new(open(of_user(ADA)).unwrap(), DebugFileFinder::none());
+        let mut asked = None;
+        kill_first(ADA, || asked = Some(names.resolve(&addresses).1));
+        told = asked.unwrap();
+    }
+    assert_eq!(told, Told::GivenUp);
+    // Headers, which unwinding needs, are still read.
+    assert!(open(of_user(ADA)).is_some());
+    known(&mut own);
+    known(&mut bobs);
+    assert_eq!([Principal::Own, Principal::User(BOB)].map(|who| worker_pid(who).unwrap()), before);
+}
+
+/// Kills the first process of a user's worker that is seen while `ask` runs.
+fn kill_first(uid: u32, ask: impl FnOnce()) {
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                // Reading this program takes far longer than finding the process.
+                if let Some(pid) = worker_pid(Principal::User(uid))
+                    && is_answering(pid)
+                {
+                    let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+                    return;
+                }
+                std::thread::yield_now();
+            }
+        });
+        ask();
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+/// Whether a thread of a worker is running.
+fn is_answering(pid: u32) -> bool {
+    threads_in(pid, 'R') > 0
+}
+
+fn places() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    // More principals than there are places.
+    for uid in ADA..ADA + 8 {
+        assert!(open(of_user(uid)).is_some(), "{uid}");
+    }
+    let running = (ADA..ADA + 8).filter(|uid| worker_pid(Principal::User(*uid)).is_some()).count();
+    assert_eq!(running, 3);
+    assert!(worker_pid(Principal::Own).is_some());
+    // The ended ones are started again.
+    assert!(open(of_user(ADA)).is_some() && worker_pid(Principal::User(ADA)).is_some());
 }
 
 fn generated_code() {
@@ -460,7 +550,7 @@ fn generated_code() {
     dump.extend(10u64.to_le_bytes());
     body.iter().for_each(|word| dump.extend(word.to_le_bytes()));
     dump.extend(b"f\0");
-    let key = FileKey::of_growing(&own()).unwrap();
+    let key = file_key(&own()).unwrap().while_growing();
     let files: [(Parser, &[u8]); 4] = [
         (Parser::PerfMap { skipping: false }, b"1000 10 first\nnonsense\n2000 20 second\n30"),
         (Parser::PerfMap { skipping: true }, b"rest of a line\n1000 10 first\n"),

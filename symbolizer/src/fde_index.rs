@@ -1,0 +1,312 @@
+//! Where a section keeps its frame description entries (FDEs), by address.
+//!
+//! `.eh_frame` usually comes with a search table, `.eh_frame_hdr`. `.debug_frame` never does, and going through it entry
+//! by entry for every new address made the sampling thread take as much CPU as its target. So the section is read once,
+//! when it is first asked for an address, and what is kept is enough to find an entry again and read it.
+
+use std::ops::Range;
+
+use gimli::{
+    BaseAddresses, CieOrFde, CommonInformationEntry, EndianSlice, Error, FrameDescriptionEntry, LittleEndian,
+    UnwindOffset, UnwindSection,
+};
+use hashbrown::HashMap;
+
+use crate::limits::MAX_FDES;
+
+type Slice<'a> = EndianSlice<'a, LittleEndian>;
+
+/// Bytes of a section that are read for its index, which takes a fraction of a second. A compiler's entries start at 24
+/// bytes, so about [`MAX_FDES`] of them fit.
+const MAX_WALKED_BYTES: usize = 64 << 20;
+/// Bytes of the smallest entry that may be: its length, where its CIE is, and a byte each for the function's address and
+/// length.
+const MIN_FDE_BYTES: usize = 10;
+/// Bytes of one entry. All of it may be run each time a row is looked up, and it grows only with the pushes and pops of
+/// one function: compilers' entries are below a page.
+pub const MAX_ENTRY_BYTES: usize = 1 << 20;
+/// Common information entries remembered while a section is read. A linker merges those of `.eh_frame` to a handful;
+/// `.debug_frame` has one per object file, followed by the functions that use it.
+const MAX_CIES: usize = 4096;
+
+/// The functions that a section describes, sorted by address.
+#[derive(Debug, Default)]
+pub struct FdeIndex {
+    fdes: Box<[Fde]>,
+}
+
+/// One entry: 16 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Fde {
+    start: u64,
+    /// Where it is in the section; 32 bits, because of [`MAX_WALKED_BYTES`].
+    offset: u32,
+    /// Bytes of code; what is beyond 4 GiB is cut off.
+    length: u32,
+}
+
+impl FdeIndex {
+    /// The most that the index of a section of so many bytes may take.
+    pub fn most_bytes(section: usize) -> u64 {
+        let fdes = (section.min(MAX_WALKED_BYTES) / MIN_FDE_BYTES).min(MAX_FDES);
+        (fdes * size_of::<Fde>()) as u64
+    }
+
+    /// Reads the section from its beginning to its end, to the first entry that cannot be read, or to a limit.
+    pub fn build<'a, S: UnwindSection<Slice<'a>>>(section: &S, bases: &BaseAddresses) -> FdeIndex {
+        let mut fdes = Vec::new();
+        // An entry refers to one before it. One that refers to anything else is skipped: so no byte is read as a common
+        // information entry more than once, however many entries refer to it, or into it.
+        let mut cies: HashMap<usize, CommonInformationEntry<Slice<'a>>> = HashMap::new();
+        let mut entries = section.entries(bases);
+        while let Ok(Some(entry)) = entries.next() {
+            match entry {
+                CieOrFde::Cie(cie) => {
+                    if cie.offset() >= MAX_WALKED_BYTES {
+                        break;
+                    }
+                    if cie.entry_len() <= MAX_ENTRY_BYTES {
+                        if cies.len() >= MAX_CIES {
+                            cies.clear();
+                        }
+                        cies.insert(cie.offset(), cie);
+                    }
+                }
+                CieOrFde::Fde(partial) => {
+                    if partial.offset() >= MAX_WALKED_BYTES || fdes.len() >= MAX_FDES {
+                        break;
+                    }
+                    if partial.entry_len() > MAX_ENTRY_BYTES {
+                        continue;
+                    }
+                    let parsed = partial.parse(|_, _, offset| {
+                        let offset: usize = UnwindOffset::into(offset);
+                        cies.get(&offset).cloned().ok_or(Error::NoEntryAtGivenOffset(offset as u64))
+                    });
+                    if let Ok(fde) = parsed {
+                        fdes.extend(Fde::new(&fde));
+                    }
+                }
+            }
+        }
+        fdes.sort_unstable();
+        // Of entries for the same function the first of the section stands.
+        fdes.dedup_by_key(|fde| fde.start);
+        FdeIndex { fdes: fdes.into_boxed_slice() }
+    }
+
+    /// The entry that covers an address, from the section that the index was built from. Where two overlap it is the one
+    /// that starts later, as it is with `.eh_frame_hdr`.
+    pub fn find<'a, S: UnwindSection<Slice<'a>>>(
+        &self,
+        section: &S,
+        bases: &BaseAddresses,
+        address: u64,
+    ) -> Option<FrameDescriptionEntry<Slice<'a>>> {
+        let after = self.fdes.partition_point(|fde| fde.start <= address);
+        let found = self.fdes.get(after.checked_sub(1)?)?;
+        if address - found.start >= u64::from(found.length) {
+            return None;
+        }
+        section.fde_from_offset(bases, S::Offset::from(found.offset as usize), S::cie_from_offset).ok()
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.fdes)
+    }
+
+    /// Number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.fdes.len()
+    }
+
+    /// The code that an entry covers.
+    pub(crate) fn range(&self, index: usize) -> Option<Range<u64>> {
+        self.fdes.get(index).map(|fde| fde.start..fde.start.saturating_add(fde.length.into()))
+    }
+
+    /// Whether no entry begins after `start` and up to `last`.
+    pub fn begins_none(&self, start: u64, last: u64) -> bool {
+        let after = |address: u64| self.fdes.partition_point(|fde| fde.start <= address);
+        after(start) == after(last)
+    }
+}
+
+impl Fde {
+    /// `None` for what describes no code.
+    fn new(fde: &FrameDescriptionEntry<Slice<'_>>) -> Option<Fde> {
+        let start = fde.initial_address();
+        // A linker that drops a function leaves its entry in `.debug_frame`, for address 0 or for the last one.
+        if start == 0 || fde.len() == 0 || start.checked_add(fde.len()).is_none() {
+            return None;
+        }
+        Some(Fde {
+            start,
+            offset: u32::try_from(fde.offset()).ok()?,
+            length: u32::try_from(fde.len()).unwrap_or(u32::MAX),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gimli::{DebugFrame, EhFrame};
+
+    /// Adds an entry: its length, then its bytes padded with `DW_CFA_nop`. Returns where it is.
+    pub fn push(section: &mut Vec<u8>, body: &[u8]) -> u32 {
+        let at = section.len();
+        let padded = body.len().next_multiple_of(8) + 4;
+        section.extend((padded as u32).to_le_bytes());
+        section.extend(body);
+        section.resize(at + 4 + padded, 0);
+        at as u32
+    }
+
+    /// Adds a CIE to a `.debug_frame`: the frame is at `rsp` + 8, the return address just below it.
+    pub fn push_cie(section: &mut Vec<u8>) -> u32 {
+        // id, version 1, no augmentation, code alignment 1, data alignment -8, return address in 16
+        push(section, &[0xff, 0xff, 0xff, 0xff, 1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1])
+    }
+
+    /// Adds an FDE to a `.debug_frame`.
+    pub fn push_fde(section: &mut Vec<u8>, cie: u32, start: u64, length: u64, instructions: &[u8]) -> u32 {
+        let mut body = cie.to_le_bytes().to_vec();
+        body.extend(start.to_le_bytes());
+        body.extend(length.to_le_bytes());
+        body.extend(instructions);
+        push(section, &body)
+    }
+
+    fn debug_frame(data: &[u8]) -> DebugFrame<Slice<'_>> {
+        let mut section = DebugFrame::new(data, LittleEndian);
+        section.set_address_size(8);
+        section
+    }
+
+    fn build(data: &[u8]) -> FdeIndex {
+        FdeIndex::build(&debug_frame(data), &BaseAddresses::default())
+    }
+
+    fn find(index: &FdeIndex, data: &[u8], address: u64) -> Option<u32> {
+        let found = index.find(&debug_frame(data), &BaseAddresses::default(), address);
+        found.map(|fde| fde.offset() as u32)
+    }
+
+    #[test]
+    fn finds_what_a_scan_finds() {
+        const FILES: u64 = 64;
+        let mut data = Vec::new();
+        // Object files in no order, each with a CIE of its own, and gaps between some functions.
+        for file in 0..FILES {
+            let cie = push_cie(&mut data);
+            let base = 0x1000 + (file * 37 % FILES) * 0x100;
+            for (start, length) in [(0x40, 0x20), (0, 0x40), (0x80, 0x80)] {
+                push_fde(&mut data, cie, base + start, length, &[]);
+            }
+        }
+        let section = debug_frame(&data);
+        let bases = BaseAddresses::default();
+        let index = build(&data);
+        assert_eq!(index.fdes.len() as u64, 3 * FILES);
+        for address in (0xff0..0x1000 + FILES * 0x100 + 0x10).step_by(8).flat_map(|a| [a - 1, a]) {
+            let scanned = section.fde_for_address(&bases, address, DebugFrame::cie_from_offset).ok();
+            assert_eq!(index.find(&section, &bases, address), scanned, "{address:#x}");
+        }
+    }
+
+    #[test]
+    fn agrees_with_the_search_table_of_a_linker() {
+        let own = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+        let sections = crate::ElfFile::open(own).unwrap().unwind_sections();
+        let (Some(data), Some(header)) = (&sections.eh_frame, &sections.eh_frame_hdr) else { return };
+        let bases = sections.bases();
+        let section = EhFrame::new(&data.data, LittleEndian);
+        let index = FdeIndex::build(&section, &bases);
+        let header = gimli::EhFrameHdr::new(&header.data, LittleEndian).parse(&bases, 8).unwrap();
+        let table = header.table().unwrap();
+        assert!(index.fdes.len() > 100);
+        for fde in &index.fdes {
+            let end = fde.start + u64::from(fde.length);
+            for address in [fde.start - 1, fde.start, end - 1, end] {
+                let expected = table.fde_for_address(&section, &bases, address, EhFrame::cie_from_offset).ok();
+                assert_eq!(index.find(&section, &bases, address), expected, "{address:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn entries_for_no_code_are_left_out() {
+        let mut data = Vec::new();
+        let cie = push_cie(&mut data);
+        push_fde(&mut data, cie, 0, 0x10_0000, &[]);
+        push_fde(&mut data, cie, u64::MAX, 0x10, &[]);
+        push_fde(&mut data, cie, 0x1000, 0, &[]);
+        let kept = push_fde(&mut data, cie, 0x1000, 0x10, &[]);
+        push_fde(&mut data, cie, 0x1000, 0x20, &[]);
+        let index = build(&data);
+        assert_eq!(index.fdes.len(), 1);
+        assert_eq!(find(&index, &data, 0xfff), None);
+        assert_eq!(find(&index, &data, 0x1000), Some(kept));
+        assert_eq!(find(&index, &data, 0x1010), None);
+    }
+
+    #[test]
+    fn the_inner_of_two_entries_is_found() {
+        let mut data = Vec::new();
+        let cie = push_cie(&mut data);
+        let outer = push_fde(&mut data, cie, 0x1000, 0x1000, &[]);
+        let inner = push_fde(&mut data, cie, 0x1800, 0x800, &[]);
+        let index = build(&data);
+        assert_eq!(find(&index, &data, 0x17ff), Some(outer));
+        assert_eq!(find(&index, &data, 0x1800), Some(inner));
+    }
+
+    #[test]
+    fn damage_ends_the_index_and_nothing_else() {
+        let mut data = Vec::new();
+        let cie = push_cie(&mut data);
+        let good = push_fde(&mut data, cie, 0x1000, 0x10, &[]);
+        // One that refers into the middle of another entry.
+        push_fde(&mut data, good + 4, 0x2000, 0x10, &[]);
+        let last = push_fde(&mut data, cie, 0x3000, 0x10, &[]);
+        let index = build(&data);
+        assert_eq!(index.fdes.len(), 2);
+        assert_eq!(find(&index, &data, 0x3000), Some(last));
+        for end in 0..data.len() {
+            let index = build(&data[..end]);
+            assert!(index.fdes.len() < 2);
+            assert_eq!(
+                find(&index, &data[..end], 0x1000).is_some(),
+                end > last as usize - 40 && !index.fdes.is_empty()
+            );
+        }
+        assert!(build(&[0xff; 64]).fdes.is_empty());
+    }
+
+    #[test]
+    fn more_object_files_than_are_remembered() {
+        let mut data = Vec::new();
+        for file in 1..=2 * MAX_CIES as u64 {
+            let cie = push_cie(&mut data);
+            push_fde(&mut data, cie, file * 0x10, 0x10, &[]);
+        }
+        assert_eq!(build(&data).fdes.len(), 2 * MAX_CIES);
+    }
+
+    #[test]
+    fn limits() {
+        let mut data = Vec::new();
+        let cie = push_cie(&mut data);
+        push_fde(&mut data, cie, 0x1000, 0x10, &vec![0; MAX_ENTRY_BYTES]);
+        push_fde(&mut data, cie, 0x2000, 0x10, &[]);
+        assert_eq!(build(&data).fdes.len(), 1);
+        for i in 0..MAX_FDES as u64 + 10 {
+            push_fde(&mut data, cie, 0x10_0000 + i * 16, 16, &[]);
+        }
+        let index = build(&data);
+        assert_eq!(index.fdes.len(), MAX_FDES);
+        assert!(size_of_val::<[Fde]>(&index.fdes) as u64 <= FdeIndex::most_bytes(data.len()));
+    }
+}

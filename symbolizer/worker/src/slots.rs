@@ -1,0 +1,73 @@
+//! Places for running worker processes, which bound their number and memory together.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::principal::Principal;
+
+/// Memory of the worker that reads this machine's own images: symbols of several large images, or of one very large
+/// image being read (see [`crate::images`]), and the threads' stacks.
+const OWN_BYTES: u64 = 1536 << 20;
+/// Memory of each other worker, and their maximum number: together at most 4.5 GiB, all of it only if three users' files
+/// are made for it. Usually a worker takes some ten megabytes.
+const OTHER_BYTES: u64 = 1 << 30;
+pub const OTHERS: usize = 3;
+
+/// All places. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Slots(Arc<AtomicUsize>);
+
+/// A place, held while its process exists.
+#[derive(Debug)]
+pub struct Slot {
+    /// For processes of other principals.
+    taken: Option<Arc<AtomicUsize>>,
+}
+
+impl Slots {
+    /// Takes a place; `None` if none is free. This machine's own worker always has one.
+    pub fn take(&self, principal: Principal) -> Option<Slot> {
+        if principal == Principal::Own {
+            return Some(Slot { taken: None });
+        }
+        // Relaxed: the counter publishes no other data.
+        let one_more = |taken: usize| (taken < OTHERS).then_some(taken + 1);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Slot { taken: Some(Arc::clone(&self.0)) })
+    }
+
+    /// Whether [`Slots::take`] would find a place.
+    pub fn is_full(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= OTHERS
+    }
+}
+
+impl Slot {
+    /// Maximum bytes of the process.
+    pub fn memory(&self) -> u64 {
+        if self.taken.is_some() { OTHER_BYTES } else { OWN_BYTES }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(taken) = &self.taken {
+            taken.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_have_few_places_and_the_machine_s_own_has_one() {
+        let slots = Slots::default();
+        let taken: Vec<Slot> = (0..9).filter_map(|uid| slots.take(Principal::User(uid))).collect();
+        assert_eq!((taken.len(), slots.is_full()), (OTHERS, true));
+        assert!(slots.take(Principal::Own).is_some());
+        drop(taken);
+        assert!(slots.take(Principal::Elsewhere(1)).is_some());
+    }
+}
