@@ -8,10 +8,19 @@
 //! the contexts of the current generation to it. Its own budgets apply: beyond them it charges to `[elided]` below the
 //! deepest context that it knows.
 
-use crate::context::ContextTable;
+use crate::context::{ContextStats, ContextTable};
 use crate::ids::{ContextId, CostCentreId, RouteId};
 use crate::routes::{NewRoute, RouteTable};
 use crate::update::{Counts, NewContext};
+
+/// The generations of a profile.
+#[derive(Debug, Default)]
+pub(crate) struct Generations {
+    /// Of a profile that follows a stream, the contexts of its generation under way, if that is not its first.
+    pub(crate) current: Option<Generation>,
+    /// What the tables of contexts of earlier generations did.
+    pub(crate) earlier_contexts: Option<ContextStats>,
+}
 
 /// The contexts of the current generation, as the stream numbers them.
 #[derive(Debug)]

@@ -138,14 +138,6 @@ impl History {
         gaps(&entries).collect::<Vec<_>>().into_iter()
     }
 
-    /// Whether the running function also occurs unmarked earlier: a cycle that was completed.
-    #[must_use]
-    pub fn closes_cycle(&self) -> bool {
-        self.entries
-            .split_last()
-            .is_some_and(|(leaf, rest)| rest.iter().any(|entry| !entry.marked && entry.function == leaf.function))
-    }
-
     /// Formats the entries with `name(function, marked)`, separated by spaces.
     pub fn text(&self, mut name: impl FnMut(CostCentreId, bool) -> String) -> String {
         let words: Vec<String> = self.entries.iter().map(|entry| name(entry.function, entry.marked)).collect();

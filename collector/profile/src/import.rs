@@ -300,7 +300,14 @@ impl Importer {
         self.passing = false;
         self.doubtful = sample.is_bare();
         let name = || sample.comm.to_owned();
-        let process = Process { pid: sample.pid, start_time: 0, exec_generation: 0, parent: None, name: name() };
+        let process = Process {
+            pid: sample.pid,
+            start_time: 0,
+            exec_generation: 0,
+            parent: None,
+            membership: None,
+            name: name(),
+        };
         let process = self.profile.add_process(process);
         let thread = self.profile.add_thread(Thread { process, tid: sample.tid, name: name() });
         self.open = Some((thread, metric, sample.period.unwrap_or(1)));

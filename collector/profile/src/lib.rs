@@ -11,6 +11,7 @@
 
 mod accounting;
 mod causes;
+pub mod cgroup;
 mod charges;
 pub mod codec;
 mod context;
@@ -31,7 +32,7 @@ mod marked;
 mod merge;
 mod model;
 mod name;
-mod named;
+mod name_later;
 mod naming;
 mod next_generation;
 mod not_sampled;
@@ -42,6 +43,7 @@ mod pace;
 mod profile;
 pub mod query;
 mod readable;
+mod remap;
 mod routed;
 mod routes;
 mod shed;
@@ -53,6 +55,7 @@ mod uncertain;
 mod update;
 mod update_merge;
 pub mod view;
+mod walk;
 
 pub use accounting::{Accounting, OwnCost, StackCounts, TruncationReason, Truncations};
 pub use causes::{ByCause, Cause};
@@ -71,7 +74,7 @@ pub use ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, RouteId, Thre
 pub use labels::{Definition, Labels};
 pub use limits::{Limits, MAX_HISTORY_ENTRIES, MAX_METRICS, MAX_RECORD_BYTES, MAX_STRING_BYTES, MIN_CONTEXT_BYTES};
 pub use merge::{Canonical, ChargeKey, ChargeSums, CostCentreKey, SiteKey};
-pub use model::{CostCentre, Image, Line, Metric, Process, Session, Thread, Unit};
+pub use model::{CostCentre, Image, Line, Membership, Metric, Process, Session, Thread, Unit};
 pub use not_sampled::{NotSampled, Unseen};
 pub use own_cpu::{OwnCpu, Phase};
 pub use pace::{Pace, RateSpan};

@@ -1,18 +1,17 @@
-//! Merging profiles (I7), regrouping their functions, and comparing them.
+//! Merging profiles (I7), and comparing them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashSet;
 
 use crate::error::MergeError;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, RouteId, ThreadId};
-use crate::limits::Limits;
 use crate::model::{CostCentre, Metric};
 use crate::profile::Profile;
+use crate::remap::remap;
 use crate::squares::Squares;
 use crate::symbols::Identity;
-use crate::uncertain::Uncertain;
-use crate::view::Matching;
+use crate::view::Selection;
 
 impl Profile {
     /// Adds another profile of the same metrics. What it charged is pending then, for the next `take_update`.
@@ -43,9 +42,7 @@ impl Profile {
         self.accounting.contexts = self.collected_contexts();
         self.flags.collecting = false;
         let elided_apart = self.accounting.elided.saturating_add(other.accounting.elided);
-        let (functions, _) = self.add_charges(other, |profile, _, image, cost_centre| {
-            profile.add_cost_centre(CostCentre { image, ..cost_centre.clone() })
-        });
+        let functions = self.add_charges(other);
         let here = |id: CostCentreId| functions.get(id.index()).copied().unwrap_or(CostCentreId::ELIDED);
         for &(unnamed, function) in other.namings.list() {
             self.name_later(here(unnamed), here(function));
@@ -76,83 +73,14 @@ impl Profile {
         if self.flags.collecting { self.context_stats() } else { self.accounting.contexts }
     }
 
-    /// The same profile with other functions: `group` says which one stands for each. Self and inherited weights are
-    /// those of the stacks with every function replaced (I6); a module, a file, the function that defines a closure. Arcs
-    /// are, too, where there is no mutual recursion; where there is, a history does not say what stood between two functions
-    /// that are now one, and arcs that may be others are marked as approximate.
-    #[must_use]
-    pub fn regrouped(&self, mut group: impl FnMut(CostCentreId, &CostCentre) -> CostCentre) -> Self {
-        let mut grouped = Self::with_all_metrics(self.session.clone(), Limits::reading());
-        let (functions, contexts) = grouped.add_charges(self, |profile, id, image, cost_centre| {
-            let real = self.real(id);
-            let (cost_centre, image) = match self.cost_centre(real).filter(|_| real != id) {
-                Some(named) => (named, self.image(named.image).map_or(image, |it| profile.add_image(it.clone()))),
-                None => (cost_centre, image),
-            };
-            if cost_centre.image == ImageId::CCSD {
-                return profile.add_cost_centre(cost_centre.clone());
-            }
-            profile.add_cost_centre(CostCentre { image, ..group(real, cost_centre) })
-        });
-        grouped.uncertain = self.uncertain_in(&functions, &contexts);
-        grouped.accounting = self.accounting.clone();
-        grouped.crashes.clone_from(&self.crashes);
-        grouped.flags.collecting = false;
-        grouped
-    }
-
-    /// Whether several cost centres are one to `matching`: instances of a generic function, functions of two builds of a
-    /// library.
-    pub(crate) fn has_namesakes(&self, matching: &Matching) -> bool {
-        self.namesakes(matching).iter().zip(0..).any(|(&first, id)| first != self.real(CostCentreId(id)))
-    }
-
-    /// The profile with all cost centres that are one to `matching` as one: the first of them.
-    pub(crate) fn with_namesakes_as_one(&self, matching: &Matching) -> Self {
-        let first = self.namesakes(matching);
-        let mut new = Self::with_all_metrics(self.session.clone(), Limits::reading());
-        let (functions, contexts) = new.add_charges(self, |profile, id, image, cost_centre| {
-            let of_name = first.get(id.index()).and_then(|&first| self.cost_centre(first)).unwrap_or(cost_centre);
-            let image = self.image(of_name.image).map_or(image, |image| profile.add_image(image.clone()));
-            profile.add_cost_centre(CostCentre { image, ..of_name.clone() })
-        });
-        new.uncertain = self.uncertain_in(&functions, &contexts);
-        new.flags.collecting = false;
-        new
-    }
-
-    /// Of each cost centre, the first one that is the same to `matching`.
-    fn namesakes(&self, matching: &Matching) -> Vec<CostCentreId> {
-        let mut first = HashMap::new();
-        (0..self.cost_centres().len() as u32)
-            .map(|id| self.real(CostCentreId(id)))
-            .map(|id| *first.entry(matching.function(self, id)).or_insert(id))
-            .collect()
-    }
-
-    /// What is uncertain in a profile in which the functions and contexts of this one are those.
-    fn uncertain_in(&self, functions: &[CostCentreId], contexts: &[ContextId]) -> Uncertain {
-        let place = |id: ContextId| contexts.get(id.index()).copied().unwrap_or(ContextId::ELIDED);
-        Uncertain::of(&self.contexts, &self.uncertain, &self.charged(), place, |id| functions.get(id.index()).copied())
-    }
-
-    /// Adds definitions, contexts and charges of another profile, its functions mapped by `function(self, id there, image
-    /// here, cost centre there)`, called in order of their ids. Returns what they and the contexts are here.
-    fn add_charges(
-        &mut self,
-        other: &Self,
-        mut function: impl FnMut(&mut Self, CostCentreId, ImageId, &CostCentre) -> CostCentreId,
-    ) -> (Vec<CostCentreId>, Vec<ContextId>) {
+    /// Adds definitions, contexts and charges of another profile. Returns what its functions are here.
+    fn add_charges(&mut self, other: &Self) -> Vec<CostCentreId> {
         let images: Vec<ImageId> = other.images().iter().map(|image| self.add_image(image.clone())).collect();
-        let functions: Vec<CostCentreId> = other
-            .cost_centres()
-            .iter()
-            .zip(0..)
-            .map(|(cost_centre, id)| {
-                let image = images.get(cost_centre.image.index()).copied().unwrap_or(ImageId::CCSD);
-                function(self, CostCentreId(id), image, cost_centre)
-            })
-            .collect();
+        let add_function = |cost_centre: &CostCentre| {
+            let image = images.get(cost_centre.image.index()).copied().unwrap_or(ImageId::CCSD);
+            self.add_cost_centre(CostCentre { image, ..cost_centre.clone() })
+        };
+        let functions: Vec<CostCentreId> = other.cost_centres().iter().map(add_function).collect();
         let lines: Vec<LineId> = other.lines().iter().map(|line| self.add_line(&line.file, line.line)).collect();
         let mut processes: Vec<ProcessId> = Vec::new();
         for process in other.processes() {
@@ -167,20 +95,19 @@ impl Profile {
                 self.add_thread(crate::model::Thread { process, ..thread.clone() })
             })
             .collect();
-        let contexts = other.contexts.replay(ContextId::ROOT, ContextId::ELIDED, |_, parent, leaf| {
-            let leaf = functions.get(leaf.index()).copied().unwrap_or(CostCentreId::ELIDED);
-            self.contexts.graft(parent, leaf)
-        });
+        let function = |id: CostCentreId| Some(functions.get(id.index()).copied().unwrap_or(CostCentreId::ELIDED));
+        let (contexts, uncertain) = remap(&other.recorded_contexts(), &mut self.contexts, function);
+        self.uncertain.extend(uncertain);
         let mut known = HashSet::new();
         self.flags.merges_functions |= other.flags.merges_functions || !functions.iter().all(|it| known.insert(*it));
-        let routes = other.copied_routes(self, |id| functions.get(id.index()).copied());
+        let routes = other.copied_routes(self, function);
         other.for_each_charge(|charge| {
             let thread = threads.get(charge.thread.index()).copied().unwrap_or(ThreadId(u32::MAX));
-            let context = contexts.get(charge.context.index()).copied().unwrap_or(ContextId::ELIDED);
+            let context = contexts.get(charge.context.index()).map_or(ContextId::ELIDED, |it| it.context);
             let line = lines.get(charge.line.index()).copied().unwrap_or(LineId::UNKNOWN);
             self.charge_sums((thread, context, line, routes.of(charge.route)), &charge);
         });
-        (functions, contexts)
+        functions
     }
 
     /// What the profile says, independent of the numbering of ids: two profiles are equal if their canonical forms are.
@@ -190,10 +117,11 @@ impl Profile {
         self.for_each_charge(|charge| {
             histories.entry(charge.context).or_default();
         });
-        let named = self.named();
+        let all = Selection::all();
+        let named = self.walk(&all);
         for (id, entries) in &mut histories {
             *entries = named
-                .contexts()
+                .table()
                 .history(named.context(*id))
                 .entries()
                 .iter()

@@ -1,5 +1,6 @@
 //! What a profile speaks about: images, cost centres, lines, processes, threads, metrics, the session.
 
+use crate::cgroup;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -60,6 +61,44 @@ pub struct Process {
     pub parent: Option<ProcessId>,
     /// Command name.
     pub name: String,
+    /// What it belongs to, where that was looked at.
+    #[serde(skip)]
+    pub membership: Option<Arc<Membership>>,
+}
+
+/// What a process belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Membership {
+    /// Path of the control group that names its unit and container; empty if not known.
+    pub cgroup: String,
+    /// Effective user, if known.
+    pub uid: Option<u32>,
+    /// Name of that user; empty if not known.
+    pub user: String,
+}
+
+impl Membership {
+    /// The unit, or `[no unit]`.
+    #[must_use]
+    pub fn unit(&self) -> String {
+        cgroup::unit(&self.cgroup).map_or_else(|| "[no unit]".to_owned(), ToOwned::to_owned)
+    }
+
+    /// The container, or `[no container]`.
+    #[must_use]
+    pub fn container(&self) -> String {
+        cgroup::container(&self.cgroup).map_or_else(|| "[no container]".to_owned(), |it| it.label())
+    }
+
+    /// The user's name, else the number.
+    #[must_use]
+    pub fn user(&self) -> String {
+        match (self.user.as_str(), self.uid) {
+            ("", Some(uid)) => format!("uid {uid}"),
+            ("", None) => "[unknown user]".to_owned(),
+            (name, _) => name.to_owned(),
+        }
+    }
 }
 
 /// A thread. Identity: (process, tid).

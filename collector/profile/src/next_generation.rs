@@ -22,7 +22,7 @@ impl Profile {
     /// What the tables of contexts of all generations did.
     pub(crate) fn context_stats(&self) -> ContextStats {
         let mut stats = self.contexts.stats();
-        if let Some(earlier) = &self.earlier_contexts {
+        if let Some(earlier) = &self.generations.earlier_contexts {
             stats.follow(earlier);
         }
         stats
@@ -31,7 +31,7 @@ impl Profile {
     /// Begins a new generation of contexts, routes and charges. To be called after [`Profile::take_update`], and only by who has
     /// handed that update on: this profile then holds what comes, and no context of before is valid.
     pub fn begin_generation(&mut self) {
-        self.earlier_contexts = Some(self.context_stats());
+        self.generations.earlier_contexts = Some(self.context_stats());
         self.contexts = ContextTable::new(self.limits.context_bytes);
         self.charges = Charges::new(self.session.metrics.len(), self.limits.charge_bytes);
         self.routes = RouteTable::new(self.limits.route_bytes);
@@ -41,26 +41,29 @@ impl Profile {
     /// Whether a generation has begun since the first.
     #[must_use]
     pub const fn has_generations(&self) -> bool {
-        self.earlier_contexts.is_some() || self.generation.is_some()
+        self.generations.earlier_contexts.is_some() || self.generations.current.is_some()
     }
 
     /// Number of contexts in the numbering of the stream that this profile follows.
     pub(crate) fn stream_contexts(&self) -> u32 {
         let own = self.counts().contexts;
-        self.generation.as_ref().map_or(own, |generation| u32::try_from(generation.len()).unwrap_or(u32::MAX))
+        self.generations.current.as_ref().map_or(own, |generation| u32::try_from(generation.len()).unwrap_or(u32::MAX))
     }
 
     /// The same of routes.
     pub(crate) fn stream_routes(&self) -> u32 {
         let own = self.counts().routes;
-        self.generation.as_ref().map_or(own, |generation| u32::try_from(generation.routes()).unwrap_or(u32::MAX))
+        self.generations
+            .current
+            .as_ref()
+            .map_or(own, |generation| u32::try_from(generation.routes()).unwrap_or(u32::MAX))
     }
 
     /// After [`Profile::snapshot`], what a reader needs that goes on with the updates that this profile will get: the
     /// contexts of the generation under way, as these updates number them. `None` where they are numbered as in the snapshot.
     #[must_use]
     pub fn snapshot_generation(&self) -> Option<Update> {
-        let generation = self.generation.as_ref()?;
+        let generation = self.generations.current.as_ref()?;
         let now = self.sent.accounting.duration_ns;
         Some(Update {
             from_ns: now,

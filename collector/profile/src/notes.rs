@@ -6,6 +6,8 @@ pub const USER_ONLY: &str = "user code only";
 pub const SMALL_RINGS: &str = "the locked-memory allowance gives";
 /// CPUs are sampled instead of threads.
 pub const PER_CPU: &str = "sampled per CPU instead of per thread";
+/// All that ran was sampled, or a part of it; how busy the machine was.
+pub const MACHINE: &str = "this machine";
 /// One event per thread and CPU gives both the samples and the records of mappings, so they share a ring.
 pub const COMPACT: &str = "one event per thread and CPU";
 /// Sampled by the scheduler's tick.
@@ -18,7 +20,9 @@ pub const NO_CRASH_STACKS: &str = "no stacks of fatal signals";
 /// Whether a note says that something else is measured than usual, so that a reader must see it beside the numbers.
 #[must_use]
 pub fn changes_what_is_measured(note: &str) -> bool {
-    [USER_ONLY, SMALL_RINGS, PER_CPU, COMPACT, BY_TICK, NAMELESS_KERNEL].iter().any(|start| note.starts_with(start))
+    [USER_ONLY, SMALL_RINGS, PER_CPU, MACHINE, COMPACT, BY_TICK, NAMELESS_KERNEL]
+        .iter()
+        .any(|start| note.starts_with(start))
 }
 
 /// Whether a note matters only where a process has died.

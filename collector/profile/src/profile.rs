@@ -1,12 +1,14 @@
 //! A profile: what a session found out so far.
 
+use std::sync::Arc;
+
 use crate::accounting::{Accounting, TruncationReason};
 use crate::charges::{Charges, Room};
-use crate::context::{ContextStats, ContextTable};
+use crate::context::ContextTable;
 use crate::crash::{Crash, MAX_CRASH_FRAMES, MAX_CRASH_INNER, MAX_CRASH_OUTER, MAX_CRASHES, MAX_CRASHES_BYTES};
-use crate::generation::Generation;
+use crate::generation::{Generation, Generations};
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, RouteId, ThreadId};
-use crate::limits::{Limits, MAX_METRICS, MAX_NOTE_BYTES, MAX_NOTES};
+use crate::limits::{Limits, MAX_METRICS, MAX_NOTE_BYTES, MAX_NOTES, MAX_STRING_BYTES};
 use crate::model::{CostCentre, Image, Line, Process, Session, Thread};
 use crate::naming::Namings;
 use crate::routes::RouteTable;
@@ -76,10 +78,7 @@ pub struct Profile {
     pub(crate) threads: Table<Thread>,
     pub(crate) contexts: ContextTable,
     pub(crate) routes: RouteTable,
-    /// What the tables of contexts of earlier generations did.
-    pub(crate) earlier_contexts: Option<ContextStats>,
-    /// Of a profile that follows a stream, the contexts of its generation under way, if that is not its first.
-    pub(crate) generation: Option<Generation>,
+    pub(crate) generations: Generations,
     pub(crate) namings: Namings,
     /// What is uncertain in contexts that were made from those of another profile. Collected ones have none.
     pub(crate) uncertain: Uncertain,
@@ -111,9 +110,8 @@ impl Profile {
             charges: Charges::new(session.metrics.len(), limits.charge_bytes),
             contexts: ContextTable::new(limits.context_bytes),
             routes: RouteTable::new(limits.route_bytes),
-            earlier_contexts: None,
+            generations: Generations::default(),
             elided_in_reading: 0,
-            generation: None,
             namings: Namings::default(),
             uncertain: Uncertain::default(),
             sent: Sent { notes: session.notes.len(), ..Sent::default() },
@@ -345,6 +343,11 @@ impl Profile {
     /// The process with this identity (pid, start time, exec generation), added if it is new.
     pub fn add_process(&mut self, mut process: Process) -> ProcessId {
         clip_string(&mut process.name);
+        if let Some(membership) =
+            process.membership.as_mut().filter(|it| it.cgroup.len() + it.user.len() > MAX_STRING_BYTES)
+        {
+            *membership = Arc::default();
+        }
         if let Some(i) = self.processes.find(&(process.pid, process.start_time, process.exec_generation)) {
             return ProcessId(i);
         }
@@ -389,7 +392,14 @@ impl Profile {
 
     /// The process that those share which there is no room for.
     fn other_process(&mut self) -> ProcessId {
-        let other = Process { pid: 0, start_time: 0, exec_generation: u32::MAX, parent: None, name: "[other]".into() };
+        let other = Process {
+            pid: 0,
+            start_time: 0,
+            exec_generation: u32::MAX,
+            parent: None,
+            membership: None,
+            name: "[other]".into(),
+        };
         if let Some(i) = self.processes.find(&(0, 0, u32::MAX)) {
             return ProcessId(i);
         }
@@ -666,7 +676,7 @@ impl Profile {
     pub fn bytes(&self) -> usize {
         self.string_bytes
             + self.contexts.bytes()
-            + self.generation.as_ref().map_or(0, Generation::bytes)
+            + self.generations.current.as_ref().map_or(0, Generation::bytes)
             + self.namings.bytes()
             + self.charges.bytes()
             + self.routes.bytes()

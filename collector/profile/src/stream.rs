@@ -36,7 +36,7 @@ impl Profile {
         let now = self.counts();
         let mut update = self.definitions(base, now);
         let is_new = !update.contexts.is_empty() || !update.routes.is_empty();
-        if let Some(generation) = self.generation.as_ref().filter(|_| !is_new) {
+        if let Some(generation) = self.generations.current.as_ref().filter(|_| !is_new) {
             // Those who go on with the stream have its numbering.
             update.base.contexts = generation.len() as u32;
             update.base.routes = generation.routes() as u32;
@@ -136,9 +136,9 @@ impl Profile {
             }
         }
         if update.begins_generation(self.stream_contexts()) {
-            self.generation = Some(Generation::new());
+            self.generations.current = Some(Generation::new());
         }
-        if let Some(generation) = &mut self.generation {
+        if let Some(generation) = &mut self.generations.current {
             for &new in &update.contexts {
                 generation.add(new, &mut self.contexts);
             }
@@ -208,7 +208,7 @@ impl Profile {
         let metrics = self.session.metrics.len();
         for (i, (charge, weights)) in update.charges_with_weights(metrics).enumerate() {
             let squares = update.squares_of(i, metrics);
-            let Some(generation) = &self.generation else {
+            let Some(generation) = &self.generations.current else {
                 let key = (charge.thread.0, charge.context.0, charge.line.0, charge.route.0);
                 if !self.charges.add(key, charge.samples, weights, squares, Room::Coarse) {
                     // No context of the reader's own: the ids are the writer's.

@@ -33,6 +33,13 @@ impl Uncertain {
         }
     }
 
+    /// Adds what is uncertain in other contexts of the same table.
+    pub(crate) fn extend(&mut self, other: Uncertain) {
+        for ((context, function), (caller, callee)) in other.known {
+            self.add(ContextId(context), CostCentreId(function), caller, callee);
+        }
+    }
+
     /// Whether the call between an entry of a context's history and the one before it may be another.
     pub(crate) fn before(&self, context: ContextId, entries: &[u32], at: usize) -> bool {
         let of = |at: usize| {
@@ -44,8 +51,8 @@ impl Uncertain {
                 || at.checked_sub(1).and_then(of).is_some_and(|(_, callee)| callee))
     }
 
-    /// What is uncertain in contexts that were made from those of `table`, every function as `function` says (`None`: hidden).
-    /// Views show only contexts that were `charged`; of all others nothing is kept.
+    /// What is uncertain in contexts made from others by [`remap`](crate::remap::remap), each function as `function` says
+    /// and each context as `place` says. Views show only contexts with charges; of others nothing is kept.
     pub(crate) fn of(
         table: &ContextTable,
         before: &Uncertain,
@@ -205,6 +212,7 @@ mod tests {
             start_time: 0,
             exec_generation: 0,
             parent: None,
+            membership: None,
             name: String::new(),
         });
         let thread = profile.add_thread(Thread { process, tid: 1, name: String::new() });
@@ -218,7 +226,7 @@ mod tests {
         assert!(profile.contexts().len() > 1_000);
         let hidden: Vec<CostCentreId> = functions.iter().copied().step_by(2).collect();
         let selection = Selection::all().hide(hidden);
-        let known = profile.shown(&selection).uncertain().known.len();
+        let known = profile.walk(&selection).uncertain().known.len();
         assert!((1..=FUNCTIONS as usize).contains(&known), "{known}");
         let selected = profile.selected(&selection);
         assert_eq!(selected.uncertain.known.len(), known);

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccsd_profile::export::Format;
 use ccsd_profile::view::{CyclesView, DiffTree, GraphArc, GraphView, Selection, StacksView, TreeView};
-use ccsd_profile::{CostCentre, CostCentreId, History, Profile};
-use common::Maker;
+use ccsd_profile::{CostCentre, CostCentreId, History, Limits, Profile};
 use common::readers::{self, Edges, calls, text};
+use common::{Maker, session};
 use proptest::prelude::*;
 
 type Stack = Vec<u32>;
@@ -177,6 +177,11 @@ proptest! {
         let stacks = mapped(&samples, |it| visible(it).then(|| group(it)));
         assert_real(&grouped, &Selection::all(), &stacks);
         assert_marked(&grouped, &Selection::all(), &stacks);
+        // A merge keeps the marks.
+        let mut merged = Profile::new(session(), Limits::default());
+        merged.merge(&grouped).unwrap();
+        assert_real(&merged, &Selection::all(), &stacks);
+        assert_marked(&merged, &Selection::all(), &stacks);
     }
 
     #[test]

@@ -65,6 +65,5 @@ fn items_of_the_papers_figure_2() {
         })
         .collect();
     assert_eq!(items, ["[M]P", "P[Q]R", "Q[R]P", "R[P]"]);
-    assert!(history.closes_cycle());
     assert_eq!(text(&history), "M p Q R P");
 }

@@ -19,8 +19,14 @@ fn file(functions: u32, calls: &[(u32, u32, bool)], lines: u32) -> Vec<u8> {
 fn named_file(name: &str, functions: u32, calls: &[(u32, u32, bool)], lines: u32) -> Vec<u8> {
     let mut profile = Profile::new(session(), Limits::reading());
     let image = profile.add_image(Image { name: "demo".into(), build_id: Vec::new() });
-    let process =
-        profile.add_process(Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, name: "p".into() });
+    let process = profile.add_process(Process {
+        pid: 1,
+        start_time: 1,
+        exec_generation: 0,
+        parent: None,
+        membership: None,
+        name: "p".into(),
+    });
     profile.add_thread(Thread { process, tid: 1, name: "t".into() });
     for function in 0..functions {
         profile.add_cost_centre(CostCentre {
@@ -307,8 +313,14 @@ fn file_names_without_end() {
 fn renamed_threads_are_within_the_budget_of_names() {
     let mut profile = Profile::new(session(), Limits { string_bytes: 1_100, ..Limits::default() });
     let mut source = Profile::new(session(), Limits::default());
-    let process =
-        source.add_process(Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, name: "p".into() });
+    let process = source.add_process(Process {
+        pid: 1,
+        start_time: 1,
+        exec_generation: 0,
+        parent: None,
+        membership: None,
+        name: "p".into(),
+    });
     let thread = source.add_thread(Thread { process, tid: 1, name: "t".into() });
     profile.apply(&source.take_update()).unwrap();
     let others = profile.name_bytes() - 1;

@@ -26,8 +26,14 @@ fn nothing_is_lost_beyond_the_limits() {
     for i in 0..500u32 {
         let image = profile.add_image(Image { name: format!("/lib/lib{i}.so"), build_id: i.to_le_bytes().into() });
         let parent = Some(ProcessId::new(i));
-        let process =
-            profile.add_process(Process { pid: i, start_time: 1, exec_generation: 0, parent, name: "p".into() });
+        let process = profile.add_process(Process {
+            pid: i,
+            start_time: 1,
+            exec_generation: 0,
+            parent,
+            membership: None,
+            name: "p".into(),
+        });
         let thread = profile.add_thread(Thread { process, tid: i, name: format!("thread {i}") });
         let mut context = ContextId::ROOT;
         for frame in 0..10 {
@@ -99,6 +105,7 @@ fn each_limit_alone_is_counted_and_sheds_to_its_row() {
                 start_time: 1,
                 exec_generation: 0,
                 parent,
+                membership: None,
                 name: "p".into(),
             });
             let thread = profile.add_thread(Thread { process, tid: i % 16, name: "t".into() });

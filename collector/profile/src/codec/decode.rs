@@ -8,9 +8,10 @@ use super::body;
 use super::charges::{Charges, Place, charges};
 use super::crash::{MAX_CRASH_BYTES, crash, earlier};
 use super::format::{
-    HEADER_BYTES, MAGIC, MAX_INTERVALS, TYPE_CRASH, TYPE_EARLIER_STACK, TYPE_END, TYPE_OPTIONAL, TYPE_SESSION,
-    TYPE_UPDATE, VERSION, checksum, flag,
+    HEADER_BYTES, MAGIC, MAX_INTERVALS, TYPE_CRASH, TYPE_EARLIER_STACK, TYPE_END, TYPE_MEMBERSHIP, TYPE_OPTIONAL,
+    TYPE_SESSION, TYPE_UPDATE, VERSION, checksum, flag,
 };
+use super::membership::memberships;
 use super::records::{self, AccountingNumbers};
 use super::split::record_charges;
 use super::wire::{Cursor, MAX_VARINT_BYTES, Wrong};
@@ -19,7 +20,7 @@ use crate::crash::{Crash, MAX_CRASHES, MAX_CRASHES_BYTES};
 use crate::error::DecodeError;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, RouteId, ThreadId};
 use crate::limits::{Limits, MAX_FILES, MAX_RECORD_BYTES, MAX_STRING_BYTES};
-use crate::model::{CostCentre, Image, Line, Metric, Process, Session, Thread, Unit};
+use crate::model::{CostCentre, Image, Line, Membership, Metric, Process, Session, Thread, Unit};
 use crate::profile::Profile;
 use crate::routes::NewRoute;
 use crate::update::{ChargeDelta, Counts, NewContext, Update};
@@ -67,6 +68,8 @@ pub struct Decoder<R> {
     payload: Vec<u8>,
     /// Of the update that comes next.
     crashes: Vec<Crash>,
+    /// What its new processes belong to, by their positions.
+    memberships: Vec<(u32, Arc<Membership>)>,
     /// The other intervals of the last record.
     intervals: VecDeque<Update>,
     /// Records and bytes before them.
@@ -90,6 +93,7 @@ impl<R: Read> Decoder<R> {
             ended: false,
             payload: Vec::new(),
             crashes: Vec::new(),
+            memberships: Vec::new(),
             intervals: VecDeque::new(),
             before_intervals: (0, 0),
         };
@@ -165,8 +169,8 @@ impl<R: Read> Decoder<R> {
         self.before_intervals = (self.records, self.bytes);
         loop {
             let Some(kind) = self.read_record(&[])? else {
-                // A crash without the update that it belongs to.
-                let cut = !self.crashes.is_empty();
+                // A crash, or what processes belong to, without the update that follows.
+                let cut = !self.crashes.is_empty() || !self.memberships.is_empty();
                 return if cut { Err(DecodeError::CutOff { record: self.records }) } else { Ok(None) };
             };
             if self.ended {
@@ -177,8 +181,14 @@ impl<R: Read> Decoder<R> {
                     let metrics = self.session.metrics.len();
                     let version = self.version;
                     let body = self.unpack()?;
-                    let (first, others) = self.parse(&body, |from, known| updates(from, known, version, metrics))?;
+                    let (mut first, others) =
+                        self.parse(&body, |from, known| updates(from, known, version, metrics))?;
                     self.intervals = others;
+                    for (position, membership) in std::mem::take(&mut self.memberships) {
+                        if let Some(process) = first.processes.get_mut(position as usize) {
+                            process.membership = Some(membership);
+                        }
+                    }
                     let update = Update { crashes: std::mem::take(&mut self.crashes), ..first };
                     Some(Decoded::Update(Box::new(update)))
                 }
@@ -214,6 +224,10 @@ impl<R: Read> Decoder<R> {
                     if let Some(crash) = self.crashes.last_mut() {
                         crash.earlier = Some(earlier);
                     }
+                    None
+                }
+                TYPE_MEMBERSHIP => {
+                    self.memberships = self.parse_payload(|from, _| memberships(from))?;
                     None
                 }
                 kind if kind >= TYPE_OPTIONAL => {
@@ -425,6 +439,7 @@ fn updates(
             exec_generation: from.get_u32()?,
             parent: from.option()?.map(id).transpose()?.map(ProcessId),
             name: from.string()?,
+            membership: None,
         })
     })?;
     let threads = from

@@ -9,8 +9,10 @@ use super::body::{self, Effort};
 use super::charges::{PlaceNumbers, put_charges};
 use super::crash::{put_crash, put_earlier};
 use super::format::{
-    HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_EARLIER_STACK, TYPE_END, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum, flag,
+    HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_EARLIER_STACK, TYPE_END, TYPE_MEMBERSHIP, TYPE_SESSION, TYPE_UPDATE, VERSION,
+    checksum, flag,
 };
+use super::membership::put_memberships;
 use super::records::{AccountingNumbers, put_session};
 use super::split::{self, Pieces};
 use super::wire::{put, put_bytes, put_delta, put_len, put_option, put_signed, put_str};
@@ -106,6 +108,9 @@ impl<W: Write> Encoder<W> {
                 put_earlier(&mut self.payload, earlier);
                 self.write_record(TYPE_EARLIER_STACK)?;
             }
+        }
+        if put_memberships(&mut self.payload, &all.processes) {
+            self.write_record(TYPE_MEMBERSHIP)?;
         }
         self.put_updates(updates, all);
         body::pack(&mut self.payload, self.effort);

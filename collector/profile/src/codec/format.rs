@@ -26,6 +26,8 @@ pub(super) const TYPE_OPTIONAL: u8 = 128;
 pub(super) const TYPE_CRASH: u8 = 128;
 /// The outer part of an earlier stack, which belongs to the crash before it.
 pub(super) const TYPE_EARLIER_STACK: u8 = 129;
+/// What the processes of the update that follows belong to.
+pub(super) const TYPE_MEMBERSHIP: u8 = 130;
 
 /// Flags of a cost centre: which fields it has; see [`CostCentre`](crate::CostCentre).
 pub(super) mod flag {

@@ -168,8 +168,14 @@ mod tests {
         let mut updates = Vec::new();
         let mut collector = profile();
         let name = || "demo".to_owned();
-        let process =
-            collector.add_process(Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, name: name() });
+        let process = collector.add_process(Process {
+            pid: 1,
+            start_time: 1,
+            exec_generation: 0,
+            parent: None,
+            membership: None,
+            name: name(),
+        });
         let thread = collector.add_thread(Thread { process, tid: 1, name: name() });
         let image = collector.add_image(Image { name: name(), build_id: Vec::new() });
         for number in 0..60u32 {
@@ -222,8 +228,14 @@ mod tests {
         const UPDATES: u32 = 400;
         let (mut whole, mut read, mut collector) = (profile(), profile(), profile());
         let name = || "demo".to_owned();
-        let process =
-            collector.add_process(Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, name: name() });
+        let process = collector.add_process(Process {
+            pid: 1,
+            start_time: 1,
+            exec_generation: 0,
+            parent: None,
+            membership: None,
+            name: name(),
+        });
         let thread = collector.add_thread(Thread { process, tid: 1, name: name() });
         let context = collector.contexts_mut().push(ContextId::ROOT, CostCentreId::ROOT);
         let mut join = Join::new(1, 4);

@@ -18,7 +18,8 @@
 //! where it is its number of samples times the usual weight of one, as with every fixed-period event, and its sum of squared
 //! weights where its samples weigh the same. What is written of an update is deflated ([`body`]).
 //!
-//! A death by a signal is a record of its own (128), before that of the update that it belongs to.
+//! A death by a signal is a record of its own (128), before that of the update that it belongs to; so is what new processes
+//! belong to (130).
 //!
 //! The number of updates in a file is bounded, however long the recording is: from [`MAX_INTERVALS`] on, neighbouring updates
 //! are merged ([`coarsen()`]), and the shorter file replaces the longer one. It decodes to the same profile, with coarser
@@ -33,6 +34,7 @@ mod decode;
 mod encode;
 mod format;
 mod join;
+mod membership;
 mod records;
 mod split;
 mod window;

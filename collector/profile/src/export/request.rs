@@ -5,7 +5,7 @@ use crate::codec::TimeColumn;
 use crate::model::{Metric, Unit};
 use crate::profile::Profile;
 use crate::text::sanitise;
-use crate::view::{Column, Selection, walk_contexts};
+use crate::view::{Column, Selection};
 
 /// Size of an HTML file that browsers open at once and that can be attached to a message.
 pub const DEFAULT_MAX_BYTES: usize = 5 << 20;
@@ -69,12 +69,12 @@ impl<'a> Export<'a> {
 
     /// The part of the weight in whose stacks a caller or a callee may be another.
     pub(super) fn approximate_share(&self) -> f64 {
-        let shown = self.profile.shown(self.selection);
-        if shown.uncertain().is_empty() {
+        let walk = self.profile.walk(self.selection);
+        if walk.uncertain().is_empty() {
             return 0.0;
         }
         let mut weight = 0u64;
-        let total = walk_contexts(self.profile, &shown, self.selection, |_, context| {
+        let total = walk.visit(|_, context| {
             if context.is_approximate() {
                 weight = weight.saturating_add(context.sums.weight);
             }

@@ -10,7 +10,7 @@ use crate::labels::Labels;
 use crate::profile::Profile;
 use crate::routed::{CallBudget, Calls};
 use crate::text::sanitise;
-use crate::view::{SQUEEZED_OUT, Total, function, is_gap, room_for_names, walk_contexts};
+use crate::view::{SQUEEZED_OUT, Total, function, is_gap, room_for_names};
 
 /// The frame between two functions where recursion was squeezed out, so that the upper may not have called the lower.
 /// No function has this number.
@@ -191,7 +191,7 @@ pub(super) fn shortened(export: &Export<'_>, routes: bool) -> u64 {
 
 fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&Stack<'_>)) -> (Total, u64) {
     let (profile, selection) = (export.profile, export.selection);
-    let shown = profile.shown(selection);
+    let walk = profile.walk(selection);
     struct StackLevel {
         context: usize,
         thread: ThreadId,
@@ -204,21 +204,19 @@ fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&Stack<'_>
     let metrics = profile.session().metrics.len();
     let (mut rows, mut weights) = (Vec::with_capacity(profile.charge_count()), Vec::new());
     let mut known = HashMap::new();
-    profile.for_each_charge(|charge| {
-        if selection.takes_thread(charge.thread) && shown.counts(charge.context) {
-            let context = shown.context(charge.context).index();
-            let route = if routes { charge.route } else { RouteId::EMPTY };
-            let (thread, line) = (charge.thread, shown.line(&charge));
-            let at = *known.entry((context, thread, line, route)).or_insert(rows.len());
-            let Some(row) = rows.get_mut(at) else {
-                rows.push(StackLevel { context, thread, line, route, samples: charge.samples, weights: weights.len() });
-                weights.extend_from_slice(charge.weights);
-                return;
-            };
-            row.samples = row.samples.saturating_add(charge.samples);
-            for (sum, weight) in weights.iter_mut().skip(row.weights).zip(charge.weights) {
-                *sum = u64::saturating_add(*sum, *weight);
-            }
+    walk.charges(|context, charge| {
+        let context = context.index();
+        let route = if routes { charge.route } else { RouteId::EMPTY };
+        let (thread, line) = (charge.thread, walk.line(&charge));
+        let at = *known.entry((context, thread, line, route)).or_insert(rows.len());
+        let Some(row) = rows.get_mut(at) else {
+            rows.push(StackLevel { context, thread, line, route, samples: charge.samples, weights: weights.len() });
+            weights.extend_from_slice(charge.weights);
+            return;
+        };
+        row.samples = row.samples.saturating_add(charge.samples);
+        for (sum, weight) in weights.iter_mut().skip(row.weights).zip(charge.weights) {
+            *sum = u64::saturating_add(*sum, *weight);
         }
     });
     drop(known);
@@ -226,7 +224,7 @@ fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&Stack<'_>
     let mut functions = Vec::new();
     let mut room = StackBudget::new(profile, rows.len());
     let mut shortened = 0u64;
-    let total = walk_contexts(profile, &shown, selection, |id, visible| {
+    let total = walk.visit(|id, visible| {
         functions.clear();
         for &entry in visible.entries() {
             functions.extend(is_gap(entry).then_some(GAP_FRAME));

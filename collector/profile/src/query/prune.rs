@@ -1,6 +1,6 @@
 //! Merges the small functions of a profile into one.
 
-use crate::ids::{CostCentreId, ImageId, LineId};
+use crate::ids::{CostCentreId, ImageId};
 use crate::profile::Profile;
 use crate::view::{FlatView, Selection};
 
@@ -37,19 +37,8 @@ impl Profile {
         let mut new = self.emptied_with_functions();
         let other = (functions > 0).then(|| new.add_special(&format!("[other: {functions} below {percent}%]")));
         let is_small = |id: CostCentreId| small.get(id.index()).copied().unwrap_or(false);
-        let shown = |id: CostCentreId| other.filter(|_| is_small(id)).unwrap_or(id);
-        let named = self.named();
-        let table = named.contexts();
-        let contexts = named.remap(&mut new, shown);
-        let routes = self.copied_routes(&mut new, |id| Some(self.real(id)).filter(|&real| !is_small(real)));
-        new.flags.merges_functions = self.flags.merges_functions;
-        let profile = self.charge_to(new, |new, charge| {
-            let context = named.context(charge.context);
-            let kept = table.leaf(context).is_none_or(|leaf| shown(leaf) == leaf);
-            // The line is one of the function that ran.
-            let line = if kept { self.copied_line(new, charge.line) } else { LineId::UNKNOWN };
-            Some((contexts.get(context.index()).copied()?, line, routes.of(charge.route)))
-        });
+        let function = |id: CostCentreId| other.filter(|_| is_small(id)).unwrap_or(id);
+        let profile = self.walk(&Selection::all()).remap(new, function, other);
         Pruned { profile, other, functions }
     }
 }

@@ -2,15 +2,16 @@
 
 use std::str::FromStr;
 
+use hashbrown::{HashMap, HashSet};
+
 use super::group::Groups;
 use super::lexical::{Definer, Definers, outer};
-use crate::gaps::MARK;
+use crate::context::ContextTable;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, RouteId, ThreadId};
-use crate::limits::Limits;
-use crate::model::{CostCentre, Image};
+use crate::model::{CostCentre, Image, Membership};
 use crate::profile::{Charge, Profile};
-use crate::uncertain::Uncertain;
-use crate::view::Selection;
+use crate::remap::remap_by_callers;
+use crate::view::{Matching, Selection};
 
 /// By what costs are summed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,14 +33,31 @@ pub enum By {
     Thread,
     /// The process that ran.
     Process,
+    /// The systemd unit of the process that ran.
+    Unit,
+    /// Its container.
+    Container,
+    /// Its user.
+    User,
     /// Allocation, page faults, kernel, start-up, generated code; and the program and its libraries by image.
     Group,
 }
 
 impl By {
     /// All of them.
-    pub const ALL: [By; 8] =
-        [By::Function, By::Lexical, By::Module, By::File, By::Line, By::Thread, By::Process, By::Group];
+    pub const ALL: [By; 11] = [
+        By::Function,
+        By::Lexical,
+        By::Module,
+        By::File,
+        By::Line,
+        By::Thread,
+        By::Process,
+        By::Unit,
+        By::Container,
+        By::User,
+        By::Group,
+    ];
 
     /// What one and what several of its cost centres are called.
     #[must_use]
@@ -51,6 +69,9 @@ impl By {
             By::Line => ("line", "lines"),
             By::Thread => ("thread", "threads"),
             By::Process => ("process", "processes"),
+            By::Unit => ("unit", "units"),
+            By::Container => ("container", "containers"),
+            By::User => ("user", "users"),
             By::Group => ("group", "groups"),
         }
     }
@@ -66,6 +87,9 @@ impl By {
             By::Line => "line",
             By::Thread => "thread",
             By::Process => "process",
+            By::Unit => "unit",
+            By::Container => "container",
+            By::User => "user",
             By::Group => "group",
         }
     }
@@ -107,40 +131,23 @@ impl Profile {
                 let centre = line(self, new, leaf, charge.line);
                 new.contexts_mut().push(ContextId::ROOT, centre)
             }),
-            By::Thread | By::Process => self.recharged(|new, charge, _| {
+            By::Thread | By::Process | By::Unit | By::Container | By::User => self.recharged(|new, charge, _| {
                 let centre = named(new, &runner(self, by, charge.thread));
                 new.contexts_mut().push(ContextId::ROOT, centre)
             }),
             By::Group => {
-                let shown = self.named();
+                let all = Selection::all();
+                let walk = self.walk(&all);
                 let mut new = self.emptied();
-                let root = (ContextId::ROOT, Groups::default());
-                let elided = (ContextId::ELIDED, Groups::default());
-                let contexts = shown.contexts().replay(root, elided, |_, (parent, mut groups), leaf| {
-                    let group = named(&mut new, groups.next(self, leaf));
-                    (new.contexts_mut().graft(parent, group), groups)
-                });
-                let mut uncertain = Uncertain::default();
-                let charged = shown.charged();
-                let mut recursive = vec![false; new.contexts().len()];
-                shown.contexts().visit(|id, entries| {
-                    if charged.get(id.index()).is_some_and(|is_charged| *is_charged)
-                        && entries.iter().any(|entry| entry & MARK == 0)
-                        && let Some(place) = contexts.get(id.index()).and_then(|(id, _)| recursive.get_mut(id.index()))
-                    {
-                        *place = true;
-                    }
-                });
-                new.contexts().visit(|id, entries| {
-                    if recursive.get(id.index()).copied().unwrap_or(false) {
-                        for entry in entries.iter().filter(|&&entry| entry & MARK != 0) {
-                            uncertain.add(id, CostCentreId(entry & !MARK), true, true);
-                        }
-                    }
-                });
-                new.uncertain = uncertain;
-                self.charge_to(new, |new, charge| {
-                    let &(context, _) = contexts.get(shown.context(charge.context).index())?;
+                let mut contexts = std::mem::replace(&mut new.contexts, ContextTable::new(0));
+                let group = |mut groups: Groups, function| {
+                    let group = named(&mut new, groups.next(self, function));
+                    (groups, group)
+                };
+                let (places, uncertain) = remap_by_callers(&walk.contexts(), &mut contexts, Groups::default(), group);
+                (new.contexts, new.uncertain) = (contexts, uncertain);
+                walk.charge_to(new, |new, context, charge| {
+                    let context = places.get(context.index())?.context;
                     Some((context, self.copied_line(new, charge.line), RouteId::EMPTY))
                 })
             }
@@ -152,73 +159,79 @@ impl Profile {
     /// whole.
     #[must_use]
     pub fn selected(&self, selection: &Selection) -> Profile {
-        let shown = self.shown(selection);
-        let mut new = self.emptied_with_functions();
-        let contexts = shown.remap(&mut new, |function| function);
-        let visible = selection.visible(self);
-        let routes = self.copied_routes(&mut new, |id| {
-            let real = self.real(id);
-            let shows = |visible: &Vec<bool>| visible.get(real.index()).copied().unwrap_or(false);
-            visible.as_ref().is_none_or(shows).then_some(real)
-        });
-        new.flags.merges_functions = self.flags.merges_functions;
-        let root = new.contexts_mut().push(ContextId::ROOT, CostCentreId::ROOT);
-        self.charge_to(new, |new, charge| {
-            if !selection.takes_thread(charge.thread) || !shown.counts(charge.context) {
-                return None;
-            }
-            let context = contexts.get(shown.context(charge.context).index()).copied()?;
-            let line = self.copied_line(new, shown.line(charge));
-            Some((if context == ContextId::ROOT { root } else { context }, line, routes.of(charge.route)))
+        self.walk(selection).remap(self.emptied_with_functions(), |function| function, None)
+    }
+
+    /// The same profile with other functions: `group` says which one stands for each. Self and inherited weights are
+    /// those of the stacks with every function replaced (I6); a module, a file, the function that defines a closure. Arcs
+    /// are, too, where there is no mutual recursion; where there is, a history does not say what stood between two functions
+    /// that are now one, and arcs that may be others are marked as approximate.
+    #[must_use]
+    pub fn regrouped(&self, mut group: impl FnMut(CostCentreId, &CostCentre) -> CostCentre) -> Profile {
+        self.with_functions(|id, centre| match centre.image {
+            ImageId::CCSD => centre.clone(),
+            image => CostCentre { image, ..group(id, centre) },
         })
+    }
+
+    /// The profile with all cost centres that are one to `matching` as one: the first of them.
+    pub(crate) fn with_namesakes_as_one(&self, matching: &Matching) -> Profile {
+        let first = self.namesakes(matching);
+        self.with_functions(|id, centre| {
+            let first = first.get(id.index()).and_then(|&first| self.cost_centre(first));
+            first.unwrap_or(centre).clone()
+        })
+    }
+
+    /// Whether several cost centres are one to `matching`: instances of a generic function, functions of two builds of a
+    /// library.
+    pub(crate) fn has_namesakes(&self, matching: &Matching) -> bool {
+        self.namesakes(matching).iter().zip(0..).any(|(&first, id)| first != self.real(CostCentreId(id)))
+    }
+
+    /// Of each cost centre, the first one that is the same to `matching`.
+    fn namesakes(&self, matching: &Matching) -> Vec<CostCentreId> {
+        let mut first = HashMap::new();
+        (0..self.cost_centres().len() as u32)
+            .map(|id| self.real(CostCentreId(id)))
+            .map(|id| *first.entry(matching.function(self, id)).or_insert(id))
+            .collect()
+    }
+
+    /// The profile with the function that `new_function` returns for each, which is in an image of this profile.
+    fn with_functions(&self, mut new_function: impl FnMut(CostCentreId, &CostCentre) -> CostCentre) -> Profile {
+        let mut new = self.emptied();
+        let mut known = HashSet::new();
+        let functions: Vec<CostCentreId> = (0..)
+            .map(CostCentreId)
+            .zip(self.cost_centres())
+            .map(|(id, centre)| match self.real(id) == id {
+                true => new.add_cost_centre(new_function(id, centre)),
+                false => CostCentreId::ELIDED,
+            })
+            .collect();
+        let mut real = (0..).map(CostCentreId).zip(&functions).filter(|(id, _)| self.real(*id) == *id);
+        new.flags.merges_functions = !real.all(|(_, function)| known.insert(*function));
+        let function = |id: CostCentreId| functions.get(id.index()).copied().unwrap_or(CostCentreId::ELIDED);
+        self.walk(&Selection::all()).remap(new, function, None)
     }
 
     /// Every charge at a context of its own choice, given the function that ran.
     fn recharged(&self, mut context: impl FnMut(&mut Profile, &Charge<'_>, CostCentreId) -> ContextId) -> Profile {
-        let named = self.named();
-        self.charge_to(self.emptied(), |new, charge| {
-            let leaf = named.contexts().leaf(named.context(charge.context)).unwrap_or(CostCentreId::ROOT);
+        let all = Selection::all();
+        let walk = self.walk(&all);
+        walk.charge_to(self.emptied(), |new, shown, charge| {
+            let leaf = walk.table().leaf(shown).unwrap_or(CostCentreId::ROOT);
             Some((context(new, charge, leaf), self.copied_line(new, charge.line), RouteId::EMPTY))
         })
     }
 
-    /// A profile of the same session, processes and threads, under the same ids, without charges.
-    pub(super) fn emptied(&self) -> Profile {
-        let mut new = Profile::with_all_metrics(self.session.clone(), Limits::reading());
-        for process in self.processes() {
-            new.add_process(process.clone());
-        }
-        for thread in self.threads() {
-            new.add_thread(thread.clone());
-        }
-        new
-    }
-
-    /// As [`Profile::emptied`], with its images and functions under the same ids.
+    /// As [`Profile::emptied`], with its functions under the same ids.
     pub(super) fn emptied_with_functions(&self) -> Profile {
         let mut new = self.emptied();
-        for image in self.images() {
-            new.add_image(image.clone());
-        }
         for centre in self.cost_centres() {
             new.add_cost_centre(centre.clone());
         }
-        new
-    }
-
-    /// Charges everything to `new`; `place` chooses context, line and route.
-    pub(super) fn charge_to(
-        &self,
-        mut new: Profile,
-        mut place: impl FnMut(&mut Profile, &Charge<'_>) -> Option<(ContextId, LineId, RouteId)>,
-    ) -> Profile {
-        self.for_each_charge(|charge| {
-            let Some((context, line, route)) = place(&mut new, &charge) else { return };
-            new.charge_sums((charge.thread, context, line, route), &charge);
-        });
-        new.accounting = self.accounting.clone();
-        new.crashes.clone_from(&self.crashes);
-        new.flags.collecting = false;
         new
     }
 }
@@ -266,11 +279,18 @@ fn line(profile: &Profile, new: &mut Profile, leaf: CostCentreId, id: LineId) ->
     })
 }
 
+/// What a process belongs to of which that was not looked at.
+const UNKNOWN_GROUP: &str = "[unknown]";
+
 /// What to call who ran.
 fn runner(profile: &Profile, by: By, id: ThreadId) -> String {
     let thread = profile.thread(id);
     let process = thread.and_then(|thread| profile.process(thread.process));
+    let membership = process.and_then(|process| process.membership.as_deref());
     match (by, thread, process) {
+        (By::Unit, ..) => membership.map_or_else(|| UNKNOWN_GROUP.to_owned(), Membership::unit),
+        (By::Container, ..) => membership.map_or_else(|| UNKNOWN_GROUP.to_owned(), Membership::container),
+        (By::User, ..) => membership.map_or_else(|| UNKNOWN_GROUP.to_owned(), Membership::user),
         (By::Thread, Some(thread), _) => format!("{} ({})", thread.name, thread.tid),
         (_, _, Some(process)) => format!("{} ({})", process.name, process.pid),
         _ => "[unknown]".to_owned(),

@@ -4,8 +4,7 @@ use hashbrown::HashMap;
 
 use super::selection::Selection;
 use super::sums::Sums;
-use super::walk::{function, walk_contexts};
-use super::walk::{is_marked, sums_of};
+use super::visible::{function, is_marked, sums_of};
 use crate::ids::{CostCentreId, LineId, RouteId};
 use crate::profile::Profile;
 use crate::routed::{CallBudget, Calls};
@@ -17,21 +16,18 @@ pub(crate) type CallLines = HashMap<(CostCentreId, CostCentreId), Vec<(LineId, S
 
 /// The lines of all calls, and the weight of stacks that have so many call sites that none of their lines were looked for.
 pub(crate) fn call_lines(profile: &Profile, selection: &Selection) -> (CallLines, u64) {
-    let shown = profile.shown(selection);
+    let walk = profile.walk(selection);
     // By context and route, over all threads and lines.
     let mut charged: HashMap<(usize, RouteId), Sums> = HashMap::new();
-    profile.for_each_charge(|charge| {
-        if selection.takes_thread(charge.thread) && shown.counts(charge.context) {
-            let key = (shown.context(charge.context).index(), charge.route);
-            charged.entry(key).or_default().add(sums_of(&charge, selection));
-        }
+    walk.charges(|context, charge| {
+        charged.entry((context.index(), charge.route)).or_default().add(sums_of(&charge, selection));
     });
     let mut charged: Vec<((usize, RouteId), Sums)> = charged.into_iter().collect();
     charged.sort_unstable_by_key(|(key, _)| *key);
     let mut sums: HashMap<(CostCentreId, CostCentreId, LineId), Sums> = HashMap::new();
     let mut latest = (RouteId::EMPTY, HashMap::new());
     let mut budget = CallBudget::new(charged.len());
-    walk_contexts(profile, &shown, selection, |id, visible| {
+    walk.visit(|id, visible| {
         let entries = visible.entries();
         // The latest activation may be in what is left out.
         let is_elided = entries.iter().any(|&entry| function(entry) == CostCentreId::ELIDED);

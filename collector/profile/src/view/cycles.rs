@@ -18,7 +18,7 @@ use super::names::{Definitions, Names, listed, named, names, room_for_names};
 use super::selection::Selection;
 use super::sums::Sums;
 use super::total::Total;
-use super::walk::{function, is_marked, walk_contexts};
+use super::visible::{function, is_marked};
 use crate::context::Step;
 use crate::gaps::MARK;
 use crate::ids::{ContextId, CostCentreId};
@@ -84,8 +84,8 @@ impl CyclesView {
     /// Computes the view.
     #[must_use]
     pub fn new(profile: &Profile, selection: &Selection) -> Self {
-        let shown = profile.shown(selection);
-        let table = shown.contexts();
+        let walk = profile.walk(selection);
+        let table = walk.table();
         // What each context was charged, and whether it is approximate; and with all that were made from it.
         let mut own = vec![Sum::default(); table.len()];
         let mut charged: Vec<(ContextId, Vec<StackEntry>)> = Vec::new();
@@ -99,7 +99,7 @@ impl CyclesView {
             }
         });
         let closes_one = |id: ContextId| is_closed.get(id.index()).copied().unwrap_or(false);
-        let total = walk_contexts(profile, &shown, selection, |id, context| {
+        let total = walk.visit(|id, context| {
             let approximate = context.is_approximate();
             if let Some(place) = own.get_mut(id.index()) {
                 *place = Sum { sums: context.sums, approximate };

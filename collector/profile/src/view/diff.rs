@@ -9,7 +9,7 @@ use super::interval::Share;
 use super::matching::labels;
 use super::matching::{DiffFunction, Matching};
 use super::selection::Selection;
-use super::significance::{SideTotals, Tested, significant, test};
+use super::significance::{Basis, SideTotals, Tested, significant, test};
 use super::sums::Sums;
 use super::sums::sum;
 use super::total::Total;
@@ -30,6 +30,21 @@ pub struct DiffSide {
     pub self_share: Share,
     /// Share of inherited weight in all of this side.
     pub inherited_share: Share,
+}
+
+impl DiffSide {
+    /// With weights divided by a length.
+    fn per(self, length: f64) -> DiffSide {
+        DiffSide {
+            self_weight: per(self.self_weight, length),
+            inherited_weight: per(self.inherited_weight, length),
+            ..self
+        }
+    }
+}
+
+fn per(weight: u64, length: f64) -> u64 {
+    if length == 1.0 { weight } else { (weight as f64 / length).round() as u64 }
 }
 
 /// One function on both sides.
@@ -86,6 +101,13 @@ impl DiffView {
     /// Functions that are one to [`Matching`] are one in every stack, so that what they inherit is counted once.
     #[must_use]
     pub fn of_runs(before: &[Run<'_>], after: &[Run<'_>]) -> Self {
+        Self::of_lengths(before, after, [1.0; 2])
+    }
+
+    /// As [`DiffView::of_runs`], with the weights of each side divided by this: the length of its runs in seconds, to compare
+    /// weights per second. What is said of absolute significance is of these weights.
+    #[must_use]
+    pub fn of_lengths(before: &[Run<'_>], after: &[Run<'_>], lengths: [f64; 2]) -> Self {
         let matching = matching(before, after);
         let mut sides = [Side::default(), Side::default()];
         let mut functions: BTreeMap<DiffFunction, [OfRuns; 2]> = BTreeMap::new();
@@ -108,12 +130,13 @@ impl DiffView {
         functions.values_mut().for_each(|both| {
             both.iter_mut().zip(totals).for_each(|(runs, totals)| runs.fill(totals.runs.len()));
         });
-        let tested = |part: fn(&OfRuns) -> &[Sums], absolute: bool| {
-            let one = |both: &[OfRuns; 2]| test(totals, [part(&both[0]), part(&both[1])], absolute);
+        let tested = |part: fn(&OfRuns) -> &[Sums], basis: Basis| {
+            let one = |both: &[OfRuns; 2]| test(totals, [part(&both[0]), part(&both[1])], basis);
             significant(&functions.values().map(one).collect::<Vec<Tested>>())
         };
-        let of_self = [tested(|it| &it.own, false), tested(|it| &it.own, true)];
-        let of_inherited = [tested(|it| &it.inherited, false), tested(|it| &it.inherited, true)];
+        let both = [Basis::Share, Basis::Weight(lengths)];
+        let of_self = both.map(|basis| tested(|it| &it.own, basis));
+        let of_inherited = both.map(|basis| tested(|it| &it.inherited, basis));
         let said = |list: &[bool], at: usize| list.get(at).copied().unwrap_or(false);
         let labels = labels(&functions.keys().cloned().collect::<Vec<_>>(), false, matching.full_names);
         let mut rows: Vec<DiffRow> = functions
@@ -121,7 +144,7 @@ impl DiffView {
             .zip(labels)
             .enumerate()
             .map(|(at, ((function, [was, is]), label))| {
-                let (b, a) = (before.row(&was), after.row(&is));
+                let (b, a) = (before.row(&was).per(lengths[0]), after.row(&is).per(lengths[1]));
                 DiffRow {
                     function,
                     label,
@@ -144,7 +167,12 @@ impl DiffView {
                 .then(size(b).1.total_cmp(&size(a).1))
                 .then_with(|| a.function.cmp(&b.function))
         });
-        Self { before: before.of_a_run(), after: after.of_a_run(), rows }
+        let per = |side: &Side, length: f64| {
+            let total = side.of_a_run();
+            let (weight, whole_weight) = (per(total.weight, length), per(total.whole_weight, length));
+            Total { weight, whole_weight, ..total }
+        };
+        Self { before: per(before, lengths[0]), after: per(after, lengths[1]), rows }
     }
 }
 
@@ -162,7 +190,7 @@ pub(super) fn matching(before: &[Run<'_>], after: &[Run<'_>]) -> Matching {
 }
 
 /// Calls `look` with a profile in which no two cost centres are one to `matching`, and a selection of all that was selected.
-pub(super) fn with_one_of_a_name<T>(
+pub(crate) fn with_one_of_a_name<T>(
     profile: &Profile,
     selection: &Selection,
     matching: &Matching,

@@ -9,11 +9,11 @@ use super::diff::{Run, Side, matching, runs_of, with_one_of_a_name};
 use super::entry::label;
 use super::grow::{Amount, Chains, Forest, Grown, grow};
 use super::matching::{DiffFunction, labels};
-use super::significance::{significant, test};
+use super::significance::{Basis, significant, test};
 use super::sums::Sums;
 use super::sums::sum;
 use super::total::Total;
-use super::walk::{function, is_gap, is_marked, walk};
+use super::visible::{function, is_gap, is_marked};
 use crate::gaps::MARK;
 use crate::uncertain::{APPROXIMATE, GAP};
 
@@ -137,7 +137,7 @@ impl DiffTree {
                         })
                     })
                     .collect();
-                let total = walk(profile, selection, |context| {
+                let total = profile.walk(selection).visit(|_, context| {
                     let mut amount = Both::default();
                     if let Some(runs) = amount.0.get_mut(which) {
                         runs.resize(run, Sums::default());
@@ -166,14 +166,14 @@ impl DiffTree {
             let seen = node.all.0.iter_mut().zip(all);
             seen.for_each(|(runs, totals)| runs.resize(totals.runs.len(), Sums::default()));
         }
-        let tested = |absolute| {
+        let tested = |basis| {
             let one = |node: &Grown<Both>| {
                 let [was, is] = &node.all.0;
-                test(all, [was, is], absolute)
+                test(all, [was, is], basis)
             };
             significant(&grown.iter().map(one).collect::<Vec<_>>())
         };
-        let (relatively, absolutely) = (tested(false), tested(true));
+        let (relatively, absolutely) = (tested(Basis::Share), tested(Basis::Weight([1.0; 2])));
         let of_a_run = |amount: &Both| {
             let [was, is] = &amount.0;
             [sum(was).weight / before.runs(), sum(is).weight / after.runs()]

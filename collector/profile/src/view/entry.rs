@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::names::{Definitions, Names, named};
-use super::walk;
+use super::visible;
 use crate::ids::CostCentreId;
 use crate::text::sanitise;
 
@@ -25,10 +25,10 @@ pub struct StackEntry {
 impl StackEntry {
     pub(super) fn of(entry: u32) -> StackEntry {
         StackEntry {
-            function: walk::function(entry),
-            marked: walk::is_marked(entry),
-            gap: walk::is_gap(entry),
-            approximate: walk::is_approximate(entry),
+            function: visible::function(entry),
+            marked: visible::is_marked(entry),
+            gap: visible::is_gap(entry),
+            approximate: visible::is_approximate(entry),
         }
     }
 }

@@ -9,7 +9,6 @@ use super::interval::Share;
 use super::selection::Selection;
 use super::sums::Sums;
 use super::total::Total;
-use super::walk::walk;
 use crate::ids::CostCentreId;
 use crate::labels::Definition;
 use crate::profile::Profile;
@@ -113,7 +112,7 @@ impl FlatView {
     pub fn new(profile: &Profile, selection: &Selection) -> Self {
         // Self and inherited.
         let mut sums = vec![(Sums::default(), Sums::default()); profile.cost_centres().len()];
-        let total = walk(profile, selection, |context| {
+        let total = profile.walk(selection).visit(|_, context| {
             for function in context.active() {
                 if let Some((_, inherited)) = sums.get_mut(function.index()) {
                     inherited.add(context.sums);

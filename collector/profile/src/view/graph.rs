@@ -18,7 +18,7 @@ use super::interval::Share;
 use super::selection::Selection;
 use super::sums::Sums;
 use super::total::Total;
-use super::walk::{function, is_approximate, is_marked, walk};
+use super::visible::{function, is_approximate, is_marked};
 use crate::ids::CostCentreId;
 use crate::labels::{Definition, Labels};
 use crate::profile::Profile;
@@ -130,7 +130,7 @@ impl GraphView {
     pub fn new(profile: &Profile, selection: &Selection) -> Self {
         let mut nodes = vec![NodeSums::default(); profile.cost_centres().len()];
         let mut arcs: HashMap<(CostCentreId, CostCentreId), ArcSums> = HashMap::new();
-        let total = walk(profile, selection, |context| {
+        let total = profile.walk(selection).visit(|_, context| {
             let running = context.leaf();
             let mut before = None;
             let mut entries = context.entries().iter().peekable();

@@ -14,7 +14,7 @@ use super::interval::Share;
 use super::selection::Selection;
 use super::sums::Sums;
 use super::total::Total;
-use super::walk::{sums_of, walk_contexts};
+use super::visible::sums_of;
 use crate::ids::{CostCentreId, LineId};
 use crate::labels::Definition;
 use crate::profile::Profile;
@@ -106,10 +106,10 @@ impl LinesView {
     #[must_use]
     pub fn new(profile: &Profile, selection: &Selection) -> Self {
         // Who is charged for each context.
-        let shown = profile.shown(selection);
-        let mut charged = vec![None; shown.contexts().len()];
+        let walk = profile.walk(selection);
+        let mut charged = vec![None; walk.table().len()];
         let mut inherited = vec![Sums::default(); profile.cost_centres().len()];
-        let total = walk_contexts(profile, &shown, selection, |context, visible| {
+        let total = walk.visit(|context, visible| {
             if let Some(place) = charged.get_mut(context.index()) {
                 *place = Some(visible.leaf());
             }
@@ -121,17 +121,13 @@ impl LinesView {
         });
         let mut lines = Lines::new(profile, selection);
         let mut cut_weight = 0u64;
-        profile.for_each_charge(|charge| {
-            let context = shown.context(charge.context);
+        walk.charges(|context, charge| {
             let Some(function) = charged.get(context.index()).copied().flatten() else { return };
-            if !selection.takes_thread(charge.thread) || !shown.counts(charge.context) {
-                return;
-            }
             let sums = sums_of(&charge, selection);
             if charge.route.is_cut() {
                 cut_weight = cut_weight.saturating_add(sums.weight);
             }
-            lines.add(charge.route.index(), (function, shown.line(&charge)), sums);
+            lines.add(charge.route.index(), (function, walk.line(&charge)), sums);
         });
         let mut functions: HashMap<CostCentreId, (Vec<LineRow>, Sums)> = HashMap::new();
         for ((function, id), LineSums { own, all }) in lines.finish() {

@@ -54,6 +54,15 @@ impl Matching {
         matching
     }
 
+    /// File names of the profiles' programs, in order, if they differ and count as one.
+    #[must_use]
+    pub fn programs(&self) -> Vec<&str> {
+        let names = self.programs.iter().flat_map(|(names, _)| names);
+        let mut names: Vec<&str> = names.map(String::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// What an image of this file name goes by.
     fn image<'a>(&'a self, name: &'a str) -> &'a str {
         match &self.programs {

@@ -63,22 +63,35 @@ pub(super) struct Tested {
 
 const UNKNOWN: Tested = Tested { p: 1.0, least: 1.0 };
 
-/// Tests whether parts (of each run) are equal shares of their totals; with `absolute` whether they weigh the same per run.
-pub(super) fn test(totals: [&SideTotals; 2], parts: [&[Sums]; 2], absolute: bool) -> Tested {
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Basis {
+    /// Shares of the totals.
+    Share,
+    /// Weights of a run, each side's divided by this.
+    Weight([f64; 2]),
+}
+
+/// Tests whether parts (of each run) are equal on a basis.
+pub(super) fn test(totals: [&SideTotals; 2], parts: [&[Sums]; 2], basis: Basis) -> Tested {
     let sums = parts.map(sum);
     if totals.iter().any(|it| it.all.weight == 0 || it.all.samples == 0) {
         return UNKNOWN;
     }
-    let total = totals[0].of_a_run().max(totals[1].of_a_run());
     // What a share of a run is a share of.
-    let base = |run: &Sums| if absolute { total } else { run.weight as f64 };
+    let base = |side: usize, run: &Sums| match basis {
+        Basis::Share => run.weight as f64,
+        Basis::Weight(lengths) => {
+            (totals[0].of_a_run() / lengths[0]).max(totals[1].of_a_run() / lengths[1]) * lengths[side]
+        }
+    };
     let n = effective_samples(totals, sums);
     let side = |side: usize| {
-        let all: f64 = totals[side].runs.iter().map(base).sum();
+        let all: f64 = totals[side].runs.iter().map(|run| base(side, run)).sum();
         let share = sums[side].weight as f64 / all;
         let n = n[side] * all / totals[side].all.weight as f64;
         let shares = totals[side].runs.iter().zip(parts[side]);
-        let runs = shares.map(|(run, part)| (part.weight as f64 / base(run).max(1.0), base(run) / all));
+        let runs = shares.map(|(run, part)| (part.weight as f64 / base(side, run).max(1.0), base(side, run) / all));
         ShareOfRuns { share: share.min(1.0), n, runs: runs.collect() }
     };
     let sides = [side(0), side(1)];

@@ -12,7 +12,6 @@ use super::names::{Definitions, Names, listed, names, room_for_names};
 use super::selection::Selection;
 use super::sums::Sums;
 use super::total::Total;
-use super::walk::walk;
 use crate::profile::Profile;
 use crate::uncertain::APPROXIMATE;
 
@@ -64,7 +63,7 @@ impl StacksView {
         // Contexts may have one history, where functions are hidden or merged.
         let mut known: HashMap<Vec<u32>, (Sums, Vec<u32>)> = HashMap::new();
         let mut key = Vec::new();
-        let total = walk(profile, selection, |context| {
+        let total = profile.walk(selection).visit(|_, context| {
             key.clear();
             key.extend(context.entries().iter().map(|entry| sorting(entry & !APPROXIMATE)));
             let (sums, flags) = known.entry_ref(key.as_slice()).or_insert_with(|| (Sums::default(), Vec::new()));

@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use super::selection::Selection;
-use super::walk::walk;
 use crate::context::ContextStats;
 use crate::ids::ContextId;
 use crate::profile::Profile;
@@ -49,7 +48,7 @@ impl StatsView {
         let accounting = profile.accounting();
         let mut functions = vec![false; profile.cost_centres().len()];
         let mut charged_states = 0;
-        let total = walk(profile, &Selection::all(), |context| {
+        let total = profile.walk(&Selection::all()).visit(|_, context| {
             charged_states += 1;
             for function in context.active() {
                 if let Some(seen) = functions.get_mut(function.index()) {

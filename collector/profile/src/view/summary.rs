@@ -6,11 +6,13 @@
 
 use std::cmp::Reverse;
 
+use hashbrown::HashMap;
 use serde::Serialize;
 
 use super::flat::{FlatRow, FlatView};
 use super::interval::Share;
 use super::selection::Selection;
+use super::threads::ThreadsView;
 use super::total::Total;
 use super::tree::{TreeNode, TreeView};
 use crate::ids::CostCentreId;
@@ -51,11 +53,26 @@ pub struct ChainStep {
     pub share: Share,
 }
 
+/// All processes of one name.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProgramRow {
+    /// The name.
+    pub name: String,
+    /// Number of processes with weight.
+    pub processes: usize,
+    /// Their weight.
+    pub weight: u64,
+    /// Share of the view's total.
+    pub share: Share,
+}
+
 /// The view.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SummaryView {
     /// All of it.
     pub total: Total,
+    /// The programs that ran, the heaviest first.
+    pub programs: Vec<ProgramRow>,
     /// The most expensive chain of calls, outermost first: the program's own functions, and the first function of a library
     /// that each calls.
     pub chain: Vec<ChainStep>,
@@ -90,10 +107,30 @@ impl SummaryView {
         flat.rows.sort_by_key(order);
         let is_own = |row: &FlatRow| origins.get(row.function) == Origin::Own;
         let (own, others) = flat.rows.into_iter().partition(is_own);
+        let programs = programs(profile, &selection, &flat.total);
         let chain = chain(profile, &tree, &origins, is_interpreted);
         let headline = chain.iter().rposition(|step| step.own && step.share.fraction >= NOTABLE).map_or(0, |at| at + 1);
-        SummaryView { total: flat.total, chain, headline, own, others }
+        SummaryView { total: flat.total, programs, chain, headline, own, others }
     }
+}
+
+fn programs(profile: &Profile, selection: &Selection, total: &Total) -> Vec<ProgramRow> {
+    let view = ThreadsView::new(profile, selection);
+    let mut programs: HashMap<&str, (usize, u64)> = HashMap::new();
+    for process in view.processes.iter().filter(|process| process.weight > 0) {
+        let (processes, weight) = programs.entry(process.name.as_str()).or_default();
+        *processes += 1;
+        *weight = weight.saturating_add(process.weight);
+    }
+    let row = |(name, (processes, weight)): (&str, _)| ProgramRow {
+        name: name.to_owned(),
+        processes,
+        weight,
+        share: Share::of_weight(weight, total),
+    };
+    let mut rows: Vec<ProgramRow> = programs.into_iter().map(row).collect();
+    rows.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.name.cmp(&b.name)));
+    rows
 }
 
 /// The steps of the most expensive chain that are shown.

@@ -9,7 +9,7 @@ use super::interval::Share;
 use super::selection::Selection;
 use super::sums::Sums;
 use super::total::Total;
-use super::walk::sums_of;
+use super::visible::sums_of;
 use crate::ids::{ProcessId, ThreadId};
 use crate::profile::Profile;
 
@@ -87,14 +87,10 @@ impl ThreadsView {
     /// Computes the view.
     #[must_use]
     pub fn new(profile: &Profile, selection: &Selection) -> Self {
-        let total = Total::of(profile, selection);
-        let charged = selection.counts(profile);
+        let walk = profile.walk(selection);
+        let total = walk.visit(|_, _| {});
         let mut sums = vec![Sums::default(); profile.threads().len()];
-        profile.for_each_charge(|charge| {
-            let counts = |counts: &Vec<bool>| counts.get(charge.context.index()).copied().unwrap_or(false);
-            if !charged.as_ref().is_none_or(counts) || !selection.takes_thread(charge.thread) {
-                return;
-            }
+        walk.charges(|_, charge| {
             if let Some(sum) = sums.get_mut(charge.thread.index()) {
                 sum.add(sums_of(&charge, selection));
             }

@@ -7,7 +7,6 @@ use super::flat::{FlatRow, FlatView};
 use super::interval::Share;
 use super::selection::Selection;
 use super::total::Total;
-use super::walk::walk_contexts;
 use crate::codec::TimeColumn;
 use crate::ids::CostCentreId;
 use crate::labels::Definition;
@@ -97,10 +96,10 @@ impl TimelineView {
         }
         let number = |function: CostCentreId| number.get(function.index()).copied().flatten();
         // The bands that each context counts for, and whether it counts at all.
-        let shown = profile.shown(selection);
-        let mut places: Vec<Option<(usize, usize)>> = vec![None; shown.contexts().len()];
+        let walk = profile.walk(selection);
+        let mut places: Vec<Option<(usize, usize)>> = vec![None; walk.table().len()];
         let mut lists: Vec<usize> = Vec::new();
-        walk_contexts(profile, &shown, selection, |id, visible| {
+        walk.visit(|id, visible| {
             let from = lists.len();
             if inherited {
                 lists.extend(visible.active().filter_map(number));
@@ -117,11 +116,8 @@ impl TimelineView {
                 *sum = sum.saturating_add(weight);
             }
         };
-        profile.for_each_charge(|charge| {
-            let Some((from, to)) = places.get(shown.context(charge.context).index()).copied().flatten() else { return };
-            if !selection.takes_thread(charge.thread) || !shown.counts(charge.context) {
-                return;
-            }
+        walk.charges(|context, charge| {
+            let Some((from, to)) = places.get(context.index()).copied().flatten() else { return };
             let list = lists.get(from..to).unwrap_or(&[]);
             for (column, &weight) in charge.weights.iter().skip(1).enumerate().filter(|(_, weight)| **weight > 0) {
                 add(&mut weights, column, weight);

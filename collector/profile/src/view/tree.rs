@@ -14,7 +14,7 @@ use super::names::{Definitions, Names, named, names};
 use super::selection::Selection;
 use super::sums::Sums;
 use super::total::Total;
-use super::walk::{Visible, function, is_gap, is_marked, walk};
+use super::visible::{Visible, function, is_gap, is_marked};
 use crate::ids::CostCentreId;
 use crate::profile::Profile;
 
@@ -150,7 +150,7 @@ impl TreeView {
         mut chain: impl FnMut(&Visible<'_>, &mut Chains<Sums>, Sums),
     ) -> Self {
         let mut chains = Chains::new();
-        let total = walk(profile, selection, |context| {
+        let total = profile.walk(selection).visit(|_, context| {
             chain(context, &mut chains, context.sums);
         });
         // Of nothing, everything is shown.

@@ -42,6 +42,7 @@ impl Maker {
             start_time: 100,
             exec_generation: 0,
             parent: None,
+            membership: None,
             name: "demo".into(),
         });
         Self { profile, image, process }

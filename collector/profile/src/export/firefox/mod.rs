@@ -21,7 +21,8 @@ use crate::model::{Image, Unit};
 use crate::text::sanitise;
 
 use tables::{
-    Category, File, Lib, Markers, Meta, ProfileSection, Remark, SampleTable, SharedTables, ThreadTables, Units, Weight,
+    Category, File, Lib, Markers, Meta, ProfileSection, Remark, SampleTable, SharedTables, ThreadTables, Units,
+    ViewerSettings, Weight,
 };
 
 /// Version of the format, the first in which a frame names its library.
@@ -126,15 +127,17 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             stackwalk: 1,
             version: BROWSER_VERSION,
             preprocessed_profile_version: VERSION,
-            symbolicated: true,
-            symbolication_not_supported: true,
             marker_schema: [],
             sample_units: Units { time: "ms", event_delay: "ms", thread_cpu_delta: "ns" },
-            uses_only_one_stack_type: true,
-            source_code_is_not_on_searchfox: true,
-            keep_profile_thread_order: true,
-            initial_visible_threads: (0..threads.len().min(SHOWN_THREADS)).collect(),
-            initial_selected_threads: (0..threads.len().min(1)).collect(),
+            presentation: ViewerSettings {
+                symbolicated: true,
+                symbolication_not_supported: true,
+                uses_only_one_stack_type: true,
+                source_code_is_not_on_searchfox: true,
+                keep_profile_thread_order: true,
+                initial_visible_threads: (0..threads.len().min(SHOWN_THREADS)).collect(),
+                initial_selected_threads: (0..threads.len().min(1)).collect(),
+            },
             extra: vec![ProfileSection {
                 label: "What these numbers are",
                 entries: remarks.into_iter().enumerate().map(remark).collect(),

@@ -33,16 +33,24 @@ pub(super) struct Meta {
     pub(super) stackwalk: u32,
     pub(super) version: u32,
     pub(super) preprocessed_profile_version: u32,
-    pub(super) symbolicated: bool,
-    pub(super) symbolication_not_supported: bool,
     pub(super) marker_schema: [u32; 0],
     pub(super) sample_units: Units,
+    #[serde(flatten)]
+    pub(super) presentation: ViewerSettings,
+    pub(super) extra: Vec<ProfileSection>,
+}
+
+/// How the viewer shows the profile.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ViewerSettings {
+    pub(super) symbolicated: bool,
+    pub(super) symbolication_not_supported: bool,
     pub(super) uses_only_one_stack_type: bool,
     pub(super) source_code_is_not_on_searchfox: bool,
     pub(super) keep_profile_thread_order: bool,
     pub(super) initial_visible_threads: Vec<usize>,
     pub(super) initial_selected_threads: Vec<usize>,
-    pub(super) extra: Vec<ProfileSection>,
 }
 
 #[derive(Serialize)]

@@ -5,7 +5,7 @@ const PATTERN_FIELDS = ["only", "hide", "focus", "ignore"];
 /* Of each field: what it is if the address does not say. */
 const INITIAL = {
   view: "flame", search: "", only: "", hide: "", focus: "", ignore: "", sort: "self", up: false, startup: false, interpreter: false, time: "",
-  function: -1, zoom: -1, metric: 0, order: "weight", flip: false, tracks: "function", absolute: false, group: -1,
+  function: -1, zoom: -1, part: "", metric: 0, order: "weight", flip: false, tracks: "function", absolute: false, group: -1, beside: false,
 };
 /* Fields that ask another question; the others only show its answer differently. */
 const ASKING = new Set([...PATTERN_FIELDS, "startup", "interpreter", "time"]);

@@ -7,11 +7,13 @@ use super::super::request::Export;
 use super::packed::{pack, pack_ascending};
 use super::stacks::Stacks;
 use crate::codec::TimeColumn;
-use crate::ids::{ProcessId, ThreadId};
+use crate::gaps::MARK;
+use crate::ids::{CostCentreId, ProcessId, ThreadId};
 use crate::model::{Process, Thread};
 use crate::profile::Profile;
 use crate::text::sanitise;
-use crate::view::{DiffTree, walk_contexts};
+use crate::uncertain::GAP;
+use crate::view::{DiffFunction, DiffTree, Matching, Selection, function, with_one_of_a_name};
 
 /// What was spent in exactly one stack by one thread in one column of time, by one metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,47 +76,42 @@ impl Cells {
         let mut cells = Vec::new();
         for (layer, export) in exports.iter().enumerate() {
             threads.known.clear();
-            let shown = export.profile.shown(export.selection);
-            let mut places: Vec<Option<usize>> = vec![None; shown.contexts().len()];
-            walk_contexts(export.profile, &shown, export.selection, |id, visible| {
-                if let Some(place) = places.get_mut(id.index()) {
-                    *place = stacks.find(visible.entries());
-                }
-            });
-            export.profile.for_each_charge(|charge| {
-                let place = places.get(shown.context(charge.context).index()).copied().flatten();
-                let Some(node) = place else { return };
-                if !export.selection.takes_thread(charge.thread) || !shown.counts(charge.context) {
-                    return;
-                }
-                let thread = threads.number(export.profile, charge.thread);
-                let mut add = |column, weight| {
-                    if weight > 0 {
-                        cells.push(Cell { node, thread, column, layer, weight });
-                    }
-                };
-                if columns.is_empty() {
-                    add(0, charge.weights.get(export.selection.metric_index()).copied().unwrap_or(0));
-                } else {
-                    // The columns of the first export are those of all.
-                    let weights = charge.weights.iter().skip(1).take(columns.len()).enumerate();
-                    weights.for_each(|(column, &weight)| add(column, weight));
-                }
-            });
+            let side = (export.profile, export.selection, layer);
+            add_cells(side, &columns, |entries| stacks.find(entries), &mut threads, &mut cells);
         }
         let Threads { threads, processes, .. } = threads;
         Self { layers: exports.len(), columns, threads, processes, cells: joined(cells) }
     }
 
-    /// Of two profiles: the layers are the one after and the one before.
-    pub(super) fn of_difference(tree: &DiffTree) -> Self {
-        let cells = tree.nodes.iter().enumerate().flat_map(|(node, it)| {
-            let weights = [it.after.self_weight, it.before.self_weight];
-            let cell = move |(layer, weight)| Cell { node, thread: 0, column: 0, layer, weight };
-            weights.into_iter().enumerate().map(cell).filter(|cell| cell.weight > 0)
-        });
-        let cells = joined(cells.collect());
-        Self { layers: 2, columns: Vec::new(), threads: Vec::new(), processes: Vec::new(), cells }
+    /// Of two profiles: the layers are the one after and the one before. Two runs have threads of their own each, and no
+    /// common time.
+    pub(super) fn of_difference(
+        tree: &DiffTree,
+        stacks: &Stacks,
+        matching: &Matching,
+        [after, before]: [&Export<'_>; 2],
+    ) -> Self {
+        let numbers: HashMap<&DiffFunction, u32> = tree.functions.iter().zip(0..).collect();
+        let mut threads = Threads::default();
+        let mut cells = Vec::new();
+        for (layer, export) in [after, before].into_iter().enumerate() {
+            threads.known.clear();
+            with_one_of_a_name(export.profile, export.selection, matching, |profile, selection| {
+                let ids = (0..).map(CostCentreId::new).take(profile.cost_centres().len());
+                let common: Vec<Option<u32>> =
+                    ids.map(|id| numbers.get(&matching.function(profile, id)).copied()).collect();
+                let find = |entries: &[u32]| {
+                    let number = |&entry: &u32| {
+                        let number = common.get(function(entry).index()).copied().flatten()?;
+                        Some(number | (entry & (MARK | GAP)))
+                    };
+                    stacks.find(&entries.iter().map(number).collect::<Option<Vec<u32>>>()?)
+                };
+                add_cells((profile, selection, layer), &[], find, &mut threads, &mut cells);
+            });
+        }
+        let Threads { threads, processes, .. } = threads;
+        Self { layers: 2, columns: Vec::new(), threads, processes, cells: joined(cells) }
     }
 
     /// How many columns of time there are.
@@ -199,6 +196,39 @@ impl Cells {
     }
 }
 
+/// Adds what a profile charged as one layer. `find` finds the node of a stack.
+fn add_cells(
+    (profile, selection, layer): (&Profile, &Selection, usize),
+    columns: &[TimeColumn],
+    find: impl Fn(&[u32]) -> Option<usize>,
+    threads: &mut Threads,
+    cells: &mut Vec<Cell>,
+) {
+    let walk = profile.walk(selection);
+    let mut places: Vec<Option<usize>> = vec![None; walk.table().len()];
+    walk.visit(|id, visible| {
+        if let Some(place) = places.get_mut(id.index()) {
+            *place = find(visible.entries());
+        }
+    });
+    walk.charges(|context, charge| {
+        let Some(node) = places.get(context.index()).copied().flatten() else { return };
+        let thread = threads.number(profile, charge.thread);
+        let mut add = |column, weight| {
+            if weight > 0 {
+                cells.push(Cell { node, thread, column, layer, weight });
+            }
+        };
+        if columns.is_empty() {
+            add(0, charge.weights.get(selection.metric_index()).copied().unwrap_or(0));
+        } else {
+            // The columns of the first export are those of all.
+            let weights = charge.weights.iter().skip(1).take(columns.len()).enumerate();
+            weights.for_each(|(column, &weight)| add(column, weight));
+        }
+    });
+}
+
 /// The threads that charged something, by their numbers in the page.
 #[derive(Default)]
 struct Threads {
@@ -216,7 +246,8 @@ impl Threads {
         if let Some(&number) = self.known.get(&id) {
             return number;
         }
-        let unknown = Process { pid: 0, start_time: 0, exec_generation: 0, parent: None, name: String::new() };
+        let unknown =
+            Process { pid: 0, start_time: 0, exec_generation: 0, parent: None, membership: None, name: String::new() };
         let thread = profile.thread(id).cloned();
         let process = thread.as_ref().and_then(|thread| profile.process(thread.process)).cloned();
         let process = process.unwrap_or(unknown);

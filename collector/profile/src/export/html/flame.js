@@ -4,24 +4,66 @@
 
 const ROW = 20, NARROWEST = 0.5;
 
+/* The least share of the width that can be shown. */
+const CLOSEST = 1e-6;
+/* In the order of time, calls within so many pixels stand in the order of their weight: a part of time is as wide at least. */
+const TIME_WIDTH = 24;
+
 class Flame {
-  /* `grows` says whether callees stand above their callers; `zooms` what a click does. */
-  constructor(canvas, page, { grows, zooms }) {
+  /* `grows` says whether callees stand above their callers; `zooms` what a click does. Where `looks` is given, a part of the width
+   * can be shown: it is told which one. */
+  constructor(canvas, page, { grows, zooms, looks }) {
     this.canvas = canvas;
     this.page = page;
     this.grows = grows;
     this.zooms = zooms;
+    this.looks = looks;
     this.zoomed = -1;
     this.selected = -1;
+    this.part = [0, 1]; // what is shown of the width of what it is zoomed into
     canvas.addEventListener("mousemove", event => this.hover(event));
     canvas.addEventListener("mouseleave", () => { page.tip.hidden = true; });
-    canvas.addEventListener("click", event => { const box = this.at(event); this.zoom(box ? box.node : -1); });
+    canvas.addEventListener("click", event => {
+      if (this.dragged) return void (this.dragged = false);
+      const box = this.at(event);
+      this.zoom(box ? box.node : -1);
+    });
     canvas.addEventListener("contextmenu", event => {
       const box = this.at(event);
       if (box && !box.rest) { event.preventDefault(); page.choose(this.tree.ids[box.node]); }
     });
     canvas.addEventListener("keydown", event => this.key(event));
+    if (looks) this.listen();
     new ResizeObserver(() => { if (this.width !== canvas.parentElement.clientWidth) this.draw(); }).observe(canvas.parentElement);
+  }
+
+  /* The wheel with Ctrl, or two fingers, zooms; sideways, and by dragging, the graph moves. */
+  listen() {
+    const { canvas } = this;
+    canvas.addEventListener("wheel", event => {
+      const [from, to] = this.part, pixels = event.deltaMode ? 16 : 1, sideways = event.shiftKey ? event.deltaY || event.deltaX : event.deltaX;
+      if (event.ctrlKey || event.metaKey) {
+        event.preventDefault();
+        const area = canvas.getBoundingClientRect();
+        this.magnify(Math.exp(Math.min(Math.max(event.deltaY * pixels, -120), 120) / 200), from + (event.clientX - area.left) / area.width * (to - from));
+      } else if (Math.abs(sideways) > Math.abs(event.shiftKey ? 0 : event.deltaY) && to - from < 1) {
+        event.preventDefault();
+        this.move(sideways * pixels / this.width);
+      }
+    }, { passive: false });
+    let last = null;
+    canvas.addEventListener("pointerdown", event => { last = event.button ? null : [event.clientX, event.clientY]; this.dragged = false; });
+    canvas.addEventListener("pointermove", event => {
+      if (!last || !event.buttons) return;
+      const [x, y] = [event.clientX - last[0], event.clientY - last[1]];
+      if (!this.dragged && Math.hypot(x, y) < 5) return;
+      if (!this.dragged) canvas.setPointerCapture(event.pointerId);
+      this.dragged = true;
+      last = [event.clientX, event.clientY];
+      this.move(-x / this.width);
+      if (event.pointerType === "mouse") window.scrollBy(0, -y);
+    });
+    for (const kind of ["pointerup", "pointercancel"]) canvas.addEventListener(kind, () => { last = null; });
   }
 
   /* Another tree, for the next time that it is drawn. */
@@ -29,6 +71,7 @@ class Flame {
     this.tree = tree;
     this.zoomed = -1;
     this.selected = -1;
+    this.part = [0, 1];
   }
 
   /* The function that keys are about. */
@@ -37,31 +80,65 @@ class Flame {
     return node >= 0 ? this.tree.ids[node] : -1;
   }
 
+  /* Shows this part of the width, as far as there is one. */
+  look(from, to) {
+    const span = Math.min(Math.max(to - from, CLOSEST), 1), first = Math.min(Math.max(from, 0), 1 - span);
+    this.part = [first, first + span];
+    this.looks(...this.part);
+  }
+
+  /* By so many widths of what is shown. */
+  move(by) {
+    const [from, to] = this.part;
+    this.look(from + by * (to - from), to + by * (to - from));
+  }
+
+  /* Shows `times` as much of the width, around a place in it. */
+  magnify(times, at = (this.part[0] + this.part[1]) / 2) {
+    const [from, to] = this.part;
+    this.look(at - (at - from) * times, at + (to - at) * times);
+  }
+
   ordered(nodes) {
     if (this.page.state.order !== "name") return nodes;
     const { functions } = this.tree.model, name = node => functions[this.tree.ids[node]].name;
     return nodes.slice().sort((a, b) => (name(a) < name(b) ? -1 : name(a) > name(b) ? 1 : a - b));
   }
 
+  /* Where a node is in the width of the whole graph, from 0 to 1; null in the order of time, where it may be in several places. */
+  extent(node) {
+    const { tree } = this;
+    if (node < 0) return [0, 1];
+    if (this.page.state.order === "time" && this.page.timeline.known) return null;
+    let before = 0;
+    for (let at = node; at >= 0; at = tree.parents[at]) {
+      for (const other of this.ordered(tree.children(tree.parents[at]))) {
+        if (other === at) break;
+        before += tree.weight[other];
+      }
+    }
+    return [before / tree.total, (before + tree.weight[node]) / tree.total];
+  }
+
   /* Boxes that are wide enough to be seen, by row; neighbours that are not are one. */
-  layout(width) {
+  layout(width, zoomed = this.zoomed, [from, to] = this.part) {
     const { tree } = this;
     const boxes = [], above = [];
-    for (let node = this.zoomed; node >= 0; node = tree.parents[node]) above.unshift(node);
-    const whole = this.zoomed >= 0 ? tree.weight[this.zoomed] : tree.total;
+    for (let node = zoomed; node >= 0; node = tree.parents[node]) above.unshift(node);
+    const whole = zoomed >= 0 ? tree.weight[zoomed] : tree.total;
     if (!whole) return { boxes, depth: 0 };
     above.forEach((node, depth) => boxes.push({ node, x: 0, width, depth, above: depth < above.length - 1 }));
     let depth = above.length;
-    let row = [{ nodes: tree.children(this.zoomed), x: 0 }];
-    const scale = width / whole;
-    const times = this.page.state.order === "time" && this.page.timeline.stacks(tree);
-    if (times) return this.layoutByTime(boxes, depth, width, times);
+    const wide = width / (to - from), scale = wide / whole;
+    let row = [{ nodes: tree.children(zoomed), x: -from * wide }];
+    if (this.page.state.order === "time" && this.page.timeline.known && tree instanceof Tree) return this.layoutByTime(boxes, depth, width, zoomed, [from, to]);
     while (row.length) {
       const next = [];
       for (const { nodes, x } of row) {
         let left = x, rest = null;
         const close = () => { if (rest && rest.width >= NARROWEST) boxes.push(rest); rest = null; };
         for (const node of this.ordered(nodes)) {
+          if (left > width) break;
           const wide = tree.weight[node] * scale;
           if (!wide) continue;
           if (wide < NARROWEST) {
@@ -71,9 +148,11 @@ class Flame {
             rest.rest++;
           } else {
             close();
-            boxes.push({ node, x: left, width: wide, depth });
-            const nodes = tree.children(node);
-            if (nodes.length) next.push({ nodes, x: left });
+            if (left + wide > 0) {
+              boxes.push({ node, x: left, width: wide, depth });
+              const nodes = tree.children(node);
+              if (nodes.length) next.push({ nodes, x: left });
+            }
           }
           left += wide;
         }
@@ -85,13 +164,12 @@ class Flame {
     return { boxes, depth: deepest(boxes) };
   }
 
-  /* The same in columns of time, one after the other, each as wide as what was spent in it; a function that goes on from one
+  /* The same in parts of time, one after the other, each as wide as what was spent in it; a function that goes on from one
    * to the next is one box. */
-  layoutByTime(boxes, top, width, columns) {
-    const { tree, zoomed } = this, weightIn = column => column.weight.get(zoomed) || 0;
-    const scale = width / columns.reduce((sum, column) => sum + weightIn(column), 0);
+  layoutByTime(boxes, top, width, zoomed, [from, to]) {
+    const { tree } = this, { timeline } = this.page;
+    const spent = timeline.spent(tree, zoomed), wide = width / (to - from), scale = wide / spent.total;
     const last = []; // the rightmost box of each row
-    let left = 0;
     const put = (node, x, wide, depth) => {
       const before = last[depth], isRest = wide < NARROWEST, touches = before && Math.abs(before.x + before.width - x) < 0.01;
       if (touches && (isRest ? before.rest : before.node === node && !before.rest)) {
@@ -102,21 +180,32 @@ class Flame {
       const box = { node, x, width: wide, depth, ...(isRest ? { rest: 1, weight: wide / scale } : {}) };
       boxes.push(last[depth] = box);
     };
-    for (const column of columns) {
-      const waiting = [[zoomed, left, top]];
-      while (waiting.length) {
-        const [above, from, depth] = waiting.pop();
+    let left = -from * wide, first = 0, sum = 0;
+    for (let column = 0; column < spent.columns.length && left < width; column++) {
+      sum += spent.columns[column];
+      if (sum * scale < TIME_WIDTH && column < spent.columns.length - 1) continue;
+      const weight = left + sum * scale > 0 ? timeline.weights(tree, spent, first, column + 1) : null;
+      // By rows, from the left.
+      const row = weight ? [[zoomed, left, top]] : [];
+      for (let next = 0; next < row.length; next++) {
+        const [above, from, depth] = row[next];
         let x = from;
-        for (const node of column.children.get(above) || []) {
-          const wide = column.weight.get(node) * scale;
+        const nodes = tree.children(above).filter(node => weight[node] > 0);
+        // What ran last may go on.
+        const before = last[depth], on = before && Math.abs(before.x + before.width - x) < 0.01 ? nodes.indexOf(before.node) : -1;
+        if (on > 0) nodes.unshift(...nodes.splice(on, 1));
+        for (const node of nodes) {
+          const wide = weight[node] * scale;
           put(node, x, wide, depth);
-          if (wide >= NARROWEST) waiting.push([node, x, depth + 1]);
+          if (wide >= NARROWEST) row.push([node, x, depth + 1]);
           x += wide;
         }
       }
-      left += weightIn(column) * scale;
+      left += sum * scale;
+      first = column + 1;
+      sum = 0;
     }
-    const seen = boxes.filter(box => box.width >= NARROWEST);
+    const seen = boxes.filter(box => box.width >= NARROWEST && box.x + box.width > 0);
     return { boxes: seen, depth: deepest(seen) };
   }
 
@@ -141,27 +230,29 @@ class Flame {
     const ink = colour("--box-ink"), found = colour("--found"), foundInk = colour("--found-ink"), hot = colour("--hot");
     const path = new Set(tree.hotPath());
     for (const box of boxes) {
-      const y = this.y(box), wide = Math.max(box.width - (box.width > 3 ? 1 : 0), 0.5);
+      // What begins left of what is shown has its name where it is seen.
+      const left = Math.max(box.x, 0), right = Math.min(box.x + box.width, width), seen = right - left;
+      const y = this.y(box), wide = Math.max(seen - (box.width > 3 && right < width ? 1 : 0), 0.5);
       const id = tree.ids[box.node], is = !box.rest && page.isFound(id);
       pen.globalAlpha = box.above ? 0.5 : page.isDimmed(id) ? 0.18 : box.rest ? 0.5 : 1;
       pen.fillStyle = is ? found : page.boxColour(tree, box.node);
-      pen.fillRect(box.x, y, wide, ROW - 1);
+      pen.fillRect(left, y, wide, ROW - 1);
       if (path.has(box.node) && !box.rest) {
         pen.fillStyle = hot;
-        pen.fillRect(box.x, y + ROW - 3, wide, 2);
+        pen.fillRect(left, y + ROW - 3, wide, 2);
       }
       if (box.node === this.selected && !box.rest) {
         pen.strokeStyle = ink;
         pen.lineWidth = 2;
-        pen.strokeRect(box.x + 1, y + 1, Math.max(box.width - 3, 1), ROW - 3);
+        pen.strokeRect(left + 1, y + 1, Math.max(seen - 3, 1), ROW - 3);
       }
-      if (box.width > 24 && !box.rest) {
+      if (seen > 24 && !box.rest) {
         pen.fillStyle = is ? foundInk : ink;
-        const text = fit(pen, this.label(box.node), box.width - 8);
-        pen.fillText(text, box.x + 4, y + ROW / 2);
+        const text = fit(pen, this.label(box.node), seen - 8);
+        pen.fillText(text, left + 4, y + ROW / 2);
         // The share, where there is room for it.
-        const end = box.x + 4 + pen.measureText(text).width + 10;
-        if (page.state.order !== "time" && end + 46 < box.x + box.width) {
+        const end = left + 4 + pen.measureText(text).width + 10;
+        if (page.state.order !== "time" && end + 46 < right) {
           pen.globalAlpha *= 0.65;
           pen.fillText(percent(tree.weight[box.node], page.tree.total), end, y + ROW / 2);
         }

@@ -19,6 +19,7 @@ use serde::Serialize;
 use super::request::{Export, unit_name};
 use super::source::SourceExcerpt;
 use crate::ids::CostCentreId;
+use crate::model::CostCentre;
 use crate::name::basename;
 use crate::profile::Profile;
 use crate::text::sanitise;
@@ -31,7 +32,7 @@ use stacks::Stacks;
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 /// In the order in which they need each other.
-const SCRIPTS: [&str; 13] = [
+const SCRIPTS: [&str; 14] = [
     include_str!("packed.js"),
     include_str!("patterns.js"),
     include_str!("model.js"),
@@ -39,6 +40,7 @@ const SCRIPTS: [&str; 13] = [
     include_str!("address.js"),
     include_str!("search.js"),
     include_str!("flame.js"),
+    include_str!("overview.js"),
     include_str!("rows.js"),
     include_str!("sandwich.js"),
     include_str!("graph.js"),
@@ -74,10 +76,21 @@ struct Contents<'a> {
     /// The functions of [`FIXED`].
     fixed: [Option<u32>; 2],
     startup: Vec<u32>,
-    sources: &'a [SourceExcerpt],
+    sources: Vec<PageSource<'a>>,
     /// Functions whose change of the share of self and of total time, and of the weights, chance hardly explains.
     significant: [HashSet<u32>; 4],
     max_bytes: usize,
+}
+
+/// The lines of a function as a page has them.
+struct PageSource<'a> {
+    /// Number of the function in the profile, or in the difference.
+    function: u32,
+    excerpt: &'a SourceExcerpt,
+    /// The layer of its weights.
+    layer: usize,
+    /// Both profiles of a difference have the same program, so that a line is the same line in both.
+    is_same_program: bool,
 }
 
 #[derive(Clone, Serialize)]
@@ -145,6 +158,8 @@ struct Data<'a> {
 #[derive(Serialize)]
 struct Source<'a> {
     function: u32,
+    layer: usize,
+    same: bool,
     files: Vec<SourceFile<'a>>,
 }
 
@@ -192,7 +207,11 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         describe: Box::new(describe),
         fixed: [Some(CostCentreId::ELIDED.0), Some(CostCentreId::ROOT.0)],
         startup: profile.startup_functions().iter().map(|id| id.0).collect(),
-        sources: export.sources,
+        sources: export
+            .sources
+            .iter()
+            .map(|excerpt| PageSource { function: excerpt.function.0, excerpt, layer: 0, is_same_program: false })
+            .collect(),
         significant: Default::default(),
         max_bytes: export.max_bytes,
     };
@@ -242,6 +261,32 @@ pub(super) fn write_difference(before: &Export<'_>, after: &Export<'_>, out: &mu
         let is_it = |it: &DiffFunction| it.name == name && it.image == OWN_IMAGE;
         tree.functions.iter().position(is_it).and_then(|at| u32::try_from(at).ok())
     });
+    let builds = |profile: &Profile| -> HashMap<u32, Vec<u8>> {
+        let build = |(id, centre): (CostCentreId, &CostCentre)| {
+            let build = profile.image(centre.image).map(|image| image.build_id.clone()).filter(|id| !id.is_empty())?;
+            Some((number(profile, id)?, build))
+        };
+        (0..).map(CostCentreId::new).zip(profile.cost_centres()).filter_map(build).collect()
+    };
+    let builds = [before, after].map(|export| builds(export.profile));
+    let is_same_program = |number: u32| {
+        let [was, is] = builds.each_ref().map(|builds| builds.get(&number));
+        was.is_some() && was == is
+    };
+    let sources = [after, before].into_iter().enumerate().flat_map(|(layer, export)| {
+        export
+            .sources
+            .iter()
+            .filter_map(move |excerpt| Some((layer, number(export.profile, excerpt.function)?, excerpt)))
+    });
+    let sources = sources.map(|(layer, function, excerpt)| PageSource {
+        function,
+        excerpt,
+        layer,
+        is_same_program: is_same_program(function),
+    });
+    let stacks = Stacks::of_difference(&tree);
+    let cells = Cells::of_difference(&tree, &stacks, &matching, [after, before]);
     let (old, new) = (facts(before, tree.before.samples), facts(after, tree.after.samples));
     let contents = Contents {
         title: format!("{}, before and after", after.title()),
@@ -252,13 +297,13 @@ pub(super) fn write_difference(before: &Export<'_>, after: &Export<'_>, out: &mu
             .collect(),
         layers: vec![layer(after, Some("after")), layer(before, Some("before"))],
         is_difference: true,
-        stacks: Stacks::of_difference(&tree),
+        stacks,
         all_columns: 0,
-        cells: Cells::of_difference(&tree),
+        cells,
         describe: Box::new(describe),
         fixed,
         startup: startup.collect::<HashSet<u32>>().into_iter().collect(),
-        sources: &[],
+        sources: sources.collect(),
         significant: [
             significant(|row| row.self_significant),
             significant(|row| row.inherited_significant),
@@ -305,7 +350,7 @@ impl Contents<'_> {
             if self.cells.columns() > FEWEST_COLUMNS {
                 self.cells = self.cells.coarser();
             } else if !self.sources.is_empty() {
-                self.sources = &[];
+                self.sources = Vec::new();
                 self.remarks.push("source is left out for the size of this file; --max-size allows more".to_owned());
             } else if !threads_are_weighed {
                 // Threads are a list and parts of time that remain however few stacks there are.
@@ -546,7 +591,7 @@ impl<'a> Numbers<'a> {
         number
     }
 
-    fn source<'s>(&self, source: &'s SourceExcerpt) -> Option<Source<'s>> {
+    fn source<'s>(&self, source: &PageSource<'s>) -> Option<Source<'s>> {
         let file = |file: &'s super::source::ExcerptFile| SourceFile {
             path: sanitise(&file.path),
             remarks: &file.remarks,
@@ -557,8 +602,10 @@ impl<'a> Numbers<'a> {
                 .collect(),
         };
         Some(Source {
-            function: self.known.get(&source.function.0).copied()?,
-            files: source.files.iter().map(file).collect(),
+            function: self.known.get(&source.function).copied()?,
+            layer: source.layer,
+            same: source.is_same_program,
+            files: source.excerpt.files.iter().map(file).collect(),
         })
     }
 }
@@ -595,7 +642,8 @@ mod tests {
         let session = Session { metrics: (0..metrics).map(metric).collect(), ..Session::default() };
         let mut profile = Profile::new(session, Limits::default());
         let image = profile.add_image(Image { name: "/usr/bin/demo".into(), build_id: Vec::new() });
-        let process = Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, name: "demo".into() };
+        let process =
+            Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, membership: None, name: "demo".into() };
         let process = profile.add_process(process);
         for tid in 1..=threads {
             let function = profile.add_cost_centre(CostCentre {

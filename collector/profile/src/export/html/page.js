@@ -18,6 +18,7 @@ class Page {
       metric: layer => layer < layers.length,
       zoom: node => node < count,
       group: group => group < this.palette.legend.length,
+      part: part => !part || (([from, to]) => from >= 0 && from < to && to <= 1)(Page.part(part)),
     });
     this.state = this.address.state;
     this.tip = element("tip");
@@ -30,8 +31,11 @@ class Page {
     this.graph = new Graph(element("graph"), this);
     this.flame = new Flame(element("flame"), this, {
       grows: () => this.state.flip,
-      zooms: to => this.go({ zoom: to < 0 ? -1 : this.tree.origin[to] }),
+      zooms: to => this.go({ zoom: to < 0 ? -1 : this.tree.origin[to], part: "" }),
+      looks: (from, to) => this.look(from, to),
     });
+    this.overview = new Overview(element("overview"), this.flame, this);
+    this.beside = new Beside(this);
     element("facts").textContent = data.facts;
     for (const remark of data.remarks) this.add("li", remark, element("remarks"));
     this.metrics();
@@ -83,6 +87,7 @@ class Page {
     element("question").addEventListener("submit", event => event.preventDefault());
     const click = (id, act) => element(id).addEventListener("click", act);
     click("reset", () => this.reset());
+    click("with-table", () => this.go({ beside: !this.state.beside }));
     click("turn", () => this.go({ flip: !this.state.flip }));
     element("order").addEventListener("change", event => this.go({ order: event.target.value }));
     click("absolute", () => this.go({ absolute: !this.state.absolute }));
@@ -145,8 +150,12 @@ class Page {
       f: () => { if (name) this.also("focus", Pattern.of(name)); },
       g: () => { if (name) this.also("ignore", Pattern.of(name)); },
       c: () => { if (name) this.choose(id); },
-      z: () => this.go({ zoom: -1 }),
+      z: () => this.go({ zoom: -1, part: "" }),
+      b: () => { if (this.state.view === "flame") this.go({ beside: !this.state.beside }); },
     };
+    // With what is shown of the flame graph's width.
+    const moves = { "+": () => this.flame.magnify(1 / 1.5), "=": () => this.flame.magnify(1 / 1.5), "-": () => this.flame.magnify(1.5), ",": () => this.flame.move(-0.25), ".": () => this.flame.move(0.25) };
+    if (this.state.view === "flame" && Object.hasOwn(moves, key)) moves[key]();
     const view = /^[1-9]$/.test(key) && this.views[key - 1];
     if (view) this.go({ view });
     else if (Object.hasOwn(acts, key)) acts[key]();
@@ -173,6 +182,23 @@ class Page {
     else this.answer(changed);
   }
 
+  /* A part of a width, as the address has it. */
+  static part(text) {
+    const [, from, to] = /^([\d.]+)-([\d.]+)$/.exec(text) || [];
+    return from === undefined ? [0, 1] : [Number(from), Number(to)];
+  }
+
+  /* Shows a part of the flame graph's width. All that is done without a pause is one step. */
+  look(from, to) {
+    const text = part => part.toFixed(7).replace(/\.?0+$/, "");
+    this.state.part = to - from > 0.9999999 ? "" : text(from) + "-" + text(to);
+    this.zoomed();
+    this.flame.draw();
+    this.overview.draw();
+    clearTimeout(this.looking);
+    this.looking = setTimeout(() => this.address.write(), 250);
+  }
+
   /* A pattern to hide, focus or ignore, with what is asked already. */
   also(kind, pattern) {
     const before = kind === "focus" && !/^(thread|process):/.test(pattern) ? "" : this.state[kind];
@@ -180,7 +206,7 @@ class Page {
   }
 
   reset() {
-    this.go({ search: "", only: "", hide: "", focus: "", ignore: "", time: "", zoom: -1, group: -1 });
+    this.go({ search: "", only: "", hide: "", focus: "", ignore: "", time: "", zoom: -1, part: "", group: -1 });
   }
 
   choose(id) {
@@ -226,6 +252,7 @@ class Page {
     press("startup", state.startup);
     press("interpreter", state.interpreter);
     press("turn", state.flip);
+    press("with-table", state.beside);
     element("order").value = state.order;
     press("absolute", state.absolute);
     element("metric").value = state.metric;
@@ -272,6 +299,7 @@ class Page {
     // The stack that the address names may be gone.
     const zoomed = state.zoom < 0 ? -1 : tree.place[state.zoom];
     this.flame.zoomed = zoomed >= 0 && tree.weight[zoomed] ? zoomed : -1;
+    this.flame.part = Page.part(state.part);
     this.draw();
   }
 
@@ -335,7 +363,8 @@ class Page {
     const shares = this.legendShares(), kinds = { own: "the program's code", library: "library", kernel: "kernel", generated: "generated code", none: "marks of ccsd" };
     palette.legend.forEach((it, number) => {
       const { self, total } = shares[number];
-      if (self < this.tree.total / 2000 && total < this.tree.total / 100) return;
+      // What is hardly seen is left to the tips.
+      if (self < this.tree.total / 200 && total < this.tree.total / 20) return;
       const button = this.add("button", undefined, area, "item");
       button.type = "button";
       button.setAttribute("aria-pressed", state.group === number);
@@ -373,7 +402,7 @@ class Page {
       const steps = path.filter((node, i) => i === path.length - 1 || tree.weight[path[i + 1]] < 0.9 * tree.weight[node]).slice(0, 4);
       if (steps.length) this.add("span", "Most expensive: ", answer);
       steps.forEach((node, i) => {
-        name(this.model.functions[tree.ids[node]], () => this.go({ view: "flame", zoom: tree.origin[node] }));
+        name(this.model.functions[tree.ids[node]], () => this.go({ view: "flame", zoom: tree.origin[node], part: "" }));
         this.add("span", ` ${percent(tree.weight[node], tree.total)}${i === steps.length - 1 ? "" : " → "}`, answer);
       });
       const most = tree.flat().filter(it => it.function.image !== "[ccsd]").sort((a, b) => b.self - a.self)[0];
@@ -431,11 +460,18 @@ class Page {
     }
     for (const section of document.querySelectorAll("main section")) section.hidden = section.dataset.view !== view;
     // Only the flame graph has a direction and an order.
-    element("turn").hidden = view !== "flame";
+    element("turn").hidden = element("with-table").hidden = view !== "flame";
     element("orders").hidden = view !== "flame" && view !== "butterfly";
     this.tip.hidden = true;
     ({
-      flame: () => { this.zoomed(); this.flame.draw(); },
+      flame: () => {
+        element("pane").hidden = !this.state.beside;
+        element("panes").classList.toggle("both", this.state.beside);
+        if (this.state.beside) this.beside.show(this.tree);
+        this.zoomed();
+        this.flame.draw();
+        this.overview.draw();
+      },
       table: () => this.functions.show(this.tree),
       butterfly: () => this.sandwich.show(this.tree),
       graph: () => this.graph.show(this.tree, Number(element("most").value)),
@@ -447,18 +483,25 @@ class Page {
 
   /* What the flame graph is zoomed into, and what can be done with it. */
   zoomed() {
-    const area = element("zoomed"), { flame, tree } = this, node = flame.zoomed;
-    area.hidden = node < 0;
+    const area = element("zoomed"), { flame, tree } = this, node = flame.zoomed, [from, to] = flame.part;
     area.replaceChildren();
-    if (node < 0) return;
-    const it = this.model.functions[tree.ids[node]];
-    this.add("strong", it.name, area);
-    this.add("span", `total ${this.amount(tree.weight[node])}, self ${this.amount(tree.own[node])}`, area);
-    for (const [text, act] of [["zoom out", () => this.go({ zoom: -1 })], ["callers and callees", () => this.choose(it.id)], ["focus", () => this.also("focus", Pattern.of(it.name))], ["hide", () => this.also("hide", Pattern.of(it.name))]]) {
-      const button = this.add("button", text, area);
-      button.type = "button";
-      button.addEventListener("click", act);
-    }
+    const actions = list => {
+      for (const [text, act] of list) {
+        const button = this.add("button", text, area);
+        button.type = "button";
+        button.addEventListener("click", act);
+      }
+    };
+    const out = ["zoom out", () => this.go({ zoom: -1, part: "" })];
+    if (node >= 0) {
+      const it = this.model.functions[tree.ids[node]];
+      this.add("strong", it.name, area);
+      this.add("span", `total ${this.amount(tree.weight[node])}, self ${this.amount(tree.own[node])}`, area);
+      actions([out, ["callers and callees", () => this.choose(it.id)], ["focus", () => this.also("focus", Pattern.of(it.name))], ["hide", () => this.also("hide", Pattern.of(it.name))]]);
+    } else if (to - from < 1) {
+      this.add("span", `${percent(to - from, 1)} of the width`, area);
+      actions([out]);
+    } else this.add("span", "click: zoom into a box; Ctrl and wheel, drag: zoom and move; right click: callers and callees", area, "faint");
   }
 
   hot() {

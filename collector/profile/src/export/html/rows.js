@@ -13,8 +13,8 @@ function unitFor(most, unit) {
 }
 
 class Rows {
-  /* `columns`: [{ head, kind: "weight" | "share" | "change" | "text" | "name", key, sort, className }], of which weights and
-   * shares have `key(row)`. */
+  /* `columns`: [{ head, kind: "weight" | "share" | "change" | "text" | "name" | "label", key, sort, className }]: what a row has in it is
+   * `key(row)`. A row has a function, whose number `choose` gets; else it gets the row. */
   constructor(page, table, columns) {
     this.page = page;
     this.table = table;
@@ -26,7 +26,7 @@ class Rows {
     table.replaceChildren();
     const shown = rows.slice(0, most);
     for (const column of columns) {
-      if (column.kind === "text" || column.kind === "name") continue;
+      if (Rows.isText(column)) continue;
       // Both sides of a difference are to one scale.
       column.largest = column.beside ? columns.find(it => it.head === column.beside).largest : rows.reduce((largest, row) => Math.max(largest, Math.abs(column.key(row) ?? 0)), 0);
       if (column.kind === "weight") column.unit = unitFor(column.largest, unit);
@@ -35,7 +35,7 @@ class Rows {
     for (const column of columns) page.add("col", undefined, group, (column.className || "") + " of-" + column.kind);
     const head = page.add("tr", undefined, page.add("thead", undefined, table));
     for (const column of columns) {
-      const isNumber = column.kind !== "text" && column.kind !== "name";
+      const isNumber = !Rows.isText(column);
       const cell = page.add("th", undefined, head, (isNumber ? "number " : "") + (column.className || ""));
       cell.scope = "col";
       const text = column.head + (column.kind === "weight" && column.unit[1] ? " " + column.unit[1] : "");
@@ -52,12 +52,18 @@ class Rows {
     return shown.length;
   }
 
+  static isText({ kind }) {
+    return kind === "text" || kind === "name" || kind === "label";
+  }
+
   row(body, row, choose) {
     const { page, columns } = this, it = row.function;
     const line = page.add("tr", undefined, body);
     line.tabIndex = 0;
-    line.dataset.function = it.id;
-    line.classList.toggle("found", page.isFound(it.id));
+    if (it) {
+      line.dataset.function = it.id;
+      line.classList.toggle("found", page.isFound(it.id));
+    }
     for (const column of columns) {
       const value = column.key(row);
       if (column.kind === "name") {
@@ -69,6 +75,7 @@ class Rows {
         continue;
       }
       if (column.kind === "text") { page.add("td", value, line, "faint " + (column.className || "")); continue; }
+      if (column.kind === "label") { page.add("td", value, line, "name"); continue; }
       const [divisor, , digits] = column.unit || [];
       const text = value == null ? "" : column.kind === "weight" ? (value / divisor).toFixed(digits)
         : column.kind === "change" ? signed(value) : (100 * value).toFixed(2);
@@ -80,8 +87,9 @@ class Rows {
         cell.classList.add(value > 0 ? "more" : value < 0 ? "less" : "same");
       }
     }
-    line.addEventListener("click", () => choose(it.id));
-    line.addEventListener("keydown", event => this.key(event, line, () => choose(it.id)));
+    const act = () => choose(it ? it.id : row);
+    line.addEventListener("click", act);
+    line.addEventListener("keydown", event => this.key(event, line, act));
   }
 
   key(event, line, choose) {
@@ -152,5 +160,27 @@ class Functions {
     element("chance").hidden = !tree.after || tree.isAsked;
     element("more").hidden = shown === rows.length;
     element("more").textContent = `show all ${rows.length} functions`;
+  }
+}
+
+/* The heaviest functions beside the flame graph. A row searches for its function there. */
+class Beside {
+  constructor(page) {
+    this.page = page;
+  }
+
+  show(tree) {
+    const { page } = this, { sort, up } = page.state, key = page.functions.key(tree, sort);
+    const change = side => row => page.change(tree.after[side][row.function.id], tree.before[side][row.function.id]);
+    const weights = tree.after
+      ? [{ head: "self", kind: "change", key: change("self"), sort: "self" }, { head: "total", kind: "change", key: change("inherited"), sort: "inherited" }]
+      : [{ head: "self %", kind: "share", key: row => row.self / tree.total, sort: "self" }, { head: "total %", kind: "share", key: row => row.inherited / tree.total, sort: "inherited" }];
+    const columns = [...weights, { head: "function", kind: "name", key: row => row.function.name, sort: "name" }];
+    const order = (a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : a.function.id - b.function.id) * (up ? 1 : -1);
+    const choose = id => {
+      const pattern = Pattern.of(page.model.functions[id].name);
+      page.go({ search: page.state.search === pattern ? "" : pattern });
+    };
+    new Rows(page, element("beside"), columns).show(tree.flat().sort(order), { choose, most: 300 });
   }
 }

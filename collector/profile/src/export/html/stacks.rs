@@ -57,6 +57,10 @@ impl Stacks {
             approximate: node.approximate,
             share: share(node.before.weight, tree.before.weight).max(share(node.after.weight, tree.after.weight)),
         }));
+        for (at, node) in stacks.nodes.iter().enumerate() {
+            let entry = node.function | if node.marked { MARK } else { 0 } | if node.gap { GAP } else { 0 };
+            stacks.index.entry((node.parent, entry)).or_insert(at);
+        }
         stacks
     }
 

@@ -7,6 +7,9 @@ function timeOption(ns) {
   return "+" + (ns / 1e9).toFixed(9).replace(/\.?0+$/, "") + "s";
 }
 
+/* Pixels below the strip for its times. */
+const AXIS = 16;
+
 class Timeline {
   constructor(page) {
     this.page = page;
@@ -16,7 +19,12 @@ class Timeline {
     this.known = this.cells.starts.length > 1;
     const hasTracks = this.known && page.model.threads.length > 1;
     element("timeline").hidden = !this.known;
-    document.querySelector('nav [data-view="time"]').hidden = !this.known;
+    const tab = document.querySelector('nav [data-view="time"]');
+    // Without times, threads are a table.
+    tab.hidden = !this.known && page.model.threads.length < 2;
+    if (!this.known) tab.textContent = "Threads";
+    element("bands").hidden = !this.known;
+    element("threads").hidden = this.known;
     for (const button of document.querySelectorAll("#tracks button")) {
       button.hidden = !hasTracks || (button.dataset.tracks === "process" && page.model.processes.length < 2);
       button.addEventListener("click", () => page.go({ tracks: button.dataset.tracks }));
@@ -121,29 +129,33 @@ class Timeline {
     return { all, bands };
   }
 
-  /* For each chosen column of time, the weight of each node, and its callees in the order of the whole tree. Null if the
-   * time is unknown or the tree has no columns. */
-  stacks(tree) {
-    if (!this.known || !(tree instanceof Tree)) return null;
-    if (this.stacked && this.stacked.tree === tree && this.stacked.layer === tree.shownLayer) return this.stacked.columns;
-    const { node, thread, column, layers, columns: count } = this.cells, weights = layers[tree.shownLayer];
-    const columns = Array.from({ length: count }, () => ({ weight: new Map(), children: new Map() }));
-    const [first, end] = this.range || [0, count];
-    for (let i = 0; i < node.length; i++) {
-      if (!weights[i] || tree.counts[node[i]] !== 1 || (tree.threads && !tree.threads[thread[i]])) continue;
-      if (column[i] < first || column[i] >= end) continue;
-      const { weight, children } = columns[column[i]];
-      for (let at = tree.place[node[i]]; ; at = tree.parents[at]) {
-        const known = weight.get(at) || 0;
-        weight.set(at, known + weights[i]);
-        if (at < 0) break;
-        const above = tree.parents[at];
-        if (!known) { if (children.has(above)) children.get(above).push(at); else children.set(above, [at]); }
-      }
-    }
-    for (const { children } of columns) for (const list of children.values()) list.sort((a, b) => tree.weight[b] - tree.weight[a] || a - b);
-    this.stacked = { tree, layer: tree.shownLayer, columns };
-    return columns;
+  /* What a node spent in each column (-1: all of them), with its cells in the order of time. */
+  spent(tree, zoomed) {
+    const layer = tree.shownLayer, known = this.spending;
+    if (known && known.tree === tree && known.layer === layer && known.zoomed === zoomed) return known;
+    const { node, thread, column, layers, columns: count } = this.cells, weights = layers[layer];
+    const inside = new Uint8Array(tree.count);
+    for (let at = 0; at < tree.count; at++) inside[at] = zoomed < 0 || at === zoomed || (tree.parents[at] >= 0 && inside[tree.parents[at]]) ? 1 : 0;
+    const [from, to] = this.range || [0, count];
+    const counts = i => weights[i] && tree.counts[node[i]] === 1 && inside[tree.place[node[i]]] && column[i] >= from && column[i] < to
+      && (!tree.threads || tree.threads[thread[i]]);
+    // Sorted by counting: the cells of column n from begins[n] to begins[n + 1].
+    const columns = new Float64Array(count), begins = new Int32Array(count + 2);
+    for (let i = 0; i < node.length; i++) if (counts(i)) { columns[column[i]] += weights[i]; begins[column[i] + 2]++; }
+    for (let at = 2; at < count + 2; at++) begins[at] += begins[at - 1];
+    const cells = new Int32Array(begins[count + 1]);
+    for (let i = 0; i < node.length; i++) if (counts(i)) cells[begins[column[i] + 1]++] = i;
+    const total = columns.reduce((sum, it) => sum + it, 0);
+    return this.spending = { tree, layer, zoomed, columns, begins, cells, total, weight: new Float64Array(tree.count) };
+  }
+
+  /* What each node spent in these columns. Holds until the next call. */
+  weights(tree, spent, first, end) {
+    const { weight, cells, begins } = spent, { node, layers } = this.cells, weights = layers[spent.layer];
+    weight.fill(0);
+    for (let at = begins[first]; at < begins[end]; at++) weight[tree.place[node[cells[at]]]] += weights[cells[at]];
+    for (let at = tree.count - 1; at > 0; at--) if (weight[at] && tree.parents[at] >= 0) weight[tree.parents[at]] += weight[at];
+    return weight;
   }
 
   /* A new question has been answered. */
@@ -161,7 +173,7 @@ class Timeline {
     const seconds = ns => (ns / 1e9).toFixed(2);
     element("when").textContent = this.range
       ? `shown: ${seconds(starts[first])} s to ${seconds(ends[end - 1])} s, as by --since ${since} --until ${until}; click to see all`
-      : `${seconds(starts[0])} s to ${seconds(ends[columns - 1])} s in ${columns} parts of at most ${seconds(longest)} s; drag to see a part`;
+      : `in ${columns} parts of at most ${seconds(longest)} s; drag to see a part`;
     this.draw();
   }
 
@@ -170,6 +182,7 @@ class Timeline {
     const { page, strip } = this, dark = page.isDark;
     const bands = this.packages.map((weights, i) => [page.palette.legend[i] ? Palette.legendColour(page.palette.legend[i], dark) : NEUTRAL, weights]);
     this.paint(strip, [strip.parentElement.clientWidth, 40], bands);
+    this.axis(strip, 40);
     this.mark();
   }
 
@@ -211,8 +224,8 @@ class Timeline {
   paint(canvas, [width, height], bands) {
     const ratio = window.devicePixelRatio || 1, { cells } = this;
     canvas.width = width * ratio;
-    canvas.height = height * ratio;
-    canvas.style.height = height + "px";
+    canvas.height = (height + AXIS) * ratio;
+    canvas.style.height = height + AXIS + "px";
     const pen = canvas.getContext("2d");
     pen.scale(ratio, ratio);
     const most = this.all.reduce((most, weight, column) => Math.max(most, weight / this.length(column)), 0);
@@ -231,6 +244,23 @@ class Timeline {
     }
   }
 
+  /* Round times below what is painted. */
+  axis(canvas, top) {
+    const pen = canvas.getContext("2d"), width = canvas.parentElement.clientWidth, { starts } = this.cells, end = starts[0] + this.span;
+    const style = getComputedStyle(document.documentElement), rough = this.span / Math.max(width / 90, 1);
+    const power = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].find(it => it * power >= rough) * power;
+    const digits = Math.max(Math.ceil(9 - Math.log10(step)), 0);
+    pen.font = "12px system-ui, sans-serif";
+    pen.textBaseline = "middle";
+    for (let at = Math.ceil(starts[0] / step) * step; at <= end; at += step) {
+      const x = (at - starts[0]) / this.span * width, text = (at / 1e9).toFixed(digits) + " s";
+      pen.fillStyle = style.getPropertyValue("--line");
+      pen.fillRect(x, 0, 1, top + 5);
+      pen.fillStyle = style.getPropertyValue("--faint");
+      if (x + pen.measureText(text).width + 6 < width) pen.fillText(text, x + 4, top + AXIS / 2 + 1);
+    }
+  }
+
   /* What is not chosen is veiled. */
   mark() {
     const range = this.marking || this.range, { cells } = this;
@@ -245,6 +275,7 @@ class Timeline {
 
   /* The view: a track for each of the heaviest. */
   table() {
+    if (!this.known) return void this.withoutTime();
     const { page } = this, kind = element("tracks").hidden ? "function" : page.state.tracks;
     for (const button of document.querySelectorAll("#tracks button")) button.setAttribute("aria-pressed", button.dataset.tracks === kind);
     const body = document.createElement("tbody");
@@ -252,6 +283,32 @@ class Timeline {
     if (kind === "function") this.functions(body); else this.threads(body, kind);
     element("rest").textContent = this.left > 0 ? `${this.left} more ${kind === "process" ? "processes" : kind + "s"}${kind === "function" ? "; search finds them" : ""}` : "";
     this.mark();
+  }
+
+  /* Threads, those of one name together in a difference: two runs have threads of their own. */
+  withoutTime() {
+    const { page } = this, { tree } = page, { model } = page, rows = new Map();
+    const { node, thread, layers } = model.cells;
+    for (let i = 0; i < node.length; i++) {
+      if (tree.counts[node[i]] !== 1 || (tree.threads && !tree.threads[thread[i]])) continue;
+      const it = model.threads[thread[i]], isOne = it.process.name === it.name, of = isOne ? it.name : `${it.name} of ${it.process.name}`;
+      const name = tree.after ? of : isOne ? `${it.name} (${it.tid})` : `${it.name} (${it.tid}) of ${it.process.name}`;
+      if (!rows.has(name)) rows.set(name, { name, weights: model.layers.map(() => 0), pattern: "thread:" + (tree.after ? Pattern.of(it.name) : it.tid) });
+      layers.forEach((weights, layer) => { rows.get(name).weights[layer] += weights[i]; });
+    }
+    const shown = tree.shownLayer, change = row => page.change(row.weights[0], row.weights[1]);
+    const columns = tree.after
+      ? [
+        { head: "change", kind: "change", key: change },
+        { head: "before %", kind: "share", key: row => page.shareOf(row.weights[1], 1) },
+        { head: "after %", beside: "before %", kind: "share", key: row => page.shareOf(row.weights[0], 0) },
+      ]
+      : [{ head: "total", kind: "weight", key: row => row.weights[shown], className: "amount" }, { head: "total %", kind: "share", key: row => row.weights[shown] / tree.total }];
+    const size = row => (tree.after ? Math.abs(change(row)) : row.weights[shown]);
+    const list = Array.from(rows.values()).filter(row => row.weights.some(Boolean)).sort((a, b) => size(b) - size(a) || (a.name < b.name ? -1 : 1));
+    const table = new Rows(page, element("threads"), [...columns, { head: "thread", kind: "label", key: row => row.name }]);
+    table.show(list, { choose: row => page.also("focus", row.pattern), most: 500 });
+    element("rest").textContent = list.length > 500 ? `${list.length - 500} more threads` : "";
   }
 
   line(body, [name, swatch], weight, parts, most, choose) {

@@ -1,19 +1,19 @@
-//! One walk over all charged contexts that a selection shows.
+//! The charged contexts that a selection shows, one at a time.
 
 use super::selection::Selection;
 use super::sums::Sums;
 use super::total::Total;
 use crate::gaps::MARK;
 use crate::ids::{ContextId, CostCentreId};
-use crate::named::Shown;
 use crate::profile::{Charge, Profile};
 use crate::uncertain::{APPROXIMATE, GAP, flagged};
+use crate::walk::Walk;
 
 impl Total {
     /// What is selected of a profile.
     #[must_use]
     pub fn of(profile: &Profile, selection: &Selection) -> Total {
-        walk(profile, selection, |_| {})
+        profile.walk(selection).visit(|_, _| {})
     }
 }
 
@@ -91,45 +91,37 @@ pub(super) const fn is_approximate(entry: u32) -> bool {
     entry & APPROXIMATE != 0
 }
 
-/// Calls `visit` with every context of the selection that was charged.
-pub(super) fn walk(profile: &Profile, selection: &Selection, mut visit: impl FnMut(&Visible<'_>)) -> Total {
-    walk_contexts(profile, &profile.shown(selection), selection, |_, visible| visit(visible))
-}
-
-/// The same, with the context in the table of `shown`, which is what the selection shows of the profile.
-pub(crate) fn walk_contexts(
-    profile: &Profile,
-    shown: &Shown<'_>,
-    selection: &Selection,
-    mut visit: impl FnMut(ContextId, &Visible<'_>),
-) -> Total {
-    let mut total = Total::default();
-    let mut all = Sums::default();
-    // One sum for each context first, over all threads and lines.
-    let mut sums = vec![Sums::default(); shown.contexts().len()];
-    profile.for_each_charge(|charge| {
-        let charged = sums_of(&charge, selection);
-        total.whole_weight = total.whole_weight.saturating_add(charged.weight);
-        total.whole_samples = total.whole_samples.saturating_add(charged.samples);
-        if selection.takes_thread(charge.thread)
-            && shown.counts(charge.context)
-            && let Some(sum) = sums.get_mut(shown.context(charge.context).index())
-        {
-            sum.add(charged);
-            all.add(charged);
-        }
-    });
-    let mut entries = Vec::new();
-    shown.contexts().visit(|id, history| {
-        let sums = sums.get(id.index()).copied().unwrap_or_default();
-        if sums.weight == 0 && sums.samples == 0 {
-            return;
-        }
-        flagged(shown.uncertain(), id, history, &mut entries);
-        if entries.is_empty() {
-            entries.push(CostCentreId::ROOT.0 | MARK);
-        }
-        visit(id, &Visible { entries: &entries, sums });
-    });
-    Total { weight: all.weight, samples: all.samples, squares: all.squares, unsampled: all.unsampled, ..total }
+impl Walk<'_> {
+    /// Calls `visit` with every context that is shown and has charges that count.
+    pub(crate) fn visit(&self, mut visit: impl FnMut(ContextId, &Visible<'_>)) -> Total {
+        let mut total = Total::default();
+        let mut all = Sums::default();
+        self.profile().for_each_charge(|charge| {
+            let charged = sums_of(&charge, self.selection());
+            total.whole_weight = total.whole_weight.saturating_add(charged.weight);
+            total.whole_samples = total.whole_samples.saturating_add(charged.samples);
+        });
+        // One sum for each context first, over all threads and lines.
+        let mut sums = vec![Sums::default(); self.table().len()];
+        self.charges(|context, charge| {
+            if let Some(sum) = sums.get_mut(context.index()) {
+                let charged = sums_of(&charge, self.selection());
+                sum.add(charged);
+                all.add(charged);
+            }
+        });
+        let mut entries = Vec::new();
+        self.table().visit(|id, history| {
+            let sums = sums.get(id.index()).copied().unwrap_or_default();
+            if sums.weight == 0 && sums.samples == 0 {
+                return;
+            }
+            flagged(self.uncertain(), id, history, &mut entries);
+            if entries.is_empty() {
+                entries.push(CostCentreId::ROOT.0 | MARK);
+            }
+            visit(id, &Visible { entries: &entries, sums });
+        });
+        Total { weight: all.weight, samples: all.samples, squares: all.squares, unsampled: all.unsampled, ..total }
+    }
 }

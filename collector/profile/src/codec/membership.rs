@@ -1,0 +1,52 @@
+//! The payload of what processes belong to.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use super::wire::{Cursor, Wrong, put_len, put_option, put_str};
+use crate::model::{Membership, Process};
+
+/// Writes what these new processes of an update belong to. False if of none it is known.
+pub(super) fn put_memberships(out: &mut Vec<u8>, processes: &[Process]) -> bool {
+    let mut numbers: HashMap<&Membership, usize> = HashMap::new();
+    let mut groups: Vec<&Membership> = Vec::new();
+    let mut members = Vec::new();
+    for (position, process) in processes.iter().enumerate() {
+        let Some(membership) = process.membership.as_deref() else { continue };
+        let number = *numbers.entry(membership).or_insert_with(|| {
+            groups.push(membership);
+            groups.len() - 1
+        });
+        members.push((position, number));
+    }
+    if members.is_empty() {
+        return false;
+    }
+    put_len(out, groups.len());
+    for Membership { cgroup, uid, user } in groups {
+        put_str(out, cgroup);
+        put_option(out, uid.map(u64::from));
+        put_str(out, user);
+    }
+    put_len(out, members.len());
+    for (position, number) in members {
+        put_len(out, position);
+        put_len(out, number);
+    }
+    true
+}
+
+/// The positions of processes in the update that follows, and what they belong to.
+pub(super) fn memberships(from: &mut Cursor<'_>) -> Result<Vec<(u32, Arc<Membership>)>, Wrong> {
+    let groups = from.list(|from| {
+        let cgroup = from.string()?;
+        let uid = from.option()?.map(|uid| u32::try_from(uid).map_err(|_| "number too large")).transpose()?;
+        Ok(Arc::new(Membership { cgroup, uid, user: from.string()? }))
+    })?;
+    from.list(|from| {
+        let (position, number) = (from.get_u32()?, from.get_u32()?);
+        let group = groups.get(number as usize).ok_or("a process belongs to what is missing")?;
+        Ok((position, Arc::clone(group)))
+    })
+}

@@ -1,0 +1,32 @@
+//! Names that functions get later: see [`naming`](crate::naming).
+
+use crate::ids::{CostCentreId, ImageId};
+use crate::profile::Profile;
+
+impl Profile {
+    /// Says that a cost centre without a name was `function` all along: from now on every view counts its charges for
+    /// that one.
+    ///
+    /// Self and inherited weights are those of a profile that knew the name from the start (I5), and so are the arcs
+    /// where there is no mutual recursion. With it, a history does not say what was squeezed out between two functions that
+    /// are now one; such arcs are marked as approximate.
+    ///
+    /// False, and nothing happens, if `unnamed` has a name or has been named, is what another was named after, or if
+    /// `function` has itself been named later, or if one of them does not exist.
+    pub fn name_later(&mut self, unnamed: CostCentreId, function: CostCentreId) -> bool {
+        self.may_be_named(unnamed, function) && self.namings.add(unnamed, function)
+    }
+
+    /// What is asked of a naming's ends by themselves.
+    fn may_be_named(&self, unnamed: CostCentreId, function: CostCentreId) -> bool {
+        let nameless =
+            self.cost_centre(unnamed).is_some_and(|it| it.linkage_name.is_none() && it.image != ImageId::CCSD);
+        nameless && self.cost_centre(function).is_some()
+    }
+
+    /// What a cost centre is in truth: the function that it was later named after, else itself.
+    #[must_use]
+    pub fn real(&self, id: CostCentreId) -> CostCentreId {
+        self.namings.real(id)
+    }
+}

@@ -1,0 +1,101 @@
+//! Contexts with other functions: renamed, hidden, or several as one.
+
+use std::collections::HashSet;
+
+use crate::context::ContextTable;
+use crate::gaps::MARK;
+use crate::ids::{ContextId, CostCentreId};
+use crate::uncertain::Uncertain;
+
+/// The contexts of a profile, or those that a selection shows of it.
+pub(crate) struct Contexts<'a> {
+    pub(crate) table: &'a ContextTable,
+    pub(crate) uncertain: &'a Uncertain,
+    /// Whether anything was charged to a context, by its number.
+    pub(crate) charged: Vec<bool>,
+    /// Number of the profile's functions.
+    pub(crate) functions: usize,
+}
+
+/// Where a context is in the new table.
+#[derive(Clone, Copy)]
+pub(crate) struct Remapped {
+    pub(crate) context: ContextId,
+    /// Its running function is not hidden.
+    pub(crate) shows_leaf: bool,
+}
+
+/// Makes all contexts in the table `to`, with the functions that `function` says; `None` hides a function. Returns the
+/// new context of each, and what is uncertain of them: what was before, and what the change has made so.
+///
+/// Every call that is left was made in a stack that was recorded: a context that stands for several stacks shows the
+/// first of them.
+pub(crate) fn remap(
+    from: &Contexts<'_>,
+    to: &mut ContextTable,
+    function: impl Fn(CostCentreId) -> Option<CostCentreId>,
+) -> (Vec<Remapped>, Uncertain) {
+    let new = replay(from.table, to, (), |(), leaf| ((), function(leaf)));
+    let mut known = HashSet::new();
+    let mut functions = (0..from.functions as u32).map(|id| function(CostCentreId(id)));
+    let is_one_to_one = functions.all(|new| new.is_some_and(|new| known.insert(new)));
+    let uncertain = match is_one_to_one && from.uncertain.is_empty() {
+        true => Uncertain::default(),
+        false => Uncertain::of(from.table, from.uncertain, &from.charged, |id| place(&new, id), function),
+    };
+    (new, uncertain)
+}
+
+/// As [`remap`], where the new function depends on the callers: `function` takes what it returned for the caller.
+///
+/// A history knows only the last activation of a function that was entered again, so all calls of such contexts are
+/// uncertain.
+pub(crate) fn remap_by_callers<S: Copy>(
+    from: &Contexts<'_>,
+    to: &mut ContextTable,
+    start: S,
+    mut function: impl FnMut(S, CostCentreId) -> (S, CostCentreId),
+) -> (Vec<Remapped>, Uncertain) {
+    let new = replay(from.table, to, start, |state, leaf| {
+        let (state, function) = function(state, leaf);
+        (state, Some(function))
+    });
+    let mut is_recursive = vec![false; to.len()];
+    from.table.visit(|id, entries| {
+        if from.charged.get(id.index()).is_some_and(|is_charged| *is_charged)
+            && entries.iter().any(|entry| entry & MARK == 0)
+            && let Some(is_recursive) = is_recursive.get_mut(place(&new, id).index())
+        {
+            *is_recursive = true;
+        }
+    });
+    let mut uncertain = Uncertain::default();
+    to.visit(|id, entries| {
+        if is_recursive.get(id.index()).is_some_and(|is_recursive| *is_recursive) {
+            for entry in entries.iter().filter(|&&entry| entry & MARK != 0) {
+                uncertain.add(id, CostCentreId(entry & !MARK), true, true);
+            }
+        }
+    });
+    (new, uncertain)
+}
+
+fn place(new: &[Remapped], id: ContextId) -> ContextId {
+    new.get(id.index()).map_or(ContextId::ELIDED, |new| new.context)
+}
+
+fn replay<S: Copy>(
+    from: &ContextTable,
+    to: &mut ContextTable,
+    start: S,
+    mut function: impl FnMut(S, CostCentreId) -> (S, Option<CostCentreId>),
+) -> Vec<Remapped> {
+    let root = (Remapped { context: ContextId::ROOT, shows_leaf: true }, start);
+    let elided = (Remapped { context: ContextId::ELIDED, shows_leaf: true }, start);
+    let new = from.replay(root, elided, |_, (parent, state), leaf| {
+        let (state, function) = function(state, leaf);
+        let context = function.map_or(parent.context, |function| to.graft(parent.context, function));
+        (Remapped { context, shows_leaf: function.is_some() }, state)
+    });
+    new.into_iter().map(|(new, _)| new).collect()
+}

@@ -1,0 +1,202 @@
+//! One walk over what a selection shows of a profile: contexts and charges under the final names of their functions (see
+//! [`naming`](crate::naming)), without hidden ones.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+
+use hashbrown::HashMap;
+
+use crate::context::ContextTable;
+use crate::ids::{ContextId, CostCentreId, LineId, RouteId};
+use crate::limits::Limits;
+use crate::profile::{Charge, Profile};
+use crate::remap::{Contexts, Remapped, remap};
+use crate::uncertain::Uncertain;
+use crate::view::selection::Selection;
+
+/// What a selection shows of a profile.
+pub(crate) struct Walk<'a> {
+    profile: &'a Profile,
+    selection: &'a Selection,
+    /// The contexts with other functions, and where each context of the profile is among them; `None` where nothing is
+    /// renamed or hidden.
+    remapped: Option<(ContextTable, Vec<Remapped>)>,
+    /// Whether a context of the profile counts, by its number; `None` if all do.
+    counts: Option<Vec<bool>>,
+    /// Whether a function is visible, by its number; `None` if all are.
+    visible: Option<Vec<bool>>,
+    uncertain: Cow<'a, Uncertain>,
+    /// The lines from which functions called hidden ones that ran, by route.
+    call_lines: OnceCell<HashMap<(RouteId, CostCentreId), LineId>>,
+}
+
+impl Profile {
+    /// Walks what a selection shows.
+    pub(crate) fn walk<'a>(&'a self, selection: &'a Selection) -> Walk<'a> {
+        let counts = selection.counts(self);
+        let visible = selection.visible(self);
+        let mut walk = Walk {
+            profile: self,
+            selection,
+            remapped: None,
+            counts,
+            visible,
+            uncertain: Cow::Borrowed(&self.uncertain),
+            call_lines: OnceCell::new(),
+        };
+        if !self.namings.list().is_empty() || walk.visible.is_some() {
+            // The budget held for the contexts as they are; there cannot be more of them with fewer functions.
+            let mut table = ContextTable::new(self.limits.context_bytes.saturating_mul(2));
+            let (places, uncertain) = remap(&self.recorded_contexts(), &mut table, |id| walk.shown_function(id));
+            walk.remapped = Some((table, places));
+            walk.uncertain = Cow::Owned(uncertain);
+        }
+        walk
+    }
+
+    /// The contexts as they were charged.
+    pub(crate) fn recorded_contexts(&self) -> Contexts<'_> {
+        let mut charged = vec![false; self.contexts.len()];
+        self.for_each_charge(|charge| set(&mut charged, charge.context));
+        let functions = self.cost_centres().len();
+        Contexts { table: &self.contexts, uncertain: &self.uncertain, charged, functions }
+    }
+
+    /// A profile of the same session, processes, threads and images, under the same ids, without functions and charges.
+    pub(crate) fn emptied(&self) -> Profile {
+        let mut new = Profile::with_all_metrics(self.session.clone(), Limits::reading());
+        for process in self.processes() {
+            new.add_process(process.clone());
+        }
+        for thread in self.threads() {
+            new.add_thread(thread.clone());
+        }
+        for image in self.images() {
+            new.add_image(image.clone());
+        }
+        new
+    }
+}
+
+fn set(places: &mut [bool], context: ContextId) {
+    if let Some(place) = places.get_mut(context.index()) {
+        *place = true;
+    }
+}
+
+impl<'a> Walk<'a> {
+    pub(crate) const fn profile(&self) -> &'a Profile {
+        self.profile
+    }
+
+    pub(crate) const fn selection(&self) -> &'a Selection {
+        self.selection
+    }
+
+    /// The table of the contexts that are shown.
+    pub(crate) fn table(&self) -> &ContextTable {
+        self.remapped.as_ref().map_or(&self.profile.contexts, |(table, _)| table)
+    }
+
+    /// The uncertain callers and callees in that table.
+    pub(crate) fn uncertain(&self) -> &Uncertain {
+        &self.uncertain
+    }
+
+    /// What a context of the profile is in that table.
+    pub(crate) fn context(&self, id: ContextId) -> ContextId {
+        match &self.remapped {
+            Some((_, places)) => places.get(id.index()).map_or(ContextId::ELIDED, |place| place.context),
+            None => id,
+        }
+    }
+
+    /// What a function of the profile is called in the end; `None` if it is hidden.
+    fn shown_function(&self, id: CostCentreId) -> Option<CostCentreId> {
+        let real = self.profile.real(id);
+        let is_shown = |visible: &Vec<bool>| visible.get(real.index()).copied().unwrap_or(false);
+        self.visible.as_ref().is_none_or(is_shown).then_some(real)
+    }
+
+    fn shows_leaf(&self, id: ContextId) -> bool {
+        self.remapped.as_ref().is_none_or(|(_, places)| places.get(id.index()).is_some_and(|place| place.shows_leaf))
+    }
+
+    /// The line where the innermost visible function ran: that of the charge, or where a hidden function it called counts.
+    pub(crate) fn line(&self, charge: &Charge<'_>) -> LineId {
+        if self.shows_leaf(charge.context) {
+            return charge.line;
+        }
+        let caller = |context: ContextId| self.table().leaf(self.context(context));
+        let lines = self.call_lines.get_or_init(|| {
+            let mut asked = Vec::new();
+            self.profile.for_each_charge(|charge| {
+                if !self.shows_leaf(charge.context) {
+                    asked.extend(caller(charge.context).map(|caller| (charge.route, caller)));
+                }
+            });
+            self.profile.latest_lines(asked.into_iter())
+        });
+        let line = caller(charge.context).and_then(|caller| lines.get(&(charge.route, caller)).copied());
+        line.unwrap_or(LineId::UNKNOWN)
+    }
+
+    /// Calls `visit` with every charge that counts and its context as shown, in order of first occurrence.
+    pub(crate) fn charges(&self, mut visit: impl FnMut(ContextId, Charge<'_>)) {
+        self.profile.for_each_charge(|charge| {
+            let counts = |counts: &Vec<bool>| counts.get(charge.context.index()).copied().unwrap_or(false);
+            if self.selection.takes_thread(charge.thread) && self.counts.as_ref().is_none_or(counts) {
+                visit(self.context(charge.context), charge);
+            }
+        });
+    }
+
+    /// The contexts that are shown.
+    pub(crate) fn contexts(&self) -> Contexts<'_> {
+        let mut charged = vec![false; self.table().len()];
+        self.profile.for_each_charge(|charge| set(&mut charged, self.context(charge.context)));
+        let functions = self.profile.cost_centres().len();
+        Contexts { table: self.table(), uncertain: &self.uncertain, charged, functions }
+    }
+
+    /// Fills `new`, which began as [`Profile::emptied`], with what is shown, each function as `function` says. What is
+    /// charged to `other` has no lines: they belong to different functions.
+    pub(crate) fn remap(
+        &self,
+        mut new: Profile,
+        function: impl Fn(CostCentreId) -> CostCentreId,
+        other: Option<CostCentreId>,
+    ) -> Profile {
+        let (contexts, uncertain) = remap(&self.contexts(), &mut new.contexts, |id| Some(function(id)));
+        new.uncertain = uncertain;
+        let is_other = |function: CostCentreId| other == Some(function);
+        let site = |id| self.shown_function(id).map(&function).filter(|&new| !is_other(new));
+        let routes = self.profile.copied_routes(&mut new, site);
+        new.flags.merges_functions |= self.profile.flags.merges_functions;
+        // What has no visible function at all.
+        let root = new.contexts.push(ContextId::ROOT, CostCentreId::ROOT);
+        self.charge_to(new, |new, context, charge| {
+            let is_other = self.table().leaf(context).is_some_and(|leaf| is_other(function(leaf)));
+            let line = if is_other { LineId::UNKNOWN } else { self.profile.copied_line(new, self.line(charge)) };
+            let context = contexts.get(context.index())?.context;
+            Some((if context == ContextId::ROOT { root } else { context }, line, routes.of(charge.route)))
+        })
+    }
+
+    /// Charges everything that is shown to `new`; `place` chooses context, line and route. The accounting stays that of
+    /// the whole.
+    pub(crate) fn charge_to(
+        &self,
+        mut new: Profile,
+        mut place: impl FnMut(&mut Profile, ContextId, &Charge<'_>) -> Option<(ContextId, LineId, RouteId)>,
+    ) -> Profile {
+        self.charges(|context, charge| {
+            let Some((context, line, route)) = place(&mut new, context, &charge) else { return };
+            new.charge_sums((charge.thread, context, line, route), &charge);
+        });
+        new.accounting = self.profile.accounting.clone();
+        new.crashes.clone_from(&self.profile.crashes);
+        new.flags.collecting = false;
+        new
+    }
+}
