@@ -6,18 +6,11 @@
 
 use std::hint::black_box;
 
-use ccsd_collector::Budget;
-use ccsd_collector::perf::choice::{EventChoice, Scope, choose};
-use ccsd_collector::perf::layout::Layout;
-use ccsd_collector::perf::record::{Record, SampleLayout, parse};
-use ccsd_collector::perf::ring_buffer::Bytes;
-use ccsd_collector::perf::set::EventSet;
-use ccsd_collector::process::ProcessTable;
-use ccsd_collector::process::images::{ImageIndex, Images};
-use ccsd_collector::resolve::Resolver;
-use ccsd_collector::unwind::go::goroutines::Goroutines;
-use ccsd_collector::unwind::shadow::ShadowStack;
-use ccsd_collector::unwind::{Frame, Root, StackUnwinder, Target};
+use ccsd_collector::internals::{
+    Bytes, Frame, Goroutines, ImageIndex, Images, ProcessTable, Record, Resolver, Root, SampleLayout, ShadowStack,
+    StackUnwinder, Target, parse,
+};
+use ccsd_collector::{Budget, EventChoice, EventSet, Layout, Scope, choose};
 use ccsd_profile::{Limits, Profile, Session};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
@@ -109,7 +102,7 @@ fn bench(c: &mut Criterion) {
 
     let resolver = |profile: &mut Profile| {
         let mut resolver = Resolver::new(false, &Budget::default());
-        for index in 0..images.len() as u32 {
+        for index in 0..images.count() as u32 {
             let image = images.get(ImageIndex(index)).expect("an image").clone();
             resolver.add_image(profile, image);
         }

@@ -10,23 +10,12 @@
 
 use std::hint::black_box;
 
-use ccsd_collector::Budget;
-use ccsd_collector::aggregator::Aggregator;
-use ccsd_collector::batch::{Batch, Item};
-use ccsd_collector::perf::attr::EventSpec;
-use ccsd_collector::perf::choice::{EventChoice, Scope, choose};
-use ccsd_collector::perf::layout::Layout;
-use ccsd_collector::perf::layout_choice::LayoutChoice;
-use ccsd_collector::perf::record::{Record, SampleLayout, parse};
-use ccsd_collector::perf::ring_buffer::Bytes;
-use ccsd_collector::perf::rings::ring_pages;
-use ccsd_collector::perf::set::EventSet;
-use ccsd_collector::process::images::{ImageIndex, Images};
-use ccsd_collector::process::{ProcessKey, ProcessTable, ThreadKey};
-use ccsd_collector::unwind::go::goroutines::Goroutines;
-use ccsd_collector::unwind::shadow::ShadowStack;
-use ccsd_collector::unwind::{Frame, StackUnwinder, Target};
+use ccsd_collector::internals::{
+    Aggregator, Batch, Bytes, Frame, Goroutines, ImageIndex, Images, Item, LayoutChoice, ProcessKey, ProcessTable,
+    Record, SampleLayout, ShadowStack, StackUnwinder, Target, ThreadKey, parse, ring_pages,
+};
 use ccsd_collector::usage::thread_cpu_ns;
+use ccsd_collector::{Budget, EventChoice, EventSet, EventSpec, Layout, Scope, choose};
 use ccsd_profile::{Metric, Profile, Session, Unit};
 
 /// Stacks recorded.
@@ -168,11 +157,19 @@ fn fed(machine: Machine, spec: &EventSpec, recorded: &[Vec<u8>], layout: SampleL
     let mut aggregator = Aggregator::new(profile, *spec, Layout::Cpus, true, &budget);
     let mut batch = Batch::default();
     let image = |index| images.get(ImageIndex(index)).expect("an image").clone();
-    batch.items.extend((0..images.len() as u32).map(|index| Item::Image(image(index))));
+    batch.items.extend((0..images.count() as u32).map(|index| Item::Image(image(index))));
     let process_of = |thread: usize| thread % machine.processes;
     batch.items.extend((0..machine.processes as u32).map(|pid| {
         let key = ProcessKey(pid);
-        Item::Process { key, parent: None, pid, start_time: 1, exec_generation: 0, name: format!("process {pid}") }
+        Item::Process {
+            key,
+            parent: None,
+            pid,
+            start_time: 1,
+            exec_generation: 0,
+            name: format!("process {pid}"),
+            membership: None,
+        }
     }));
     batch.items.extend((0..machine.threads as u32).map(|tid| {
         let process = ProcessKey(process_of(tid as usize) as u32);

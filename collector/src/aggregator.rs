@@ -19,7 +19,6 @@ use rustc_hash::FxBuildHasher;
 use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS, Mark};
 use crate::budget::Budget;
 use crate::crash::{self, WholeStack};
-use crate::give_back::give_back;
 use crate::pace::Overhead;
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
@@ -204,11 +203,9 @@ impl Aggregator {
         self.threads.values_mut().for_each(|thread| thread.until = 0);
     }
 
-    /// Hands the profile over, and gives back the rest.
+    /// Hands the profile over. Whoever gets it does not wait until the rest is freed.
     fn finish(self, events: &Sender<SessionEvent>) {
-        let Aggregator { profile, resolver, threads, own_process, .. } = self;
-        let _ = events.send(SessionEvent::Finished(Box::new(profile)));
-        give_back((resolver, threads), own_process);
+        let _ = events.send(SessionEvent::Finished(Box::new(self.profile)));
     }
 
     /// What the profile, the resolver and the threads' last stacks take, bytes, about.
@@ -282,9 +279,9 @@ impl Aggregator {
                         self.profile.add_note(&note);
                     }
                 }
-                Item::Process { key, parent, pid, start_time, exec_generation, name } => {
+                Item::Process { key, parent, pid, start_time, exec_generation, name, membership } => {
                     let parent = parent.and_then(|parent| self.processes.get(&parent).copied());
-                    let process = Process { pid, start_time, exec_generation, parent, name };
+                    let process = Process { pid, start_time, exec_generation, parent, name, membership };
                     let id = self.profile.add_process(process);
                     match self.processes.len() < self.most_processes {
                         true => drop(self.processes.insert(key, id)),

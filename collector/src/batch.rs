@@ -3,6 +3,10 @@
 //! A batch is a stretch of the session in order of time. Its buffers go back to the sampler when they have been read,
 //! so that in the steady state nothing is allocated.
 
+use std::sync::Arc;
+
+use ccsd_profile::Membership;
+
 use crate::pace::{Cost, RateChange};
 use crate::perf::counters::Counted;
 use crate::process::images::{Image, ImageIndex, ImageStats};
@@ -52,6 +56,8 @@ pub enum Item {
         exec_generation: u32,
         /// Name.
         name: String,
+        /// What it belongs to, if that is known.
+        membership: Option<Arc<Membership>>,
     },
     /// A thread that is about to get its first sample.
     Thread {

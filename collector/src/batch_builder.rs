@@ -91,19 +91,19 @@ impl BatchBuilder {
                 self.batch.items.push(Item::ImageReopened(index, image.clone()));
             }
         }
-        if self.announced_images < images.len() || images.jit.has_events() {
+        if self.announced_images < images.count() || images.jit.has_events() {
             self.announce_new(images);
         }
     }
 
     #[cold]
     fn announce_new(&mut self, images: &mut Images) {
-        for index in self.announced_images..images.len() {
+        for index in self.announced_images..images.count() {
             if let Some(image) = images.get(ImageIndex(index as u32)) {
                 self.batch.items.push(Item::Image(image.clone()));
             }
         }
-        self.announced_images = images.len();
+        self.announced_images = images.count();
         self.batch.items.extend(images.jit.take_events().into_iter().map(Item::Jit));
     }
 
@@ -131,6 +131,7 @@ impl BatchBuilder {
                 start_time: process.start_time,
                 exec_generation: process.exec_generation,
                 name: process.name.clone(),
+                membership: process.membership.clone(),
             });
         }
         if !thread.announced {

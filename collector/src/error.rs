@@ -132,6 +132,12 @@ pub enum Error {
          `sudo sysctl kernel.perf_event_paranoid=0`"
     )]
     WholeMachineRefused,
+    /// All that runs was to be sampled, and that is refused.
+    #[error(
+        "sampling all that runs on this machine is refused to this user: run ccsd as root or with CAP_PERFMON, or \
+         `sudo sysctl kernel.perf_event_paranoid=0`; `ccsd attach` samples your own processes"
+    )]
+    MachineRefused,
     /// Too many threads and CPUs for the descriptor limit.
     #[error(
         "the target has more threads than can be sampled here: each needs a file per CPU, and no more than {limit} files \
@@ -204,6 +210,7 @@ impl Error {
                 | Error::EventUnavailable { .. }
                 | Error::KernelRefused
                 | Error::WholeMachineRefused
+                | Error::MachineRefused
                 | Error::Paranoid { .. }
                 | Error::NoPerfEvents { .. }
                 | Error::MlockAllowance { .. }

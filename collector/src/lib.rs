@@ -14,45 +14,75 @@
 //! `unsafe` stands in six modules, each time because the kernel's interface needs it: `perf::event` and `sched_priority`
 //! (system calls), `perf::ring_buffer` (shared memory), `perf::closer` (clone), `child` (fork, wait4) and `dump::ptrace`.
 
-pub mod aggregator;
+mod aggregator;
+#[cfg(test)]
+mod allocations_tests;
 mod arch;
 mod backoff;
-pub mod batch;
+mod batch;
 mod batch_builder;
-pub mod budget;
+mod budget;
 pub mod child;
 mod clock;
 mod crash;
 pub mod dump;
 mod error;
-mod give_back;
+mod host;
 pub mod import;
 mod jit;
+pub mod naming;
 mod options;
-pub mod pace;
-pub mod perf;
-pub mod process;
+mod pace;
+mod perf;
+mod process;
 pub mod procfs;
 mod rate_history;
-pub mod resolve;
-pub mod sampler;
-pub mod sched_priority;
+mod resolve;
+mod sampler;
+mod sched_priority;
 mod session;
 mod session_event;
-pub mod stack_delta;
+mod stack_delta;
 pub mod system;
-pub mod tracker;
-pub mod unwind;
+mod tracker;
+mod unwind;
 mod unwinding;
 pub mod usage;
-pub mod watchdog;
+mod watchdog;
 
 pub use budget::Budget;
 /// An ELF file as it is read for profiles: for whoever asks whether one is what was profiled.
+pub use ccsd_symbolizer::debuginfod;
 pub use ccsd_symbolizer::{Door, ElfFile, FileRoot, ForUser};
 pub use error::{Error, Result};
+pub use host::membership::cgroup_path;
+pub use host::selection::{ProcessSelection, path_in_hierarchy};
 pub use options::Options;
-pub use pace::Overhead;
-pub use perf::choice::{EventChoice, Scope, check_rate};
+pub use pace::{HALVINGS, Overhead, halved};
+pub use perf::attr::{Event, EventSpec, MAX_STACK_BYTES};
+pub use perf::choice::{Choice, EventChoice, Scope, check_rate, choose, may_observe_machine};
+pub use perf::layout::Layout;
+pub use perf::layout_choice::{files_per_target, room as event_file_room};
+pub use perf::set::EventSet;
+pub use process::filter::Filter;
+pub use process::owner::{Denied, Owner, events_end_with_rights};
+pub use sched_priority::become_favoured;
 pub use session::{Session, check_target, without_arguments};
 pub use session_event::SessionEvent;
+
+/// What the benchmarks measure alone. Not for other crates: it changes with the code.
+#[cfg(feature = "internals")]
+pub mod internals {
+    pub use crate::aggregator::Aggregator;
+    pub use crate::batch::{Batch, Item};
+    pub use crate::perf::layout_choice::LayoutChoice;
+    pub use crate::perf::record::{Record, SampleLayout, parse};
+    pub use crate::perf::ring_buffer::Bytes;
+    pub use crate::perf::rings::ring_pages;
+    pub use crate::process::images::{ImageIndex, Images};
+    pub use crate::process::{ProcessKey, ProcessTable, ThreadKey};
+    pub use crate::resolve::Resolver;
+    pub use crate::unwind::go::goroutines::Goroutines;
+    pub use crate::unwind::shadow::ShadowStack;
+    pub use crate::unwind::{Frame, Root, StackUnwinder, Target};
+}

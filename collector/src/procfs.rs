@@ -112,6 +112,11 @@ pub fn own_pid_and_user(pid: u32) -> (Option<u32>, Option<u32>) {
     (own_pid, words("Uid:").and_then(|mut words| words.nth(1)?.parse().ok()))
 }
 
+/// All processes, threads of the kernel included.
+pub fn processes() -> Vec<u32> {
+    numbers_in("/proc").unwrap_or_default()
+}
+
 fn numbers_in(path: &str) -> io::Result<Vec<u32>> {
     Ok(fs::read_dir(path)?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }

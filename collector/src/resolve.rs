@@ -142,7 +142,7 @@ impl Resolver {
             jit: None,
             used: 0,
             bare_addresses: 0,
-            too_large: false,
+            drops: 0,
         });
     }
 

@@ -22,6 +22,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccsd_profile::notes;
 use ccsd_symbolizer::Door;
 use crossbeam_channel::TryRecvError;
 
@@ -29,7 +30,6 @@ use crate::batch::{Mark, TargetStats};
 use crate::budget::Budget;
 use crate::clock::now_ns;
 use crate::error::{Error, Result};
-use crate::give_back::give_back;
 use crate::pace::Pace;
 use crate::perf::counters::Counted;
 use crate::perf::set::{EventSet, Opened};
@@ -37,14 +37,14 @@ use crate::perf::sorter::{EventSorter, MARGIN_NS};
 use crate::process::filter::Filter;
 use crate::process::owner::Owner;
 use crate::procfs;
-use crate::sched_priority::{Urgency, become_ordinary, become_urgent};
+use crate::sched_priority::{Urgency, become_favoured, become_ordinary, become_urgent};
 use crate::usage::{Aside, aside_ns, thread_cpu_ns};
 use attach::{Refused, refusal};
 use hurry::{Hurry, LateReads};
 use pipeline::Pipeline;
 use rate::RateControl;
 use sleep::Sleep;
-use source::{Source, close_elsewhere};
+use source::{BETWEEN_READS, Source, close_elsewhere};
 use target_time::TargetTime;
 
 pub use channels::{Channels, Command};
@@ -70,10 +70,21 @@ pub struct Sampler {
     attached: bool,
     /// Whether the session ends with its last process. The one who waits for a child says so himself.
     ends_with_target: bool,
+    /// Whether all that runs is the target.
+    observes_machine: bool,
     /// When the first event was opened, if that was before [`Sampler::run`].
     started: Option<u64>,
     hurry: Hurry,
     rate: RateControl,
+}
+
+/// When the sampling thread does what, nanoseconds of [`now_ns`].
+pub struct Schedule {
+    urgency: Urgency,
+    started: u64,
+    interval: u64,
+    next_interval: u64,
+    next_thread_times: u64,
 }
 
 impl Sampler {
@@ -108,13 +119,14 @@ impl Sampler {
             exits: false,
             attached: false,
             ends_with_target: false,
+            observes_machine: false,
             started: None,
             hurry: Hurry::default(),
             rate,
         })
     }
 
-    /// Nothing comes after it: see [`give_back`].
+    /// The process ends with the session: what takes long to close is left to a child, see [`EventSet::close_at_exit`].
     pub fn exits_with_process(&mut self) {
         self.exits = true;
     }
@@ -176,62 +188,99 @@ impl Sampler {
         }
     }
 
+    /// Takes all that runs for the target, as far as it fits the filter. The events sample whole CPUs already.
+    pub fn observe_machine(&mut self) {
+        self.observes_machine = true;
+        self.source.pipeline.tracker.observe_machine();
+        // No sample before it is known what runs: the rings would be full.
+        self.source.events.pause();
+        // What runs now has mapped things of which no record tells. Threads of the kernel have not.
+        for (looked_at, pid) in procfs::processes().into_iter().enumerate() {
+            if looked_at % BETWEEN_READS == 0 {
+                self.source.read_recent();
+            }
+            if procfs::stat(pid).is_ok_and(|stat| !stat.kernel_thread) {
+                // One that ended meanwhile, or does not fit, is left out.
+                let _ = self.source.pipeline.tracker.enter(pid);
+            }
+        }
+        self.source.drain();
+        self.started = Some(now_ns());
+        self.source.events.count_machine();
+        self.source.events.resume();
+    }
+
     /// Samples until told to stop or, after [`Sampler::attach`], until no process of the target is left.
     pub fn run(mut self) {
+        let mut schedule = self.begin();
+        while self.turn(&mut schedule) {}
+        self.finish();
+    }
+
+    /// The time when sampling begins, and when what is due next.
+    pub fn begin(&mut self) -> Schedule {
         let mut urgency = Urgency::default();
+        // For as long as it is not urgent, because it has taken too much: a hundred ordinary threads would leave it too little.
+        become_favoured();
         self.source.pipeline.sampler.waits_its_turn = urgency.begin(now_ns()).is_err();
         let started = self.started.unwrap_or_else(now_ns);
         let interval = u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX).max(1);
         // Whoever has just asked wants to see something.
-        let mut next_interval = now_ns().saturating_add(interval.min(FIRST_INTERVAL_NS));
-        let mut next_thread_times = next_interval;
-        loop {
-            self.source.channels.watchdog.beat();
-            let now = now_ns();
-            let most = self.hurry.sleep_ms(now, MAX_SLEEP_MS);
-            let until_interval = next_interval.saturating_sub(now).div_ceil(1_000_000);
-            self.sleep.for_ms(u16::try_from(until_interval).unwrap_or(most).min(most));
-            let command = match self.source.channels.commands.try_recv() {
-                Ok(command) => Some(command),
-                // Nobody is left who could want the result.
-                Err(TryRecvError::Disconnected) => Some(Command::Stop { target_cpu_ns: None }),
-                Err(TryRecvError::Empty) => None,
-            };
-            let now = now_ns();
-            urgency.review(now);
-            self.rate.review(&mut self.source, now);
-            self.source.pipeline.sampler.duration_ns = now.saturating_sub(started);
-            match command {
-                Some(Command::Stop { target_cpu_ns }) => {
+        let next_interval = now_ns().saturating_add(interval.min(FIRST_INTERVAL_NS));
+        Schedule { urgency, started, interval, next_interval, next_thread_times: next_interval }
+    }
+
+    /// One turn of the loop: sleeps, does what it is told, and reads the rings. Whether the session goes on.
+    pub fn turn(&mut self, schedule: &mut Schedule) -> bool {
+        self.source.channels.watchdog.beat();
+        let now = now_ns();
+        let most = self.hurry.sleep_ms(now, MAX_SLEEP_MS);
+        let until_interval = schedule.next_interval.saturating_sub(now).div_ceil(1_000_000);
+        self.sleep.for_ms(u16::try_from(until_interval).unwrap_or(most).min(most));
+        let command = match self.source.channels.commands.try_recv() {
+            Ok(command) => Some(command),
+            // Nobody is left who could want the result.
+            Err(TryRecvError::Disconnected) => Some(Command::Stop { target_cpu_ns: None }),
+            Err(TryRecvError::Empty) => None,
+        };
+        let now = now_ns();
+        schedule.urgency.review(now);
+        self.rate.review(&mut self.source, now);
+        self.source.pipeline.sampler.duration_ns = now.saturating_sub(schedule.started);
+        match command {
+            Some(Command::Stop { target_cpu_ns }) => {
+                // Of the whole machine a program is but a part.
+                if !self.observes_machine {
                     self.source.time.end_child(target_cpu_ns);
-                    break;
                 }
-                Some(Command::Add { pids, answer }) => {
-                    // Once for each command; the next sleep would else be none.
-                    let _ = nix::unistd::read(&self.source.channels.wake, &mut [0]);
-                    let added = self.add(&pids);
-                    // Who has asked may have gone.
-                    let _ = answer.send(added);
-                }
-                None => {}
+                return false;
             }
-            self.round(now.saturating_sub(MARGIN_NS));
-            self.source.pipeline.tracker.judge(now_ns());
-            if self.ends_with_target && self.source.pipeline.tracker.is_empty() {
-                break;
+            Some(Command::Add { pids, answer }) => {
+                // Once for each command; the next sleep would else be none.
+                let _ = nix::unistd::read(&self.source.channels.wake, &mut [0]);
+                let added = self.add(&pids);
+                // Who has asked may have gone.
+                let _ = answer.send(added);
             }
-            if now >= next_interval || self.source.pipeline.take_died() {
-                // Intervals that were slept through are not made up for.
-                next_interval = now.saturating_add(interval);
-                self.read_counters_and_clocks();
-                self.source.pipeline.batch.mark(Mark::Interval);
-            }
-            if now >= next_thread_times {
-                next_thread_times = now.saturating_add(self.read_thread_times());
-            }
-            self.hand_on(false);
+            None => {}
         }
-        self.finish();
+        self.round(now.saturating_sub(MARGIN_NS));
+        self.source.pipeline.tracker.judge(now_ns());
+        self.source.pipeline.tracker.review_memberships(now_ns());
+        if self.ends_with_target && self.source.pipeline.tracker.is_empty() {
+            return false;
+        }
+        if now >= schedule.next_interval || self.source.pipeline.take_died() {
+            // Intervals that were slept through are not made up for.
+            schedule.next_interval = now.saturating_add(schedule.interval);
+            self.read_counters_and_clocks();
+            self.source.pipeline.batch.mark(Mark::Interval);
+        }
+        if now >= schedule.next_thread_times {
+            schedule.next_thread_times = now.saturating_add(self.read_thread_times());
+        }
+        self.hand_on(false);
+        true
     }
 
     fn finish(mut self) {
@@ -239,6 +288,7 @@ impl Sampler {
         self.read_counters_and_clocks();
         let _ = self.read_thread_times();
         self.source.events.stop();
+        self.note_idle_time();
         self.round(u64::MAX);
         self.read_counters();
         self.source.pipeline.batch.mark(Mark::End);
@@ -247,8 +297,17 @@ impl Sampler {
             self.source.events.close_at_exit();
         }
         self.hand_on(true);
-        // The events go in any case: a target that runs on would hand them down to all that it starts.
-        give_back(self.source.pipeline, self.exits);
+    }
+
+    /// Says how busy the machine was.
+    fn note_idle_time(&mut self) {
+        let Some(times) = self.source.events.machine_times().filter(|times| times.busy + times.idle > 0) else {
+            return;
+        };
+        let idle = times.idle as f64 / (times.busy + times.idle) as f64 * 100.0;
+        let cpus = self.source.events.cpus();
+        let plural = if cpus == 1 { "" } else { "s" };
+        self.source.pipeline.batch.note(format!("{}: {cpus} CPU{plural}, idle {idle:.1}% of the time", notes::MACHINE));
     }
 
     /// Reads what the events counted, and how the kernel splits the live processes' time in user and system.
@@ -261,7 +320,10 @@ impl Sampler {
         let totals = events.read_counters();
         time.count(totals.counted);
         pipeline.raise_lost(totals.lost);
-        if self.attached {
+        if self.observes_machine {
+            pipeline.tracker.forget_ended();
+            time.set_user_share(events.machine_times().map(|times| (times.user, times.busy)));
+        } else if self.attached {
             pipeline.tracker.forget_the_dead();
             time.read_ticks(&pipeline.tracker.pids());
         }
@@ -271,6 +333,9 @@ impl Sampler {
     /// The same, and finds out what the target has spent beyond what the events counted, as far as the clocks of its
     /// processes know. Without inheritance, what a process starts is not the session's, and nothing is known.
     fn read_counters_and_clocks(&mut self) {
+        if self.observes_machine {
+            return self.read_counters();
+        }
         let inherits = self.source.pipeline.tracker.inherits();
         let spent_by = |source: &mut TargetTime, pids: &[u32]| if inherits { source.read_clocks(pids) } else { 0 };
         // Before the events, so that the difference is not too large.

@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crate::aggregator::Aggregator;
 use crate::child::{ChildEnd, WaitingChild, wake_pipe};
 use crate::error::{Error, Result, doing};
+use crate::host::selection::ProcessSelection;
 use crate::options::Options;
 use crate::pace::{MOST_HZ, Pace};
 use crate::perf::attr::Event;
@@ -22,6 +23,7 @@ use crate::perf::layout::Layout;
 use crate::perf::layout_choice::{LayoutChoice, can_be_per_cpu};
 use crate::perf::set::EventSet;
 use crate::perf::signals::Unwatched;
+use crate::process::filter::Filter;
 use crate::procfs;
 use crate::sampler::{Channels, Command, Sampler};
 use crate::sched_priority::become_favoured;
@@ -112,6 +114,41 @@ impl Session {
     pub fn follow(options: &Options, target: String, pids: &[u32]) -> Result<(Session, Vec<u32>)> {
         let options = Options { inherit: true, ..options.clone() };
         Session::on_running(&options, target, Vec::new(), pids, |sampler| sampler.add(pids))
+    }
+
+    /// Samples the selected processes of all that run on the machine, as long as they are selected. Those that start later are
+    /// found, too.
+    ///
+    /// # Errors
+    /// [`Error::MachineRefused`], [`Error::ForeignProc`], and all that concern events.
+    pub fn machine(options: &Options, selection: &ProcessSelection) -> Result<Session> {
+        let filter = (!selection.is_everything()).then(|| Arc::new(selection.clone()) as Arc<dyn Filter>);
+        Session::on_machine(&Options { filter, ..options.clone() }, selection.describe())
+    }
+
+    /// Samples all that runs on the machine, by the name of `target`; with `options.filter` what of it fits, as long as it
+    /// does. Processes that start later are found, too.
+    ///
+    /// # Errors
+    /// As [`Session::machine`].
+    pub fn on_machine(options: &Options, target: String) -> Result<Session> {
+        if !procfs::is_ours() {
+            return Err(Error::ForeignProc);
+        }
+        if !options.whole_machine || options.owner.is_some() {
+            return Err(Error::MachineRefused);
+        }
+        // There is no event whose heirs would have to be told apart.
+        let options = Options { inherit: true, ..options.clone() };
+        let (mut choice, pace) = choose_with_pace(&options)?;
+        sample_cpus(&mut choice, &options)?;
+        let prepared = Prepared::new(&options, choice, pace, Layout::Cpus, (target, Vec::new(), Vec::new()));
+        let mut prepared = prepared.map_err(|error| match error {
+            Error::WholeMachineRefused => Error::MachineRefused,
+            other => other,
+        })?;
+        prepared.sampler.observe_machine();
+        prepared.start()
     }
 
     /// A session on running processes, by the first layout in which `open` has files enough.
@@ -325,16 +362,22 @@ fn per_cpu(choice: &mut Choice, options: &Options) -> Result<Layout> {
     if !options.whole_machine || options.owner.is_some() {
         return Err(Error::WholeMachineRefused);
     }
+    sample_cpus(choice, options)?;
+    choice.notes.push(format!("{} {OTHERS_TOO}", notes::PER_CPU));
+    Ok(Layout::Cpus)
+}
+
+/// Takes an event that makes sense on a CPU.
+fn sample_cpus(choice: &mut Choice, options: &Options) -> Result<()> {
     if !can_be_per_cpu(&choice.spec) {
-        let why = "with --per-cpu its cycles, or its time, would be those of whatever ran in between";
+        let why = "on a CPU its cycles, or its time, would be those of whatever ran in between";
         if options.event != EventChoice::Auto {
             return Err(Error::EventUnavailable { event: choice.spec.event.name().to_owned(), why: why.to_owned() });
         }
         choice.spec.event = Event::CpuClock;
         choice.notes.push("no TSC cycles: on a CPU they would be those of whatever ran in between".to_owned());
     }
-    choice.notes.push(format!("{} {OTHERS_TOO}", notes::PER_CPU));
-    Ok(Layout::Cpus)
+    Ok(())
 }
 
 /// Everything there is before the first sample.

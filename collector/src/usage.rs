@@ -35,6 +35,12 @@ pub fn all_cpu_ns() -> u64 {
     own_cpu_ns().saturating_add(ccsd_worker::worker_usage().cpu_ns)
 }
 
+/// Symbol workers that died or were killed for hanging.
+#[must_use]
+pub fn worker_failures() -> u64 {
+    ccsd_worker::worker_usage().failures
+}
+
 /// What both have in memory now, in bytes.
 pub fn all_rss_bytes() -> u64 {
     own_rss_bytes().saturating_add(ccsd_worker::worker_usage().resident_bytes)

@@ -159,7 +159,14 @@ impl Aggregator {
             _ => {
                 let process = only.filter(|_| processes == 1 && counts.tracker.processes == 1).unwrap_or_else(|| {
                     let (exec_generation, name) = (u32::MAX - 1, ANYONE.to_owned());
-                    self.profile.add_process(Process { pid: 0, start_time: 0, exec_generation, parent: None, name })
+                    self.profile.add_process(Process {
+                        pid: 0,
+                        start_time: 0,
+                        exec_generation,
+                        parent: None,
+                        membership: None,
+                        name,
+                    })
                 });
                 self.profile.add_thread(Thread { process, tid: 0, name: ANYONE.to_owned() })
             }
@@ -328,8 +335,15 @@ mod tests {
             let counts = Counts { tracker, ..Counts::default() };
             let mut simulated = Simulated { aggregator, counts, used: 0 };
             let key = ProcessKey(0);
-            let process =
-                Item::Process { key, parent: None, pid: 7, start_time: 1, exec_generation: 0, name: "p".into() };
+            let process = Item::Process {
+                key,
+                parent: None,
+                pid: 7,
+                start_time: 1,
+                exec_generation: 0,
+                name: "p".into(),
+                membership: None,
+            };
             let thread =
                 |tid| Item::Thread { key: ThreadKey(tid), process: key, tid: 7 + tid, name: format!("thread {tid}") };
             simulated.absorb(std::iter::once(process).chain((0..threads).map(thread)).collect());

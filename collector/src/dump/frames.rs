@@ -144,7 +144,7 @@ fn unwind(
 fn name(images: &mut Images, frames: &[Frame], dump: &mut Dump) -> Vec<Vec<u32>> {
     let mut profile = Profile::new(Session::default(), Limits::default());
     let mut resolver = Resolver::new(false, &Budget::default()).through(images.door().clone());
-    for index in 0..images.len() {
+    for index in 0..images.count() {
         if let Some(image) = images.get(ImageIndex(index as u32)) {
             resolver.add_image(&mut profile, image.clone());
         }

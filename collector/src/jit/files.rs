@@ -52,7 +52,7 @@ pub struct GrowingFile {
 impl GrowingFile {
     /// From its beginning.
     pub fn new(file: File) -> io::Result<GrowingFile> {
-        let key = FileKey::of_growing(&file)?;
+        let key = ccsd_worker::file_key(&file)?.while_growing();
         Ok(GrowingFile { file, key, offset: 0, len: 0, read: 0, tail: Vec::new() })
     }
 

@@ -9,7 +9,7 @@ use perf_event_open_sys::bindings as sys;
 use super::ring_buffer::Bytes;
 use super::signals::FatalSignals;
 
-pub use crate::arch::user_regs::{OTHERS, UserRegs};
+pub use crate::arch::user_regs::UserRegs;
 
 /// `pid/tid, time, identifier` at the end of every record that is not a sample.
 const TRAILER: usize = 24;

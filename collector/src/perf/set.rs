@@ -25,6 +25,7 @@ use super::signals::{self, FatalSignals, SignalPoint, Unwatched};
 use super::sorter::EventSorter;
 use super::{closer, event, tick};
 use crate::error::{Error, Result, doing};
+use crate::host::machine_time::{MachineTime, Times};
 use crate::procfs;
 use crate::system;
 
@@ -58,6 +59,8 @@ pub struct EventSet {
     uncounted: bool,
     /// What was counted at other rates than the present one.
     past: Past,
+    /// The machine's own time, where all that runs is the target.
+    machine: Option<MachineTime>,
 }
 
 /// Events on one CPU of a thread that may have inherited others on that CPU.
@@ -135,6 +138,7 @@ impl EventSet {
             ring_bytes,
             uncounted: false,
             past: Past::default(),
+            machine: None,
         };
         if layout == Layout::Cpus {
             set.open_cpus().map_err(|error| match error.raw_os_error() {
@@ -202,6 +206,11 @@ impl EventSet {
     fn count_files(&mut self) {
         let files = self.files();
         self.counted.set(files);
+    }
+
+    /// How many CPUs have rings.
+    pub fn cpus(&self) -> usize {
+        self.cpus.len()
     }
 
     /// Bytes of all rings.
@@ -313,6 +322,16 @@ impl EventSet {
         (kept.iter().sum::<usize>() + late + 4 * self.owners.len()) as u64
     }
 
+    /// Stops sampling CPUs until [`EventSet::resume`]; records of mappings and forks are written all the same.
+    pub fn pause(&self) {
+        self.samplers.iter().for_each(|event| _ = event::disable(event));
+    }
+
+    /// Goes on sampling CPUs.
+    pub fn resume(&self) {
+        self.samplers.iter().for_each(|event| _ = event::enable(event));
+    }
+
     /// Stops sampling; the rings keep what was written.
     pub fn stop(&self) {
         let late = self.late.values().flat_map(LateEvents::all);
@@ -338,8 +357,22 @@ impl EventSet {
         CounterTotals { counted, lost: self.past.lost.saturating_add(lost) }
     }
 
+    /// Counts the time of the machine from now on, instead of that of threads: all that runs is the target.
+    pub fn count_machine(&mut self) {
+        self.machine = MachineTime::begin();
+        self.uncounted = self.machine.is_none();
+    }
+
+    /// What the machine has spent since [`EventSet::count_machine`].
+    pub fn machine_times(&self) -> Option<Times> {
+        self.machine.and_then(|machine| machine.since())
+    }
+
     /// What is counted where one event counts and another one samples.
     fn counted_of_threads(&self) -> Option<Counted> {
+        if self.machine.is_some() {
+            return self.machine_times().map(|times| Counted { used: times.busy, ..Counted::default() });
+        }
         sum_of(self.counting.iter(), &EventSpec { tells_lost: false, ..self.spec }).counted
     }
 }

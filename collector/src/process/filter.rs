@@ -10,4 +10,11 @@ pub trait Filter: fmt::Debug + Send + Sync {
 
     /// Whether a process may have this name (that of its main thread), whatever else it is.
     fn keeps_name(&self, name: &str) -> bool;
+
+    /// Whether a process fits that has just executed a program, which gave it this name, where it did or did not before.
+    /// `None` where it has to be looked at; until then its samples are not kept.
+    fn keeps_after_exec(&self, name: &str, was_kept: bool) -> Option<bool> {
+        let _ = (name, was_kept);
+        None
+    }
 }

@@ -191,7 +191,7 @@ impl Images {
         let name = mapped.name();
         let file = if mapped.inode == 0 { None } else { mapped.open(&self.door) };
         let file = file.filter(|file| self.may_keep(file));
-        let Some((key, file)) = file.and_then(|file| Some((FileKey::of(&file).ok()?, file))) else {
+        let Some((key, file)) = file.and_then(|file| Some((ccsd_worker::file_key(&file).ok()?, file))) else {
             return self.intern(Key::Name(name.clone()), &name, mapped.pid, || Opened::NoImage);
         };
         let kept = file.try_clone();
@@ -283,7 +283,7 @@ impl Images {
 
     /// The image in a file that is open already.
     pub fn of_file(&mut self, name: &str, file: File) -> ImageIndex {
-        match FileKey::of(&file) {
+        match ccsd_worker::file_key(&file) {
             Ok(key) => self.intern(Key::File(key), name, 0, || ccsd_worker::open(file)),
             Err(_) => self.by_name(name),
         }
@@ -419,13 +419,8 @@ impl Images {
     }
 
     /// How many there are, the two special ones included.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.list.len()
-    }
-
-    /// Never: the special images are always there.
-    pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
     }
 
     /// What is added to an address of a mapping to get the image's SVMA, wrapping.
@@ -493,7 +488,7 @@ mod tests {
         let found: Vec<ImageIndex> = (0..100).map(|i| images.by_name(&format!("/usr/lib/lib{i:04}.so"))).collect();
         let known = found.iter().filter(|&&index| index != ImageIndex::UNKNOWN).count();
         // 8 KiB, of which each takes 512 bytes and three times its name.
-        assert_eq!((known, images.len(), images.stats().left_out), (14, 16, 86));
+        assert_eq!((known, images.count(), images.stats().left_out), (14, 16, 86));
         // Those that are known stay so, and cost nothing more.
         assert_eq!((images.by_name("/usr/lib/lib0003.so"), images.stats().left_out), (found[3], 86));
         // A long name takes more room.

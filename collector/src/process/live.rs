@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use ccsd_profile::Membership;
+
 use super::jit_code::JitCode;
 use super::mappings::Mappings;
 use crate::backoff::Backoff;
@@ -30,6 +32,8 @@ pub struct Process {
     pub exec_generation: u32,
     /// Name of its main thread.
     pub name: String,
+    /// What it belongs to, as of the last look; of one that has not been looked at, what its parent did.
+    pub membership: Option<Arc<Membership>>,
     /// Whether a sample has been charged to it, so that others know its key.
     pub announced: bool,
     /// Executable mappings.
@@ -44,6 +48,8 @@ pub struct Process {
     /// When it is looked at anew which mappings it really has, if there is no room for more.
     pub(super) full: Backoff,
     pub(super) threads: u32,
+    /// Whether it may have threads that are not known: it was found running, and not all that runs is looked for.
+    pub(super) has_unknown_threads: bool,
     /// Live threads that there was no room for.
     pub(super) untracked: u32,
 }

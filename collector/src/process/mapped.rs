@@ -22,7 +22,7 @@ impl ProcessTable {
     /// Enters a process that was there before, with its mappings, from /proc; what is unreadable stays empty, or as it was.
     pub fn read_process(&mut self, pid: u32, images: &mut Images) {
         let stat = procfs::stat(pid).ok();
-        let (start_time, name) = stat.map(|stat| (stat.start_time, stat.comm)).unwrap_or_default();
+        let (start_time, name) = stat.map_or_else(|| (0, unnumbered(pid)), |stat| (stat.start_time, stat.comm));
         let mut mappings = Mappings::default();
         // Those that it has had so far go.
         let had = self.processes.get(&pid).map_or(0, |process| process.mappings.len());
@@ -52,7 +52,14 @@ impl ProcessTable {
                 self.mapped = (self.mapped + mappings.len()).saturating_sub(had);
                 process.mappings.replace(mappings);
             }
-            None => self.add_process(pid, None, start_time, 0, name, mappings),
+            None => {
+                self.add_process(pid, None, start_time, 0, name, mappings);
+                if self.observes_machine
+                    && let Some(process) = self.processes.get_mut(&pid)
+                {
+                    process.has_unknown_threads = true;
+                }
+            }
         }
         if let Some(process) = self.processes.get_mut(&pid) {
             process.jit = code;
@@ -134,6 +141,16 @@ impl ProcessTable {
     /// The images that some process has mapped.
     pub fn mapped_images(&self) -> HashSet<ImageIndex> {
         self.processes.values().flat_map(|process| process.mappings.iter()).map(|mapping| mapping.image).collect()
+    }
+}
+
+/// The name of a process that /proc does not have. The kernel gives 0 for what is in another namespace, and `u32::MAX` for a
+/// thread at its very end (`perf_event_pid` in kernel/events/core.c).
+fn unnumbered(pid: u32) -> String {
+    match pid {
+        0 => "[other PID namespace]".to_owned(),
+        // It may have ended before /proc was looked at.
+        _ => "[ended]".to_owned(),
     }
 }
 

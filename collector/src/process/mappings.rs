@@ -32,12 +32,13 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// Enters a mapping; what it covers of older ones is gone, as `mmap(MAP_FIXED)` does it. False if there is no room.
+    /// Enters a mapping where there is room for any number.
+    #[cfg(test)]
     pub fn insert(&mut self, new: Mapping) -> bool {
         self.insert_within(new, MAX_MAPPINGS)
     }
 
-    /// The same where there may be so many of them. Where what is left of a covered one has no room, it goes, too: what is
+    /// Enters a mapping where there may be `most`; what it covers of older ones is gone, as `mmap(MAP_FIXED)` does it. Where what is left of a covered one has no room, it goes, too: what is
     /// not known is not taken for another. Then it is false as well.
     pub fn insert_within(&mut self, new: Mapping, most: usize) -> bool {
         if new.start >= new.end {
@@ -82,21 +83,9 @@ impl Mappings {
         self.list.len()
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
-    }
-
     /// Changes when another image is mapped at an address that was mapped before, or takes the place of one.
     pub fn generation(&self) -> u32 {
         self.generation
-    }
-
-    /// Forgets everything, as `execve` does.
-    pub fn clear(&mut self) {
-        self.list.clear();
-        self.last = 0;
-        self.generation = self.generation.wrapping_add(1);
     }
 
     /// Takes over all that `new` has.

@@ -17,6 +17,9 @@ mod recent_files;
 pub mod recorded_files;
 mod untracked_threads;
 
+use std::sync::Arc;
+
+use ccsd_profile::Membership;
 use hashbrown::{HashMap, HashSet};
 
 use crate::backoff::Backoff;
@@ -24,6 +27,7 @@ use crate::clock::{boot_ticks, now_ns};
 use crate::perf::record::Fork;
 use crate::procfs;
 use crate::unwind::go::goroutines::Goroutines;
+use crate::unwind::shadow::ShadowStack;
 use images::Images;
 use mappings::{Mapping, Mappings};
 use untracked_threads::{UntrackedThread, UntrackedThreads};
@@ -56,6 +60,9 @@ const MAPPING_BYTES: usize = 2 * size_of::<Mapping>();
 // An index of hashes has up to 16 places for 7 entries.
 const _: () = assert!(size_of::<(u32, Thread)>() * 16 / 7 <= THREAD_BYTES * 3 / 4);
 const _: () = assert!(size_of::<(u32, Process)>() * 16 / 7 <= PROCESS_BYTES);
+
+/// How often it is looked whether a process has ended whose last known thread has.
+const LOOKS_FOR_END: u8 = 2;
 
 /// The part of the memory that is for the numbers of threads that there is no room for: as many as are followed.
 const UNTRACKED_PART: usize = 16;
@@ -102,6 +109,10 @@ pub struct ProcessTable {
     ended_untold: HashSet<ProcessKey>,
     /// [`Process::permitted_from`] of those that were not forked by a permitted one.
     newcomers_from: u64,
+    /// Whether all that runs is the target: threads of processes found running are known only once they are sampled.
+    observes_machine: bool,
+    /// Processes found running whose last known thread has ended, and how often it is yet to be looked whether they have, too.
+    perhaps_ended: HashMap<u32, u8>,
 }
 
 impl Default for ProcessTable {
@@ -135,6 +146,8 @@ impl ProcessTable {
             ended_frames: 0,
             ended_untold: HashSet::new(),
             newcomers_from: 0,
+            observes_machine: false,
+            perhaps_ended: HashMap::new(),
         }
     }
 
@@ -147,6 +160,11 @@ impl ProcessTable {
     #[must_use]
     pub fn restricted(self) -> ProcessTable {
         ProcessTable { newcomers_from: NEVER, ..self }
+    }
+
+    /// Says that all that runs is the target.
+    pub fn observe_machine(&mut self) {
+        self.observes_machine = true;
     }
 
     /// Bytes that all take, at most.
@@ -214,6 +232,19 @@ impl ProcessTable {
     /// Live processes.
     pub fn pids(&self) -> Vec<u32> {
         self.processes.keys().copied().collect()
+    }
+
+    /// Enters a process found running of which nothing is kept, if it is not known.
+    pub fn enter_withheld(&mut self, pid: u32) {
+        if self.processes.contains_key(&pid) {
+            return;
+        }
+        let (start_time, name) =
+            procfs::stat(pid).map_or_else(|_| (0, String::new()), |stat| (stat.start_time, stat.comm));
+        self.add_process(pid, None, start_time, 0, name, Mappings::default());
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.has_unknown_threads = true;
+        }
     }
 
     /// Whether a process is known to be alive.
@@ -362,6 +393,7 @@ impl ProcessTable {
             start_time,
             exec_generation,
             name,
+            membership: None,
             announced: false,
             mappings,
             permitted_from: self.newcomers_from,
@@ -369,6 +401,7 @@ impl ProcessTable {
             jit: None,
             full: Backoff::default(),
             threads,
+            has_unknown_threads: false,
             untracked,
         };
         if let Some(old) = self.processes.insert(pid, process) {
@@ -410,7 +443,9 @@ impl ProcessTable {
     /// Enters a thread of the same process, or a process with a copy of the parent's mappings.
     pub fn fork(&mut self, fork: Fork, time: u64) {
         let Fork { pid, tid, parent_pid, parent_tid } = fork;
-        let name = self.threads.get(&parent_tid).map(|thread| thread.name.clone()).unwrap_or_default();
+        let name = self.threads.get(&parent_tid).map(|thread| &thread.name);
+        let name = name.or_else(|| self.processes.get(&parent_pid).map(|process| &process.name));
+        let name = name.cloned().unwrap_or_default();
         if pid != parent_pid {
             // It may have been found permitted before this record was read.
             let found = self.processes.get(&pid).map(|known| known.permitted_from);
@@ -421,6 +456,7 @@ impl ProcessTable {
             let inherited = parent.map(|parent| parent.permitted_from).filter(|&from| from <= time);
             let permitted_from = found.or(inherited).unwrap_or(self.newcomers_from);
             let code = parent.and_then(|parent| parent.jit.clone());
+            let membership = parent.and_then(|parent| parent.membership.clone());
             let key = parent.map(|parent| parent.key);
             let inherited = parent.map(|parent| &parent.mappings);
             let room = self.room_for_mappings().min(self.copies_left);
@@ -442,6 +478,7 @@ impl ProcessTable {
             self.permit(pid, permitted_from);
             if let Some(child) = self.processes.get_mut(&pid) {
                 child.jit = code;
+                child.membership = membership;
             }
         }
         self.add_thread(pid, tid, name);
@@ -455,6 +492,7 @@ impl ProcessTable {
             .map(|old| (old.key, old.parent, old.start_time, old.exec_generation, old.announced));
         // If it has got rights by this, its events end; see `owner`.
         let permitted_from = self.processes.get(&pid).map_or(self.newcomers_from, |old| old.permitted_from);
+        let membership = self.processes.get(&pid).and_then(|old| old.membership.clone());
         let (parent, start_time, generation) = match old {
             // A generation without a sample is of no interest: its child takes its place.
             Some((key, parent, start, generation, announced)) => {
@@ -471,11 +509,49 @@ impl ProcessTable {
         self.execs += u32::from(old.is_some());
         self.add_process(pid, parent, start_time, generation, name.to_owned(), Mappings::default());
         self.permit(pid, permitted_from);
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.membership = membership;
+        }
         self.add_thread(pid, tid, name.to_owned());
         // The counters belong to the task that called `execve` and run on. Which one that was is not told: it has taken
         // the main thread's place.
         if let Some(thread) = self.threads.get_mut(&tid) {
             thread.group_values.unknown_start = true;
+        }
+    }
+
+    /// Whether a process is known, is one of this system, and others do not know of it.
+    #[inline]
+    pub fn is_unannounced(&self, pid: u32) -> bool {
+        self.asks_proc && self.processes.get(&pid).is_some_and(|process| !process.announced)
+    }
+
+    /// Live processes that others know of, and what they belong to.
+    pub fn announced_memberships(&self) -> Vec<(u32, Option<Arc<Membership>>)> {
+        let announced = self.processes.iter().filter(|(_, process)| process.announced);
+        announced.map(|(&pid, process)| (pid, process.membership.clone())).collect()
+    }
+
+    /// A process belongs to something else from now on: what others know of it stays as it was, and goes on as another
+    /// generation.
+    pub fn move_process(&mut self, pid: u32, membership: Arc<Membership>) {
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        process.membership = Some(membership);
+        if !process.announced {
+            return;
+        }
+        (process.parent, process.announced) = (Some(process.key), false);
+        process.key = ProcessKey(self.next_process);
+        self.next_process += 1;
+        process.exec_generation += 1;
+        self.execs += 1;
+        let of_it = self.threads.values_mut().filter(|thread| thread.pid == pid);
+        for thread in of_it.chain(self.others.get_mut(&pid)).filter(|thread| thread.announced) {
+            self.ended.push(thread.key);
+            self.ended_frames += thread.shadow.remembered();
+            (thread.key, thread.announced) = (ThreadKey(self.next_thread), false);
+            thread.shadow = ShadowStack::default();
+            self.next_thread += 1;
         }
     }
 
@@ -500,12 +576,14 @@ impl ProcessTable {
         let thread = self.threads.remove(&tid);
         self.ended_frames += thread.as_ref().map_or(0, |thread| thread.shadow.remembered());
         self.ended.extend(thread.as_ref().filter(|thread| thread.announced).map(|thread| thread.key));
-        if thread.is_none() && !self.forget_untracked(pid, tid) {
-            return;
-        }
+        let is_unknown = thread.is_none() && !self.forget_untracked(pid, tid);
         let Some(process) = self.processes.get_mut(&pid) else { return };
         process.threads = process.threads.saturating_sub(u32::from(thread.is_some()));
-        if process.threads == 0 && process.untracked == 0 {
+        let is_last = process.threads == 0 && process.untracked == 0;
+        if process.has_unknown_threads && is_last {
+            // The record comes before the kernel has taken the thread out of /proc.
+            self.perhaps_ended.insert(pid, LOOKS_FOR_END);
+        } else if is_last && !is_unknown {
             self.drop_process(pid);
         }
     }
@@ -526,6 +604,18 @@ impl ProcessTable {
             for (_, thread) in self.threads.extract_if(|_, thread| thread.pid == pid) {
                 self.ended_frames += thread.shadow.remembered();
                 self.ended.extend(thread.announced.then_some(thread.key));
+            }
+        }
+    }
+
+    /// Forgets processes found running that have ended since, as `has_ended` says. To be called now and then.
+    pub fn forget_ended(&mut self, has_ended: impl Fn(u32) -> bool) {
+        for (pid, looks) in std::mem::take(&mut self.perhaps_ended) {
+            let is_last = self.processes.get(&pid).is_some_and(|process| process.threads == 0);
+            if is_last && has_ended(pid) {
+                self.remove_process(pid);
+            } else if is_last && looks > 1 {
+                self.perhaps_ended.insert(pid, looks - 1);
             }
         }
     }

@@ -15,6 +15,10 @@ use crate::unwind::Frame;
 /// Notes about images that are not kept, beyond which no more are.
 const MAX_NOTES: usize = 256;
 
+/// After this many drops an image is named by its symbol table alone. Images that are in use at the same time and do not fit in
+/// memory together would otherwise be read again and again, each time in seconds.
+pub(super) const MAX_DROPS: u32 = 3;
+
 /// An image and its names.
 pub(super) struct ImageSymbols {
     pub(super) id: ImageId,
@@ -30,8 +34,8 @@ pub(super) struct ImageSymbols {
     pub(super) used: u64,
     /// Addresses that stand for themselves, because nothing tells in which function they are.
     pub(super) bare_addresses: u32,
-    /// It alone takes more than there may be: its debug information is not read again.
-    pub(super) too_large: bool,
+    /// How often its names were dropped for those of others. From [`MAX_DROPS`] on its debug information is not read again.
+    pub(super) drops: u32,
 }
 
 impl ImageSymbols {
@@ -39,14 +43,29 @@ impl ImageSymbols {
     pub(super) fn held_bytes(&self) -> u64 {
         self.names.as_ref().map_or(0, Names::held_bytes)
     }
+
+    /// Whether its debug information is not read any more.
+    pub(super) fn has_symbols_only(&self) -> bool {
+        self.drops >= MAX_DROPS
+    }
 }
 
 /// What has been asked for, and what is to be, as long as a batch lasts.
-#[derive(Default)]
 pub(super) struct Batch {
+    /// Whether names were dropped: an image that is read again answers all questions of a batch at once.
+    pub(super) has_dropped: bool,
+    /// Whether several frames are asked for at once, as far as is known: the first image with a file tells, see
+    /// [`Names::batch`].
+    pub(super) asks_together: bool,
     /// Frames that are not known yet, if they are to be asked for together.
     pub(super) unknown: Vec<Frame>,
     pub(super) answers: HashMap<Frame, Vec<Function>, FxBuildHasher>,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Batch { has_dropped: false, asks_together: true, unknown: Vec::new(), answers: HashMap::default() }
+    }
 }
 
 /// What is left of images that are not kept.

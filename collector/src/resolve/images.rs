@@ -11,7 +11,7 @@ use ccsd_worker::{Names, Told};
 use crate::process::images::ImageIndex;
 use crate::unwind::Frame;
 
-use super::image_symbols::ImageSymbols;
+use super::image_symbols::{ImageSymbols, MAX_DROPS};
 use super::{Resolver, kernel};
 
 impl Resolver {
@@ -19,7 +19,7 @@ impl Resolver {
     pub fn begin_batch(&mut self, profile: &mut Profile, frames: &[Frame]) {
         self.batch.answers.clear();
         self.batch.unknown.clear();
-        if ccsd_worker::is_elsewhere() {
+        if self.batch.has_dropped || self.batch.asks_together {
             let new =
                 frames.iter().filter(|frame| frame.image != ImageIndex::KERNEL && !self.known.contains_key(*frame));
             self.batch.unknown.extend(new);
@@ -38,12 +38,15 @@ impl Resolver {
         image.used = self.resolved;
         let Some(elf) = &image.elf else { return Told::Known };
         self.left.loaded |= image.names.is_none();
-        let names = image.names.get_or_insert_with(|| {
-            // What is made of the sections takes about half as much again.
-            let most = if image.too_large { 0 } else { self.budget.debug_information_of_one() / 3 * 2 };
-            Names::new(Arc::clone(elf), image.debug.clone()).within(most)
-        });
-        let most = names.batch();
+        // What is made of the sections takes about half as much again.
+        let most = if image.has_symbols_only() { 0 } else { self.budget.debug_information_of_one() / 3 * 2 };
+        let names = image.names.get_or_insert_with(|| Names::new(Arc::clone(elf), image.debug.clone()).within(most));
+        // The kernel's vdso has no file, and is never read elsewhere.
+        if elf.file().is_some() {
+            self.batch.asks_together = names.batch() > 1;
+        }
+        // Names that were dropped before may be dropped again before the next question.
+        let most = if image.drops > 0 { usize::MAX } else { names.batch() };
         let mut asked = vec![frame.address];
         if most > 1 {
             // What does not fit has its turn with the next one that is met.
@@ -88,11 +91,13 @@ impl Resolver {
             let Some(oldest) = with_symbols.min_by_key(|image| image.used) else { return };
             // The only one is being used, and would be read again at once.
             if held(oldest) == total {
-                if oldest.too_large || total <= self.budget.debug_information_of_one() {
+                if oldest.has_symbols_only() || total <= self.budget.debug_information_of_one() {
                     return;
                 }
-                oldest.too_large = true;
+                oldest.drops = MAX_DROPS;
             }
+            oldest.drops = oldest.drops.saturating_add(1);
+            self.batch.has_dropped = true;
             profile.accounting_mut().count_shed(Shed::DebugInformation);
             total = total.saturating_sub(held(oldest));
             self.left.drop_names(oldest);
@@ -151,9 +156,9 @@ mod tests {
         }
         let mut names = Vec::new();
         // Each address is asked once: what is known of it stays.
-        for round in 0..3 {
+        for round in 0..3 * MAX_DROPS {
             for image in 2..6 {
-                let frame = Frame { image: ImageIndex(image), address: entry + round };
+                let frame = Frame { image: ImageIndex(image), address: entry + u64::from(round) };
                 let resolved = resolver.resolve(&mut profile, frame, 0);
                 let centre = resolver.cost_centres(&resolved)[0];
                 names.push(profile.cost_centre(centre).and_then(|centre| centre.linkage_name.clone()));
@@ -164,6 +169,9 @@ mod tests {
         }
         let shed = profile.accounting().shed.get(Shed::DebugInformation);
         assert!(shed >= 8, "{shed}");
+        // In the end they are known by their symbols alone, and of this program these take more than there is, too.
+        let notes: Vec<_> = resolver.notes().collect();
+        assert!(resolver.images[2..].iter().all(ImageSymbols::has_symbols_only), "{notes:?}");
         assert!(names.iter().all(|name| name.is_some() && *name == names[0]), "{names:?}");
     }
 }

@@ -192,6 +192,7 @@ impl Pipeline {
         if self.tracker.withhold_unknown(sample.pid) {
             return;
         }
+        self.tracker.look_at_membership(sample.pid);
         let Some((thread, process, images)) = self.tracker.thread(sample.pid, sample.tid) else {
             // A thread that is in no process: nothing to charge it to.
             self.samples.dropped += 1;

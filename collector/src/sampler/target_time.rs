@@ -65,6 +65,11 @@ impl TargetTime {
         }
     }
 
+    /// The whole machine is the target, and has spent so much, user and in all.
+    pub fn set_user_share(&mut self, share: Option<(u64, u64)>) {
+        self.stats.user_share = share.or(self.stats.user_share);
+    }
+
     /// What the target has spent by the clocks of its processes, or somewhat less.
     pub fn read_clocks(&mut self, pids: &[u32]) -> u64 {
         self.clocks.read(pids).max(self.child_ns)

@@ -65,6 +65,12 @@ impl Admission {
         self.filter.as_ref().map(|filter| filter.keeps_name(name))
     }
 
+    /// Whether the filter, if there is one, keeps a process that has just executed a program. `None` where that is still to
+    /// be judged.
+    pub fn keeps_after_exec(&self, name: &str, was_kept: bool) -> Option<bool> {
+        self.filter.as_ref()?.keeps_after_exec(name, was_kept)
+    }
+
     /// The filter, if there is one, judges a process at the next review.
     #[cold]
     pub fn judge_later(&mut self, pid: u32) {

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use crate::backoff::Backoff;
 use crate::budget::Budget;
 use crate::clock::now_ns;
-use crate::perf::attr::EventSpec;
+use crate::host::membership::Memberships;
+use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
 use crate::perf::record::{Change, Fork, Mmap};
 use crate::process::filter::Filter;
@@ -25,6 +26,11 @@ use scan::ForkLog;
 
 /// Time between two attempts to read images that could not be read because the symbol worker was down, nanoseconds.
 const RETRY_NS: u64 = 1_000_000_000;
+
+/// Time between two looks at what all processes belong to, nanoseconds, at least, and the part of the time that they take,
+/// one in so many.
+const MOVES_NS: u64 = 500_000_000;
+const MOVES_SHARE: u64 = 200;
 
 /// What the tracker has counted, absolute values since the session began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +49,8 @@ pub struct TrackerStats {
     pub not_followed: LeftOut,
     /// Samples of other programs, where whole CPUs are sampled, and [`TrackerStats::filtered`].
     pub others: u64,
+    /// Of these, samples of CPUs that were idle. A clock gives none.
+    pub idle: u64,
     /// Samples of processes that are followed and do not fit the session's filter.
     pub filtered: u64,
     /// Samples of processes that were not known to be the user's, where only those are followed.
@@ -66,9 +74,17 @@ pub struct Tracker {
     /// All images that some process has or had mapped.
     pub images: Images,
     admission: Admission,
+    memberships: Memberships,
+    /// When it is looked again what processes belong to.
+    memberships_at: u64,
     /// Whether what threads start is followed.
     inherit: bool,
     layout: Layout,
+    /// Whether all that runs is the target.
+    observes_machine: bool,
+    /// Whether process 0 is what a CPU runs that is idle. (A clock says nothing of idle CPUs; then it is whatever has no
+    /// number here.)
+    samples_idle: bool,
     /// A child that is still ccsd, and no target before it has called `execve`. (Events on threads wait for that
     /// themselves.)
     waiting_child: Option<u32>,
@@ -89,6 +105,7 @@ impl Tracker {
         Tracker {
             admission: Admission::new(owner),
             inherit: spec.inherit,
+            samples_idle: matches!(spec.event, Event::Cycles { .. }),
             layout,
             ..Tracker::of(
                 if owner.is_some() { table.restricted() } else { table },
@@ -107,8 +124,12 @@ impl Tracker {
             table,
             images,
             admission: Admission::new(None),
+            memberships: Memberships::default(),
+            memberships_at: 0,
             inherit: true,
             layout: Layout::Threads,
+            observes_machine: false,
+            samples_idle: false,
             waiting_child: None,
             forks: ForkLog::default(),
             records_lost: false,
@@ -124,6 +145,12 @@ impl Tracker {
             self.table = std::mem::take(&mut self.table).restricted();
         }
         self.admission.keep_only(filter);
+    }
+
+    /// Says that all that runs is the target, as far as it fits the filter.
+    pub fn observe_machine(&mut self) {
+        self.observes_machine = true;
+        self.table.observe_machine();
     }
 
     /// What has been counted.
@@ -172,15 +199,13 @@ impl Tracker {
         self.table.take_ended()
     }
 
-    /// Whether a thread is known to be alive.
-    pub fn knows_thread(&self, tid: u32) -> bool {
-        self.table.knows_thread(tid)
-    }
-
     /// The process or thread of a sample is the target's, as far as is known: its process where children are followed, else
     /// itself.
     #[inline]
     pub fn is_known(&self, pid: u32, tid: u32) -> bool {
+        if self.observes_machine {
+            return true;
+        }
         if self.inherit { self.table.knows_process(pid) } else { self.table.knows_thread(tid) }
     }
 
@@ -215,6 +240,12 @@ impl Tracker {
     /// Counts the sample of a thread that is not the target's. Returns whether it is one. Only where whole CPUs are observed are there others.
     #[inline]
     pub fn count_if_foreign(&mut self, pid: u32, tid: u32) -> bool {
+        if self.observes_machine {
+            let is_idle = self.samples_idle && pid == 0 && tid == 0;
+            self.stats.idle += u64::from(is_idle);
+            self.stats.others += u64::from(is_idle);
+            return is_idle;
+        }
         let is_foreign = self.layout == Layout::Cpus && (!self.is_known(pid, tid) || self.is_waiting_child(pid));
         self.stats.others += u64::from(is_foreign);
         is_foreign
@@ -231,13 +262,17 @@ impl Tracker {
     }
 
     fn is_foreign_process(&self, pid: u32) -> bool {
-        self.layout == Layout::Cpus && !self.table.knows_process(pid)
+        self.layout == Layout::Cpus && !self.observes_machine && !self.table.knows_process(pid)
     }
 
     /// Withholds, and counts, a sample of a process of which nothing is known, where samples of some processes alone are kept.
     /// Returns whether it is withheld.
     #[inline]
     pub fn withhold_unknown(&mut self, pid: u32) -> bool {
+        if self.observes_machine && self.is_restricted() && !self.table.knows_process(pid) {
+            // It ran before the session, or the record of its fork was lost.
+            let _ = self.enter(pid);
+        }
         let withheld = self.is_restricted() && !self.table.knows_process(pid);
         if withheld {
             // The fork record is missing, so the parent, and with it the permission, is unknown.
@@ -264,20 +299,52 @@ impl Tracker {
         Some((thread, process, images))
     }
 
+    /// Looks at what a process belongs to that is about to have its first sample. What has ended belongs to what its parent
+    /// did.
+    #[inline]
+    pub fn look_at_membership(&mut self, pid: u32) {
+        if self.table.is_unannounced(pid) {
+            self.read_membership(pid);
+        }
+    }
+
+    #[cold]
+    fn read_membership(&mut self, pid: u32) {
+        if let Some(membership) = self.memberships.of(pid) {
+            self.table.move_process(pid, membership);
+        }
+    }
+
+    /// Looks now and then whether processes have moved to another control group or user: no record tells of that. To be
+    /// called after every look at the rings.
+    pub fn review_memberships(&mut self, now: u64) {
+        if now < self.memberships_at {
+            return;
+        }
+        for (pid, before) in self.table.announced_memberships() {
+            if let Some(membership) = self.memberships.of(pid).filter(|it| before.as_ref() != Some(it)) {
+                self.table.move_process(pid, membership);
+            }
+        }
+        let ended = now_ns();
+        let took = ended.saturating_sub(now);
+        self.memberships_at = ended.saturating_add(took.saturating_mul(MOVES_SHARE).max(MOVES_NS));
+    }
+
     /// Enters what a record tells of processes and threads. Returns the new name of an announced thread.
     pub fn apply(&mut self, change: Change, time: u64) -> Option<Renamed> {
         match change {
             Change::Mmap(mmap) => self.mmap(&mmap, time),
             Change::Fork(fork) => self.fork(fork, time),
             Change::Exit { pid, tid } => self.exit(pid, tid),
-            Change::Comm { pid, tid, exec: true, name } => self.exec(pid, tid, &name),
+            Change::Comm { pid, tid, exec: true, name } => self.exec(pid, tid, &name, time),
             Change::Comm { pid, tid, exec: false, name } => return self.rename(pid, tid, name),
             Change::Lost { .. } | Change::Throttle { .. } => {}
         }
         None
     }
 
-    /// A process has mapped something.
+    /// A process has mapped something. One that is not known yet is read from /proc when it is sampled.
     fn mmap(&mut self, mmap: &Mmap, time: u64) {
         // What may not be shown is mapped anew when it is permitted.
         if !self.table.is_withheld(mmap.pid, time) {
@@ -287,6 +354,10 @@ impl Tracker {
 
     /// A thread was forked.
     fn fork(&mut self, fork: Fork, time: u64) {
+        // Its mappings are those of the new one, too.
+        if self.observes_machine && fork.pid != fork.parent_pid && !self.table.knows_process(fork.parent_pid) {
+            let _ = self.enter(fork.parent_pid);
+        }
         self.forks.add(fork.tid, fork.parent_tid, time);
         self.table.fork(fork, time);
     }
@@ -299,11 +370,16 @@ impl Tracker {
     }
 
     /// A process has executed another program.
-    fn exec(&mut self, pid: u32, tid: u32, name: &str) {
+    fn exec(&mut self, pid: u32, tid: u32, name: &str, time: u64) {
         self.waiting_child = self.waiting_child.filter(|&child| child != pid);
+        let was_kept = !self.table.is_withheld(pid, time);
         self.table.exec(pid, tid, name);
         if self.admission.has_filter() {
-            self.table.permit(pid, NEVER);
+            match self.admission.keeps_after_exec(name, was_kept) {
+                Some(true) if was_kept => {}
+                Some(true) => self.table.permit(pid, time),
+                Some(false) | None => self.table.permit(pid, NEVER),
+            }
             self.admission.judge_later(pid);
         }
     }
@@ -379,6 +455,10 @@ impl Tracker {
                 self.table.read_process(pid, &mut self.images);
             }
         }
+        if self.observes_machine && permitted.is_err() {
+            // Known not to be kept: it is not asked again at each sample.
+            self.table.enter_withheld(pid);
+        }
         if self.is_restricted()
             && let Some(from) = from
         {
@@ -440,6 +520,11 @@ impl Tracker {
     pub fn forget_the_dead(&mut self) {
         self.forget_the_replaced();
         self.table.forget_untold(procfs::has_ended);
+    }
+
+    /// Drops processes found running that have ended. To be called now and then where all that runs is the target.
+    pub fn forget_ended(&mut self) {
+        self.table.forget_ended(procfs::has_ended);
     }
 
     /// Drops processes whose number is another's by now: no event may be opened on that one.

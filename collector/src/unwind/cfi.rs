@@ -159,7 +159,7 @@ mod tests {
     use gimli::Register;
     use gimli::X86_64;
 
-    use super::super::fde_index::tests::{push_cie, push_fde};
+    use super::super::table_bytes::{push_cie, push_fde};
     use super::super::tables::tests::tables;
     use super::*;
 

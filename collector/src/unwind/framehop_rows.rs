@@ -4,6 +4,7 @@
 //! framehop stands alone behind this: it reads the tables itself, and takes one table for each of its modules, at
 //! addresses of ccsd's own space (see [`unwind`](super)).
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use ccsd_symbolizer::UnwindSections;
@@ -59,6 +60,9 @@ impl FramehopRows {
 
     /// Leaves the frame at `own`, an address of ccsd's own space, as [`FrameRule::leave`](super::rule::FrameRule::leave)
     /// does by a rule. Also whether the row had to be looked up, which takes some microseconds.
+    ///
+    /// Where a word cannot be read, framehop goes on by the frame pointer, and remembers to do so for the address, or goes on
+    /// with the frame pointer that it has. Here the frame is not left then.
     #[cold]
     pub fn leave(
         &mut self,
@@ -74,12 +78,24 @@ impl FramehopRows {
         let Some(at) = at else { return (Err(None), false) };
         let hits = self.cache.stats().hits();
         let mut regs = FramehopRegs::new(before.ip, before.sp, before.bp);
-        let left = self.unwinder.unwind_frame(at, &mut regs, &mut self.cache, &mut |address| read(address).ok_or(()));
+        let unreadable = Cell::new(None);
+        let left = self.unwinder.unwind_frame(at, &mut regs, &mut self.cache, &mut |address| {
+            // At a function's end `rbp` has been popped, though the tables need not say so.
+            let is_popped = !called && address < before.sp;
+            read(address).ok_or_else(|| unreadable.set(unreadable.get().or((!is_popped).then_some(address))))
+        });
+        let was_cached = self.cache.stats().hits() != hits;
+        if let Some(address) = unreadable.get() {
+            if !was_cached {
+                self.cache = FramehopCache::default();
+            }
+            return (Err(Some(address)), !was_cached);
+        }
         let left = match left {
             Ok(caller) => Ok(caller.map(|ip| CallerPointers { ip, sp: regs.sp(), bp: regs.bp() })),
             Err(framehop::Error::CouldNotReadStack(address)) => Err(Some(address)),
             Err(_) => Err(None),
         };
-        (left, self.cache.stats().hits() == hits)
+        (left, !was_cached)
     }
 }

@@ -4,24 +4,25 @@
 //! row anew, by a search through the table and by running the entry's instructions, takes some hundred times as long as
 //! the rest of the frame. So all rows of a function are read when its first address is met.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::rule::FrameRule;
 
-/// Places for addresses, 16 bytes each: at first, and at most (1 MiB). A run of a compiler is met at 30,000 addresses. One
-/// that comes to a place which is taken takes it: the other's function is still known.
+/// Places for addresses, 16 bytes each: at first, and at most (1 MiB). A run of a compiler is met at 30,000 addresses.
 const FIRST_PLACES: usize = 1 << 10;
 const MAX_PLACES: usize = 1 << 16;
-/// Rows of functions remembered, 12 bytes each, and functions, 64 bytes each, at most.
+/// Places that an address may take: a cache line. Where all are taken, the address takes one: the other's function is
+/// still known.
+const WAYS: usize = 4;
+/// Rows of functions remembered, 12 bytes each, and functions, 24 bytes each, at most.
 const MAX_ROWS: usize = 1 << 17;
 const MAX_FUNCTIONS: usize = 1 << 14;
 /// Of a budget, places and functions take the eighth part at most, each, and rows twice as much: what is remembered beside
 /// these has the other half.
 const PART: u64 = 8;
 
-/// What a function takes, bytes: a node of the tree is at least half full.
-const FUNCTION_BYTES: usize = 2 * size_of::<(u64, (u64, Range<u32>))>();
+/// What a function takes, bytes: a vector that grows may be twice as large.
+const FUNCTION_BYTES: usize = 2 * (size_of::<u64>() + size_of::<FunctionRows>());
 
 /// All rows of a function that are of one entry of the tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +45,14 @@ impl FunctionRules {
     }
 }
 
+/// Where a function ends, and which rows are its own.
+#[derive(Clone, Copy, Debug)]
+struct FunctionRows {
+    end: u64,
+    first: u32,
+    count: u32,
+}
+
 /// Addresses are of ccsd's own address space, see [`unwind`](super).
 #[derive(Debug)]
 pub struct KnownRules {
@@ -51,10 +60,11 @@ pub struct KnownRules {
     most_rows: usize,
     most_functions: usize,
     /// By a hash of the address. A power of two of them, at most half of them taken until there are the most.
-    places: Vec<(u64, Option<FrameRule>)>,
+    places: Vec<[(u64, Option<FrameRule>); WAYS]>,
     taken: usize,
-    /// Functions by where they begin: where they end, and which rows are theirs.
-    functions: BTreeMap<u64, (u64, Range<u32>)>,
+    /// Where functions begin, in order, and the rest of what is known of each. A search touches the first alone.
+    starts: Vec<u64>,
+    functions: Vec<FunctionRows>,
     rows: Vec<(u32, Option<FrameRule>)>,
 }
 
@@ -67,12 +77,13 @@ impl KnownRules {
         };
         let places = entries(1, size_of::<(u64, Option<FrameRule>)>(), MAX_PLACES).max(FIRST_PLACES);
         KnownRules {
-            most_places: 1 << places.ilog2(),
+            most_places: (1 << places.ilog2()) / WAYS,
             most_rows: entries(2, size_of::<(u32, Option<FrameRule>)>(), MAX_ROWS),
             most_functions: entries(1, FUNCTION_BYTES, MAX_FUNCTIONS),
             places: Vec::new(),
             taken: 0,
-            functions: BTreeMap::new(),
+            starts: Vec::new(),
+            functions: Vec::new(),
             rows: Vec::new(),
         }
     }
@@ -80,20 +91,20 @@ impl KnownRules {
     /// The rule of an address, if it or another of its function has been met.
     #[inline]
     pub fn find(&mut self, address: u64) -> Option<FrameRule> {
-        match self.places.get(place(address, self.places.len())) {
-            Some(&(met, rule)) if met == address && rule.is_some() => rule,
-            _ => self.find_in_function(address),
-        }
+        let ways = self.places.get(place(address, self.places.len()));
+        let met = ways.and_then(|ways| ways.iter().find(|way| way.0 == address)).and_then(|way| way.1);
+        met.or_else(|| self.find_in_function(address))
     }
 
     #[cold]
     fn find_in_function(&mut self, address: u64) -> Option<FrameRule> {
-        let (start, (end, rows)) = self.functions.range(..=address).next_back()?;
-        if address >= *end {
+        let function = self.starts.partition_point(|start| *start <= address).checked_sub(1)?;
+        let (start, FunctionRows { end, first, count }) = (self.starts.get(function)?, *self.functions.get(function)?);
+        if address >= end {
             return None;
         }
         let distance = u32::try_from(address - start).ok()?;
-        let rows = self.rows.get(rows.start as usize..rows.end as usize)?;
+        let rows = self.rows.get(first as usize..)?.get(..count as usize)?;
         let after = rows.partition_point(|(start, _)| *start <= distance);
         let rule = rows.get(after.checked_sub(1)?)?.1?;
         self.insert(address, rule);
@@ -102,41 +113,61 @@ impl KnownRules {
 
     /// Remembers the rule of an address.
     pub fn insert(&mut self, address: u64, rule: FrameRule) {
-        if 2 * self.taken >= self.places.len() && self.places.len() < self.most_places {
-            let places = (2 * self.places.len()).max(FIRST_PLACES);
-            let before = std::mem::replace(&mut self.places, vec![(0, None); places]);
+        if 2 * self.taken >= WAYS * self.places.len() && self.places.len() < self.most_places {
+            let places = (2 * self.places.len()).max(FIRST_PLACES / WAYS);
+            let before = std::mem::replace(&mut self.places, vec![[(0, None); WAYS]; places]);
             self.taken = 0;
-            before.into_iter().for_each(|(address, rule)| self.put(address, rule));
+            for (address, rule) in before.into_iter().flatten() {
+                if let Some(rule) = rule {
+                    self.put(address, rule);
+                }
+            }
         }
-        self.put(address, Some(rule));
+        self.put(address, rule);
     }
 
-    fn put(&mut self, address: u64, rule: Option<FrameRule>) {
+    fn put(&mut self, address: u64, rule: FrameRule) {
         let at = place(address, self.places.len());
-        if let Some(place) = self.places.get_mut(at).filter(|_| rule.is_some()) {
-            self.taken += usize::from(place.1.is_none());
-            *place = (address, rule);
-        }
+        let Some(ways) = self.places.get_mut(at) else { return };
+        let free = ways.iter().position(|way| way.1.is_none() || way.0 == address);
+        self.taken += usize::from(free.is_some_and(|free| ways[free].1.is_none()));
+        // The lowest bits of code addresses differ most.
+        ways[free.unwrap_or(address as usize % WAYS)] = (address, Some(rule));
     }
 
     /// Remembers all rows of a function.
     pub fn insert_function(&mut self, function: &FunctionRules) {
+        let Range { start, end } = function.range;
+        let mut at = self.starts.partition_point(|known| *known < start);
+        let is_known = self.starts.get(at) == Some(&start);
         // A row without a rule has led here again.
-        if self.functions.get(&function.range.start).is_some_and(|known| known.0 == function.range.end) {
+        if is_known && self.functions.get(at).is_some_and(|known| known.end == end) {
             return;
         }
         if self.rows.len() + function.rows.len() > self.most_rows || self.functions.len() >= self.most_functions {
-            self.functions.clear();
-            self.rows.clear();
+            self.forget_functions();
+            at = 0;
         }
-        let first = self.rows.len() as u32;
+        let rows = FunctionRows { end, first: self.rows.len() as u32, count: function.rows.len() as u32 };
         self.rows.extend_from_slice(&function.rows);
-        self.functions.insert(function.range.start, (function.range.end, first..self.rows.len() as u32));
+        match self.functions.get_mut(at).filter(|_| is_known) {
+            Some(known) => *known = rows,
+            None => {
+                self.starts.insert(at, start);
+                self.functions.insert(at, rows);
+            }
+        }
+    }
+
+    fn forget_functions(&mut self) {
+        self.starts.clear();
+        self.functions.clear();
+        self.rows.clear();
     }
 
     /// Bytes that it takes.
     pub fn bytes(&self) -> usize {
-        let places = self.places.capacity() * size_of::<(u64, Option<FrameRule>)>();
+        let places = self.places.capacity() * WAYS * size_of::<(u64, Option<FrameRule>)>();
         let rows = self.rows.capacity() * size_of::<(u32, Option<FrameRule>)>();
         places + rows + self.functions.len() * FUNCTION_BYTES
     }
@@ -145,12 +176,12 @@ impl KnownRules {
     pub fn clear(&mut self) {
         self.places = Vec::new();
         self.taken = 0;
-        self.functions.clear();
+        self.forget_functions();
         self.rows = Vec::new();
     }
 }
 
-/// The place of an address among so many, a power of two, or none.
+/// The places of an address, of so many, a power of two, or none.
 #[inline]
 fn place(address: u64, places: usize) -> usize {
     // Fibonacci hashing: the upper bits of a product with 2^64 divided by the golden ratio.
@@ -162,7 +193,7 @@ fn place(address: u64, places: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn rule(words: u16) -> FrameRule {
+    fn rule(words: u32) -> FrameRule {
         FrameRule::StackPointer { words }
     }
 
@@ -201,7 +232,7 @@ mod tests {
     #[test]
     fn what_is_found_is_what_was_put_in() {
         let mut known = KnownRules::within(1 << 30);
-        let of = |address: u64| rule((address % 0xffff) as u16 + 1);
+        let of = |address: u64| rule((address % 0xffff) as u32 + 1);
         for i in 0..4 * MAX_PLACES as u64 {
             let address = i * 13;
             known.insert(address, of(address));
@@ -212,7 +243,7 @@ mod tests {
         }
         let there = (0..4 * MAX_PLACES as u64).filter(|i| known.find(i * 13).is_some()).count();
         assert!((MAX_PLACES / 2..=MAX_PLACES).contains(&there), "{there}");
-        assert!(known.places.len() == MAX_PLACES);
+        assert!(known.places.len() * WAYS == MAX_PLACES);
     }
 
     #[test]

@@ -9,6 +9,10 @@
 //!   them), hold the same words now, read by the same system call as the rest, and
 //! - from there the stack leads to a real root; [`StackUnwinder`](super::StackUnwinder) drops it otherwise.
 //!
+//! If the anchors have changed, the thread may have returned to the boundary frame and called another function from
+//! there. Then the slot of the last copied return address holds another return address *of the same function*; that
+//! word becomes the anchor ([`UserStack::anchor_now`]), and reading begins again.
+//!
 //! A frame that has returned in between leaves its words behind until other calls overwrite them, and those overwrite
 //! the slots of its callers, which lie beyond the boundary, first. Then the chain that is read is that of the later
 //! call from the boundary outwards. It is a real chain all the same, of the same thread, moments later: the frames that
@@ -84,6 +88,8 @@ pub struct Memory {
     budget_at: u64,
     /// Whether no more is to be read beyond the copy for this sample.
     closed: bool,
+    /// The anchors had changed.
+    moved: bool,
     /// The sample's thread is dying: it does not run again, so its stack stays as it is, or goes.
     dying: bool,
     refusals: Refusals,
@@ -123,6 +129,7 @@ impl Memory {
         self.anchors = None;
         self.left = MAX_BYTES_PER_SAMPLE;
         self.closed = false;
+        self.moved = false;
         self.dying = false;
         let gained = time.saturating_sub(self.budget_at) / SHARE_OF_TIME;
         if gained > 0 {
@@ -154,6 +161,16 @@ impl Memory {
         self.piece.get(at..at.checked_add(8)?)?.try_into().ok().map(u64::from_le_bytes)
     }
 
+    /// Forgets the anchors, and allows to read again what they forbade.
+    fn reopen(&mut self) {
+        self.refusals.moved_on = self.refusals.moved_on.saturating_sub(1);
+        self.anchors = None;
+        self.closed = false;
+        self.moved = false;
+        self.piece.clear();
+        self.next_piece = FIRST_PIECE;
+    }
+
     /// Reads the next piece, from `address` on.
     fn fetch(&mut self, address: u64, recent: [Slot; 2]) -> Option<()> {
         let anchors = *self.anchors.get_or_insert(recent);
@@ -175,9 +192,8 @@ impl Memory {
         // The stack may end before the piece does.
         self.piece.truncate(got.saturating_sub(16));
         let same = words.iter().zip(anchors).all(|(word, anchor)| u64::from_le_bytes(*word) == anchor.1);
-        if got >= 16 && !same {
-            self.refusals.moved_on += 1;
-        }
+        self.moved = got >= 16 && !same;
+        self.refusals.moved_on += u64::from(self.moved);
         if got < 16 || !same {
             self.piece.clear();
             self.closed = true;
@@ -398,6 +414,24 @@ impl<'a> UserStack<'a> {
     /// now on is believed only as long as it still does.
     pub fn expect(&self, slot: Slot) {
         self.recent.set([slot; 2]);
+    }
+
+    /// The word that a copied slot holds in the target's memory now, if nothing was read beyond the copy because the anchors
+    /// had changed.
+    #[cold]
+    pub fn word_now(&self, slot: u64) -> Option<u64> {
+        self.copied(slot)?;
+        let mut memory = self.memory.borrow_mut();
+        if !memory.moved {
+            return None;
+        }
+        memory.peek(slot).map(|[now, _]| now)
+    }
+
+    /// Takes a slot that has changed, and the word that it holds now, for the anchor of what is read beyond the copy.
+    pub fn anchor_now(&self, slot: Slot) {
+        self.expect(slot);
+        self.memory.borrow_mut().reopen();
     }
 
     /// Whether slots hold the same words in the target's memory now. They are best given in order of their addresses.

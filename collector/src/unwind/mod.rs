@@ -30,7 +30,6 @@
 mod allowance;
 mod carried;
 mod cfi;
-mod fde_index;
 mod frame;
 mod framehop_rows;
 mod full_registers;
@@ -50,6 +49,8 @@ mod return_addresses;
 mod rule;
 pub mod shadow;
 mod step;
+#[cfg(test)]
+mod table_bytes;
 mod tables;
 mod walk;
 
@@ -75,7 +76,7 @@ use shadow::{Known, ShadowStack};
 use tables::RowContext;
 use walk::Walk;
 
-pub use frame::{Frame, Gap, MAX_FRAMES, Root, Unwound};
+pub use frame::{Frame, Gap, Root, Unwound};
 
 /// Kernel addresses from here on are context markers (`PERF_CONTEXT_MAX`), not code.
 const CONTEXT_MARKERS: u64 = -4095i64 as u64;

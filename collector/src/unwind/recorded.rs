@@ -7,9 +7,9 @@ use std::cell::Cell;
 use ccsd_symbolizer::ElfFile;
 use gimli::X86_64 as R;
 
-use super::fde_index::tests::{push_cie, push_fde};
+use super::table_bytes::{push_cie, push_fde};
 use super::*;
-use crate::perf::record::{OTHERS, UserRegs};
+use crate::arch::user_regs::{OTHERS, UserRegs};
 use crate::process::mappings::Mapping;
 
 #[path = "recorded_go.rs"]
@@ -140,11 +140,7 @@ impl Module {
         words: &[u64],
         registers: &[(gimli::Register, u64)],
     ) -> (Vec<(usize, u64)>, Root, usize) {
-        let mut images = Images::default();
-        let image = images.insert_for_test(self.elf());
-        let mut mappings = Mappings::default();
-        let (start, end) = (BASE + CODE, BASE + CODE + self.sections[0].2.len() as u64);
-        mappings.insert(Mapping { start, end, image, to_svma: BASE.wrapping_neg() });
+        let (images, mut mappings) = self.load();
         let mut regs = UserRegs { ip: BASE + self.starts[at.0] + at.1, sp: SP, ..UserRegs::default() };
         for &(register, value) in registers {
             match OTHERS.iter().position(|&number| number == register.0) {
@@ -182,11 +178,47 @@ impl Module {
         assert_eq!((root_again, gap_again, common.shared), (root, gap, 0));
         self.gap.set(gap.map(|gap| gap.outer));
         assert_eq!(again, frames[..frames.len() - common.own as usize]);
-        let found = frames.iter().map(|frame| {
-            let function = self.starts.partition_point(|&start| start <= frame.address) - 1;
-            (function, frame.address - self.starts[function])
-        });
-        (found.collect(), root, again.len())
+        (frames.iter().map(|frame| self.place(frame.address)).collect(), root, again.len())
+    }
+
+    /// The module as the only image of a process.
+    fn load(&self) -> (Images, Mappings) {
+        let mut images = Images::default();
+        let image = images.insert_for_test(self.elf());
+        let mut mappings = Mappings::default();
+        let (start, end) = (BASE + CODE, BASE + CODE + self.sections[0].2.len() as u64);
+        mappings.insert(Mapping { start, end, image, to_svma: BASE.wrapping_neg() });
+        (images, mappings)
+    }
+
+    /// Unwinds a sample of a process whose memory can be read, as [`Module::unwind`] does.
+    fn unwind_sample(&self, regs: UserRegs, pid: u32, stack: &[u8]) -> (Vec<(usize, u64)>, Root) {
+        let (images, mut mappings) = self.load();
+        let sample = Sample {
+            id: 1,
+            pid,
+            tid: pid,
+            time: crate::clock::now_ns(),
+            period: 1,
+            group_value: None,
+            kernel_chain: Bytes::new(&[]),
+            user_chain: Bytes::new(&[]),
+            regs: Some(regs),
+            has_user_state: true,
+            stack: Bytes::new(stack),
+            stack_full: false,
+        };
+        let mut goroutines = Goroutines::default();
+        let target = Target { mappings: &mut mappings, goroutines: &mut goroutines, images: &images };
+        let mut frames = Vec::new();
+        let unwound = StackUnwinder::default().unwind(&sample, target, &mut ShadowStack::default(), true, &mut frames);
+        (frames.iter().map(|frame| self.place(frame.address)).collect(), unwound.root)
+    }
+
+    /// The function at an address of the module, and the offset in it.
+    fn place(&self, address: u64) -> (usize, u64) {
+        let function = self.starts.partition_point(|&start| start <= address) - 1;
+        (function, address - self.starts[function])
     }
 
     /// The address at an offset in a function, in the process.
@@ -524,4 +556,60 @@ fn runtimes_end_their_stacks_with_zero() {
     let module = Module::new(&[(&[0xc3], None)]);
     let (frames, root) = module.unwind((0, 0), &[0], &[]);
     assert_eq!((frames.len(), root), (1, Root::Truncated(TruncationReason::NoUnwindInfo)));
+}
+
+/// What lies beyond the copy is read later, when the thread has returned from the innermost functions.
+#[test]
+fn a_later_call_of_the_same_function_leads_outwards() {
+    // Its frame takes 32 bytes; it calls from two places. The other function has the same frame.
+    let two_calls: &[u8] = &[0x48, 0x83, 0xec, 0x18, 0xe8, 0, 0, 0, 0, 0xe8, 0, 0, 0, 0, 0x90];
+    let table: &[u8] = &[0x44, 0x0e, 32];
+    let module = Module::new(&[
+        (&[0xc3], Some(LEAF)),
+        (two_calls, Some(table)),
+        (two_calls, Some(table)),
+        (CALLER, Some(OUTERMOST)),
+        (CALLER, Some(LEAF)),
+    ]);
+    let (first, second) = (module.address(1, 9), module.address(1, 14));
+    let caller = module.address(3, 5);
+    let whole = (vec![(0, 0), (4, IN_CALL), (1, 8), (3, IN_CALL)], Root::Complete);
+    let cut = (vec![(0, 0), (4, IN_CALL), (1, 8)], Root::Truncated(TruncationReason::StackUnreadable));
+    for (now, expected) in [
+        (first, &whole),
+        (second, &whole),
+        // Another function, no return address, and no code.
+        (module.address(2, 14), &cut),
+        (module.address(1, 11), &cut),
+        (7, &cut),
+    ] {
+        let mut memory = vec![module.address(4, 5), first, 1, 2, 3, caller];
+        memory.resize(4096, 0);
+        let copied: Vec<u8> = memory[..3].iter().flat_map(|word| word.to_le_bytes()).collect();
+        memory[1] = now;
+        let sp = memory.as_ptr() as u64;
+        let regs = UserRegs { ip: module.address(0, 0), sp, ..UserRegs::default() };
+        let found = module.unwind_sample(regs, std::process::id(), &copied);
+        assert_eq!(found, *expected, "{now:x}");
+    }
+}
+
+/// A frame that ends beyond what can be read is not left by its frame pointer instead.
+#[test]
+fn a_frame_that_is_not_copied_whole_is_not_left() {
+    // 540,088 bytes; and one that begins 32 bytes above `rbp`, which has been saved 16 bytes below that.
+    let tables: [&[u8]; 2] = [&[0x0e, 0xb8, 0xfb, 0x20], &[0x0c, 6, 32, 0x86, 2]];
+    let modules = tables.map(|table| Module::new(&[(&[0x90, 0x90], Some(table)), (CALLER, Some(OUTERMOST))]));
+    let caller = modules[0].address(1, 5);
+    let words = [SP + 16, caller, 1, caller];
+    let mut unwinders = [StackUnwinder::default(), StackUnwinder::default()];
+    let mut unwind = |which: usize, words: &[u64]| {
+        let (module, unwinder) = (&modules[which], &mut unwinders[which]);
+        let (frames, root, _) = module.unwind_by(unwinder, 0, (0, 1), words, &[(R::RBP, SP)]);
+        (frames, root)
+    };
+    let cut = (vec![(0, 1)], Root::Truncated(TruncationReason::StackUnreadable));
+    assert_eq!([unwind(0, &words), unwind(1, &words[..2])], [cut.clone(), cut]);
+    // What could not be read before is read when it is there.
+    assert_eq!(unwind(1, &words), (vec![(0, 1), (1, IN_CALL)], Root::Complete));
 }

@@ -21,12 +21,12 @@ pub enum FrameRule {
     /// The frame begins so many words above the stack pointer; `rbp` is the caller's.
     StackPointer {
         /// More than 0.
-        words: u16,
+        words: u32,
     },
-    /// The same, and the caller's `rbp` has been saved so many words above the stack pointer (or below).
+    /// The same, and the caller's `rbp` has been saved so many words above where the frame begins (mostly below).
     SavedFramePointer {
         /// More than 0.
-        words: u16,
+        words: u32,
         /// Of 8 bytes, as the others.
         saved: i16,
     },
@@ -54,9 +54,9 @@ impl FrameRule {
                 Some(FrameRule::FramePointer)
             }
             CfaRule::RegisterAndOffset { register: SP, offset } => {
-                let above = u16::try_from(words(offset)?).ok().filter(|words| *words > 0)?;
+                let above = u32::try_from(words(offset)?).ok().filter(|words| *words > 0)?;
                 let Some(saved) = saved else { return Some(FrameRule::StackPointer { words: above }) };
-                let saved = i16::try_from(words(offset.checked_add(saved)?)?).ok()?;
+                let saved = i16::try_from(words(saved)?).ok()?;
                 Some(FrameRule::SavedFramePointer { words: above, saved })
             }
             _ => None,
@@ -75,7 +75,7 @@ impl FrameRule {
         (sp, bp): (u64, u64),
         mut read: impl FnMut(u64) -> Option<u64>,
     ) -> Result<Option<CallerPointers>, Option<u64>> {
-        let above = |words: u16| sp.checked_add(u64::from(words) * 8).ok_or(None);
+        let above = |words: u32| sp.checked_add(u64::from(words) * 8).ok_or(None);
         let (cfa, bp) = match self {
             FrameRule::AskFramehop => return Err(None),
             FrameRule::Outermost => return Ok(None),
@@ -87,7 +87,7 @@ impl FrameRule {
             FrameRule::StackPointer { words } => (above(words)?, bp),
             FrameRule::SavedFramePointer { words, saved } => {
                 let cfa = above(words)?;
-                let slot = sp.checked_add_signed(i64::from(saved) * 8).ok_or(None)?;
+                let slot = cfa.checked_add_signed(i64::from(saved) * 8).ok_or(None)?;
                 match read(slot) {
                     Some(bp) => (cfa, bp),
                     // At a function's end `rbp` has been popped, though the tables need not say so, and what is below
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn a_frame_is_left_as_its_row_says() {
         let caller = |ip, sp, bp| Ok(Some(CallerPointers { ip, sp, bp }));
-        let saved = |words, saved| FrameRule::SavedFramePointer { words, saved };
+        let saved = |words: u32, above: i16| FrameRule::SavedFramePointer { words, saved: above - words as i16 };
         let plain = |words| FrameRule::StackPointer { words };
         for (rule, innermost, bp, expected) in [
             (plain(5), false, 9, caller(0x200, SP + 40, 9)),
@@ -136,6 +136,7 @@ mod tests {
             (saved(5, -1), true, 9, caller(0x200, SP + 40, 9)),
             (saved(5, -1), false, 9, Err(Some(SP - 8))),
             (saved(5, 9), true, 9, Err(Some(SP + 72))),
+            (plain(1 << 20), false, 9, Err(Some(SP + (8 << 20) - 8))),
             (FrameRule::FramePointer, false, SP + 24, caller(0x200, SP + 40, 0x7abc)),
             (FrameRule::FramePointer, true, 0, Ok(None)),
             (FrameRule::FramePointer, false, SP - 16, Err(None)),

@@ -339,6 +339,7 @@ impl ShadowStack {
     }
 
     /// Bytes allocated.
+    #[cfg(feature = "internals")]
     pub fn bytes(&self) -> usize {
         self.last.bytes()
     }

@@ -10,6 +10,7 @@ use super::frame::Frame;
 use super::image_unwind::Source;
 use super::outcome::{Found, Stop, locate};
 use super::shadow::{Check, Known, ShadowStack, State};
+use super::tables;
 use super::walk::{Position, Walk};
 use crate::arch::step::CallerPointers;
 use crate::perf::record::UserRegs;
@@ -33,7 +34,10 @@ impl StackUnwinder {
         let mut search = shadow.search(walk.mappings.generation());
         loop {
             let frame = locate(at.lookup(), walk.mappings, walk.frames)?;
-            let step = if at.full { Step::NeedsRegisters } else { self.step(frame, &at, walk)? };
+            let step = match if at.full { Ok(Step::NeedsRegisters) } else { self.step(frame, &at, walk) } {
+                Err(Stop::Unreadable(_)) if self.calls_another(frame, &at, walk) => self.step(frame, &at, walk)?,
+                step => step?,
+            };
             match step {
                 Step::Root => return Ok(Found::WHOLE),
                 Step::Caller(caller, cfa_slot) => {
@@ -62,6 +66,26 @@ impl StackUnwinder {
                 }
             }
         }
+    }
+
+    /// Whether a frame that was waiting for a call to return, and is not copied whole, now waits for another call of the same
+    /// function to return. If so, what is read beyond the copy is believed as long as that call lasts.
+    #[cold]
+    fn calls_another(&mut self, frame: Frame, at: &Position, walk: &mut Walk<'_, '_>) -> bool {
+        let slot = at.pointers.sp.wrapping_sub(8);
+        let Some(now) = walk.stack.word_now(slot).filter(|_| at.called) else { return false };
+        let Some(mapping) = walk.mappings.find(now.wrapping_sub(1)) else { return false };
+        let Some(image) = self.images.get(frame.image, walk.images) else { return false };
+        let start = |address: u64| tables::entry_start(image.tables(), address);
+        let function = start(frame.address);
+        let is_same = mapping.image == frame.image
+            && function.is_some()
+            && function == start(now.wrapping_sub(1).wrapping_add(mapping.to_svma))
+            && self.return_addresses.contains(now, walk.mappings, walk.images);
+        if is_same {
+            walk.stack.anchor_now((slot, now));
+        }
+        is_same
     }
 
     /// Leaves a frame by its stack pointer and its frame pointer, if these are enough.

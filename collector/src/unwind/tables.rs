@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
 
-use ccsd_symbolizer::UnwindSections;
+use ccsd_symbolizer::{FdeIndex, MAX_ENTRY_BYTES, UnwindSections};
 use gimli::{
     BaseAddresses, CfaRule, DebugFrame, EhFrame, EhFrameHdr, Encoding, EndianSlice, Evaluation, EvaluationResult,
     Expression, FrameDescriptionEntry, LittleEndian, Register, RegisterRule, UnwindContext, UnwindExpression,
@@ -13,7 +13,6 @@ use gimli::{
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use super::fde_index::{FdeIndex, MAX_ENTRY_BYTES};
 use super::known_rules::FunctionRules;
 use super::rule::FrameRule;
 use crate::arch::registers::{CALLEE_SAVED, FP, RA, REGISTERS, SP};
@@ -286,7 +285,12 @@ pub fn with_row<T>(
     with_row_in(&mut RowContext::new(), tables, address, then)
 }
 
-/// The same in room that is there.
+/// Where the entry begins that covers an address.
+pub fn entry_start(tables: &Tables, address: u64) -> Option<u64> {
+    with_row(tables, address, |_, found| found.start).ok()
+}
+
+/// The same as [`with_row`] in room that is there.
 fn with_row_in<T>(
     context: &mut RowContext,
     tables: &Tables,
@@ -342,7 +346,7 @@ fn row<'a, S: UnwindSection<Slice<'a>>, T>(
 #[cfg(test)]
 pub mod tests {
     use super::super::cfi::leave;
-    use super::super::fde_index::tests::{push, push_cie, push_fde};
+    use super::super::table_bytes::{push, push_cie, push_fde};
     use super::*;
     use crate::arch::registers::Registers;
     use crate::arch::step::Caller;
