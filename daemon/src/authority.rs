@@ -12,8 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ccsd_collector::process::owner::{Denied, Owner};
-use ccsd_collector::procfs;
+use ccsd_collector::{Denied, Owner, procfs};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::{Group, User, geteuid};
 

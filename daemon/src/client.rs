@@ -77,6 +77,17 @@ pub struct Client {
     patience: Duration,
 }
 
+/// State of a service.
+#[derive(Clone, Debug, Default)]
+pub struct ServiceStatus {
+    /// Its watches, in the order of the configuration.
+    pub watches: Vec<WatchStatus>,
+    /// Directory of their profiles, if the service reports it.
+    pub state_dir: Option<PathBuf>,
+    /// What is wrong with the service as a whole.
+    pub problems: Vec<String>,
+}
+
 impl Client {
     /// Connects to the daemon at `path`. The server must run as this user, root or the service's user, as the kernel
     /// reports it; any other server is sent nothing.
@@ -169,16 +180,16 @@ impl Client {
         }
     }
 
-    /// State of the service's watches, and the directory of their profiles if the service reports it.
-    pub fn watches(&mut self) -> Result<(Vec<WatchStatus>, Option<PathBuf>), ClientError> {
+    /// State of the service's watches.
+    pub fn watches(&mut self) -> Result<ServiceStatus, ClientError> {
         let mut all = Vec::new();
         let mut reply = self.ask(&Request::Watches)?;
         loop {
             match reply {
-                Reply::Watches { watches, more, state_dir } => {
+                Reply::Watches { watches, more, state_dir, problems } => {
                     all.extend(watches);
                     if !more {
-                        return Ok((all, state_dir.map(PathBuf::from)));
+                        return Ok(ServiceStatus { watches: all, state_dir: state_dir.map(PathBuf::from), problems });
                     }
                 }
                 other => return Err(self.unexpected(&other)),
@@ -187,7 +198,7 @@ impl Client {
         }
     }
 
-    /// The service's metrics in the Prometheus text format.
+    /// The service's metrics as OpenMetrics text.
     pub fn metrics(&mut self) -> Result<String, ClientError> {
         let mut all = String::new();
         let mut reply = self.ask(&Request::Metrics)?;

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ccsd_collector::Denied;
 use ccsd_collector::dump::{Dump, End, dump};
-use ccsd_collector::process::owner::Denied;
 
 use crate::authority::{Authority, user_name};
 use crate::protocol::message::{Refusal, RefusalKind};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ccsd_collector::child::{ChildEnd, RunningChild, WaitingChild};
 use ccsd_collector::procfs;
-use ccsd_collector::{Error, Options, Session, SessionEvent, without_arguments};
+use ccsd_collector::{Error, Options, ProcessSelection, Session, SessionEvent, without_arguments};
 use ccsd_profile::{Accounting, DecodeError, Loaded, Profile, Session as SessionInfo, Update, Updates, read_profile};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
 
@@ -24,6 +24,13 @@ pub enum Target {
     Command(Vec<OsString>),
     /// Processes that run already.
     Pids(Vec<u32>),
+    /// The selected processes of all that run on the machine; if there is a program, as long as that runs.
+    Machine {
+        /// Which processes.
+        selection: ProcessSelection,
+        /// The program, its name and arguments; empty for none.
+        command: Vec<OsString>,
+    },
 }
 
 /// The request.
@@ -168,8 +175,11 @@ impl Collection {
     pub fn prepare(request: Request) -> Result<Collection, PrepareError> {
         // Before anything else: the child must not inherit what is opened or raised below.
         let child = match &request.target {
-            Target::Command(command) if request.stops.is_some() => Some(WaitingChild::spawn_in_own_group(command)?),
-            Target::Command(command) => Some(WaitingChild::spawn(command)?),
+            Target::Machine { command, .. } if command.is_empty() => None,
+            Target::Command(command) | Target::Machine { command, .. } if request.stops.is_some() => {
+                Some(WaitingChild::spawn_in_own_group(command)?)
+            }
+            Target::Command(command) | Target::Machine { command, .. } => Some(WaitingChild::spawn(command)?),
             Target::Pids(pids) => match pids.iter().find(|&&pid| pid == std::process::id()) {
                 Some(&own) => return Err(Error::Itself(own).into()),
                 None => None,
@@ -360,6 +370,10 @@ fn source(request: &Request, child: Option<&WaitingChild>) -> Result<(Collector,
             let known = request.options.arguments.then(|| pids.first().map(|&pid| procfs::command_line(pid)));
             (attach, known.flatten().unwrap_or_default())
         }
+        (Target::Machine { selection, .. }, _) => {
+            let selection = selection.clone();
+            (message::Request::Machine { selection, collect, duration_ms: None, detach: false }, Vec::new())
+        }
         (Target::Command(_), None) => return Err(Error::ProgramNotFound(String::new()).into()),
     };
     let mut passed_over = Vec::new();
@@ -381,6 +395,7 @@ fn source(request: &Request, child: Option<&WaitingChild>) -> Result<(Collector,
     }
     let session = match (&request.target, child) {
         (Target::Pids(pids), _) => Session::attach(&request.options, pids)?,
+        (Target::Machine { selection, .. }, _) => Session::machine(&request.options, selection)?,
         (Target::Command(_), child) => {
             Session::record_child(&request.options, command, child.map_or(0, WaitingChild::pid))?
         }
@@ -482,8 +497,14 @@ mod tests {
         let mut collector = Profile::new(session.clone(), Limits::default());
         let mut all = Profile::new(session, Limits::reading());
         let name = || "demo".to_owned();
-        let process =
-            collector.add_process(Process { pid: 7, start_time: 1, exec_generation: 0, parent: None, name: name() });
+        let process = collector.add_process(Process {
+            pid: 7,
+            start_time: 1,
+            exec_generation: 0,
+            parent: None,
+            membership: None,
+            name: name(),
+        });
         let thread = collector.add_thread(Thread { process, tid: 7, name: name() });
         let mut updates = Vec::new();
         for number in 0..6u64 {

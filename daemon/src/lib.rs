@@ -11,6 +11,7 @@ pub mod destination;
 mod dumps;
 mod engine;
 mod heap;
+pub mod last_good;
 pub mod metrics;
 mod output;
 pub mod protocol;

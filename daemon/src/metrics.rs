@@ -1,9 +1,9 @@
-//! The service's own metrics in the Prometheus text format.
+//! The service's own metrics as OpenMetrics text.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use crate::watch::{Overview, WatchStatus};
@@ -17,6 +17,8 @@ pub struct ServiceMetrics {
     pub cpu_seconds: f64,
     /// Resident memory, bytes.
     pub resident_bytes: u64,
+    /// Symbol workers that died or were killed for hanging.
+    pub worker_failures: u64,
     /// Running sessions, without those of watches.
     pub sessions_running: u64,
     /// Ended sessions kept for their owners.
@@ -27,68 +29,106 @@ pub struct ServiceMetrics {
     pub configuration_good: bool,
 }
 
-/// Renders all metrics as text.
+/// Renders all metrics as OpenMetrics text. It uses only the types gauge and counter, so that node_exporter, which parses
+/// the older Prometheus format, reads it, too.
 #[must_use]
 pub fn render(own: &ServiceMetrics, overview: &Overview) -> String {
     let mut text = MetricsText(String::with_capacity(4096));
     let version = env!("CARGO_PKG_VERSION");
-    text.metric("ccsd_build_info", "gauge", "Version of ccsd.");
+    text.metric("ccsd_build_info", Kind::Gauge, "Version of ccsd.");
     text.line("ccsd_build_info", &[("version", version)], 1);
-    text.one("ccsd_start_time_seconds", "gauge", "When the service began, seconds since 1970.", own.started);
-    text.one("ccsd_cpu_seconds_total", "counter", "CPU time that the service has used.", own.cpu_seconds);
-    text.one("ccsd_resident_memory_bytes", "gauge", "Memory of the service.", own.resident_bytes);
-    text.metric("ccsd_sessions", "gauge", "Sessions that clients have asked for.");
+    text.gauge("ccsd_start_time_seconds", "When the service began, seconds since 1970.", own.started);
+    text.counter("ccsd_cpu_seconds", "CPU time that the service has used.", own.cpu_seconds);
+    text.gauge("ccsd_resident_memory_bytes", "Memory of the service.", own.resident_bytes);
+    text.counter("ccsd_worker_failures", "Symbol workers that died or hung, and were replaced.", own.worker_failures);
+    text.metric("ccsd_sessions", Kind::Gauge, "Sessions that clients have asked for.");
     text.line("ccsd_sessions", &[("state", "running")], own.sessions_running);
     text.line("ccsd_sessions", &[("state", "ended")], own.sessions_ended);
-    text.metric("ccsd_config_reloads_total", "counter", "Times that the configuration was read anew.");
+    text.metric("ccsd_config_reloads", Kind::Counter, "Times that the configuration was read anew.");
     text.line("ccsd_config_reloads_total", &[("result", "taken_up")], own.reloads.0);
     text.line("ccsd_config_reloads_total", &[("result", "refused")], own.reloads.1);
     let good = u8::from(own.configuration_good);
-    text.one("ccsd_config_good", "gauge", "1 if the configuration file was good when it was last read.", good);
-    let step = overview.step;
-    text.one("ccsd_budget_step", "gauge", "Steps by which watches do less to stay within the budget.", step);
+    text.gauge("ccsd_config_good", "1 if the configuration file was good when it was last read.", good);
+    let limits = &overview.limits;
+    text.gauge("ccsd_budget_cpu_percent", "Configured maximum use of one CPU.", limits.cpu_percent);
+    text.gauge("ccsd_budget_memory_bytes", "Configured maximum memory of the service.", limits.memory);
+    text.gauge("ccsd_budget_step", "Steps by which watches do less to stay within the budget.", overview.step);
     let over = u8::from(overview.over_budget);
-    text.one("ccsd_budget_exceeded", "gauge", "1 if the budget is exceeded and all steps are taken.", over);
-    text.one("ccsd_stored_bytes", "gauge", "Bytes of the stored profiles.", overview.stored_bytes);
+    text.gauge("ccsd_budget_exceeded", "1 if the budget is exceeded and all steps are taken.", over);
+    text.gauge("ccsd_retention_bytes", "Configured maximum size of all stored profiles.", limits.stored_bytes);
+    text.gauge("ccsd_retention_age_seconds", "Configured maximum age of stored profiles.", limits.age_seconds);
+    text.gauge("ccsd_stored_bytes", "Bytes of the stored profiles.", overview.stored_bytes);
     let removed = overview.removed_segments;
-    text.one("ccsd_removed_segments_total", "counter", "Segments removed for their age or for want of room.", removed);
-    text.one("ccsd_looks_total", "counter", "Looks for processes.", overview.looks);
-    text.one("ccsd_look_cpu_seconds_total", "counter", "CPU time that these took.", overview.look_seconds);
-    let of_watches: [OfWatches; 11] = [
-        ("processes", "gauge", "Processes that fit the rule.", |watch| watch.processes as f64),
-        ("refused_processes", "gauge", "Processes that the kernel refuses.", |watch| watch.refused as f64),
-        ("profiling", "gauge", "1 while a session runs.", |watch| f64::from(u8::from(watch.profiling))),
-        ("rate_hz", "gauge", "Samples per second of CPU time.", |watch| watch.rate_hz.into()),
-        ("configured_rate_hz", "gauge", "The same as configured.", |watch| watch.configured_rate_hz.into()),
-        ("samples_total", "counter", "Samples received.", |watch| watch.samples as f64),
-        ("missing_samples_total", "counter", "Samples lost, throttled, dropped or undelivered.", |watch| {
-            watch.missing as f64
-        }),
-        ("target_cpu_seconds_total", "counter", "CPU time of its processes.", |watch| watch.target_cpu_ns as f64 / 1e9),
-        ("segments_total", "counter", "Segments begun.", |watch| watch.segments as f64),
-        ("written_bytes_total", "counter", "Bytes written.", |watch| watch.bytes as f64),
-        ("problem", "gauge", "1 if nothing is collected or stored.", |watch| {
-            f64::from(u8::from(watch.problem.is_some()))
-        }),
-    ];
-    for (name, kind, help, value) in of_watches {
-        let name = format!("ccsd_watch_{name}");
-        text.metric(&name, kind, help);
+    text.counter("ccsd_removed_segments", "Segments removed for their age or for want of room.", removed);
+    text.counter("ccsd_looks", "Looks for processes.", overview.looks);
+    text.counter("ccsd_look_cpu_seconds", "CPU time that these took.", overview.look_seconds);
+    for (name, kind, help, value) in OF_WATCHES {
+        let family = format!("ccsd_watch_{name}");
+        text.metric(&family, kind, help);
+        let sample = kind.sample(&family);
         for watch in &overview.watches {
-            text.line(&name, &[("watch", &watch.name)], value(watch));
+            if let Some(value) = value(watch) {
+                text.line(&sample, &[("watch", &watch.name)], value);
+            }
         }
     }
+    text.0.push_str("# EOF\n");
     text.0
 }
 
-/// A metric of every watch: suffix of the name, type, help, and value.
-type OfWatches = (&'static str, &'static str, &'static str, fn(&WatchStatus) -> f64);
+/// A metric of every watch: suffix of the family's name, type, help, and value.
+type OfWatches = (&'static str, Kind, &'static str, fn(&WatchStatus) -> Option<f64>);
+
+const OF_WATCHES: [OfWatches; 14] = [
+    ("processes", Kind::Gauge, "Processes that fit the rule.", |watch| Some(watch.processes as f64)),
+    ("refused_processes", Kind::Gauge, "Processes that the kernel refuses.", |watch| Some(watch.refused as f64)),
+    ("profiling", Kind::Gauge, "1 while a session runs.", |watch| Some(f64::from(u8::from(watch.profiling)))),
+    ("rate_hz", Kind::Gauge, "Samples per second of CPU time.", |watch| Some(watch.rate_hz.into())),
+    ("configured_rate_hz", Kind::Gauge, "The same as configured.", |watch| Some(watch.configured_rate_hz.into())),
+    ("expected_samples", Kind::Counter, "Samples that should have been received.", |watch| {
+        Some(watch.samples.saturating_add(watch.missing) as f64)
+    }),
+    ("samples", Kind::Counter, "Samples received.", |watch| Some(watch.samples as f64)),
+    ("missing_samples", Kind::Counter, "Samples lost, throttled, dropped or undelivered.", |watch| {
+        Some(watch.missing as f64)
+    }),
+    ("target_cpu_seconds", Kind::Counter, "CPU time of its processes.", |watch| Some(watch.target_cpu_ns as f64 / 1e9)),
+    ("uncovered_seconds", Kind::Counter, "Time in which processes matched and nothing was stored.", |watch| {
+        Some(watch.uncovered_ns as f64 / 1e9)
+    }),
+    ("segments", Kind::Counter, "Segments begun.", |watch| Some(watch.segments as f64)),
+    ("written_bytes", Kind::Counter, "Bytes written.", |watch| Some(watch.bytes as f64)),
+    ("last_written_time_seconds", Kind::Gauge, "When a profile was last written, seconds since 1970.", |watch| {
+        (watch.last_written > 0).then_some(watch.last_written as f64)
+    }),
+    ("problem", Kind::Gauge, "1 if nothing is collected or stored.", |watch| {
+        Some(f64::from(u8::from(watch.problem.is_some())))
+    }),
+];
+
+/// Type of a metric.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Gauge,
+    Counter,
+}
+
+impl Kind {
+    /// Name of the samples of a family.
+    fn sample(self, family: &str) -> String {
+        match self {
+            Kind::Gauge => family.to_owned(),
+            Kind::Counter => format!("{family}_total"),
+        }
+    }
+}
 
 struct MetricsText(String);
 
 impl MetricsText {
-    fn metric(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    fn metric(&mut self, family: &str, kind: Kind, help: &str) {
+        let kind = if kind == Kind::Gauge { "gauge" } else { "counter" };
+        let _ = writeln!(self.0, "# TYPE {family} {kind}\n# HELP {family} {help}");
     }
 
     /// Label names and values need no escapes: see `WatchName`.
@@ -97,9 +137,14 @@ impl MetricsText {
         let _ = writeln!(self.0, "{name}{{{}}} {value}", labels.join(","));
     }
 
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
-        self.metric(name, kind, help);
+    fn gauge(&mut self, name: &str, help: &str, value: impl std::fmt::Display) {
+        self.metric(name, Kind::Gauge, help);
         let _ = writeln!(self.0, "{name} {value}");
+    }
+
+    fn counter(&mut self, family: &str, help: &str, value: impl std::fmt::Display) {
+        self.metric(family, Kind::Counter, help);
+        let _ = writeln!(self.0, "{family}_total {value}");
     }
 }
 
@@ -120,8 +165,12 @@ pub fn write_file(path: &Path, text: &str) -> io::Result<()> {
         }
         other => other?,
     };
-    // Not synced: after a power failure the metrics are outdated anyway.
-    let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, path));
+    // Readers run as other users, and the service's umask hides its files from them. Not synced: after a power failure the
+    // metrics are outdated anyway.
+    let written = file
+        .set_permissions(fs::Permissions::from_mode(0o644))
+        .and_then(|()| file.write_all(text.as_bytes()))
+        .and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }
@@ -131,24 +180,38 @@ pub fn write_file(path: &Path, text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::watch::Limits;
 
     #[test]
     fn every_metric_is_explained_and_every_line_is_one() {
-        let watch =
-            WatchStatus { name: "nginx".to_owned(), samples: 7, target_cpu_ns: 1_500_000_000, ..Default::default() };
-        let overview = Overview { watches: vec![watch], step: 2, ..Overview::default() };
+        let watch = WatchStatus {
+            name: "nginx".to_owned(),
+            samples: 7,
+            missing: 3,
+            target_cpu_ns: 1_500_000_000,
+            ..Default::default()
+        };
+        let limits = Limits::of(&crate::config::Config::default());
+        let overview = Overview { watches: vec![watch], step: 2, limits, ..Overview::default() };
+        assert!(
+            !render(&ServiceMetrics::default(), &overview).contains("last_written_time_seconds{"),
+            "nothing is written yet"
+        );
         let text = render(&ServiceMetrics { reloads: (3, 1), ..ServiceMetrics::default() }, &overview);
-        let mut explained = "";
-        for line in text.lines() {
-            if let Some(rest) = line.strip_prefix("# HELP ") {
-                explained = rest.split(' ').next().unwrap();
-            } else if let Some(rest) = line.strip_prefix("# TYPE ") {
-                let (name, kind) = rest.split_once(' ').unwrap();
-                assert_eq!(name, explained);
-                assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.last(), Some(&"# EOF"));
+        let (mut family, mut kind, mut families) = ("", "", std::collections::HashSet::new());
+        for line in lines.iter().rev().skip(1).rev() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                (family, kind) = rest.split_once(' ').unwrap();
+                assert!(families.insert(family), "{family} appears twice");
+                assert!(!family.ends_with("_total"), "{family}: OpenMetrics adds the suffix to the samples");
+            } else if let Some(rest) = line.strip_prefix("# HELP ") {
+                assert_eq!(rest.split(' ').next(), Some(family));
             } else {
                 let (name, value) = line.rsplit_once(' ').unwrap();
-                assert_eq!(name.split('{').next().unwrap(), explained);
+                let sample = name.split('{').next().unwrap();
+                assert_eq!(sample, if kind == "counter" { format!("{family}_total") } else { family.to_owned() });
                 assert!(value.parse::<f64>().is_ok(), "{line}");
             }
         }
@@ -157,6 +220,8 @@ mod tests {
             "ccsd_watch_samples_total{watch=\"nginx\"} 7",
             "ccsd_watch_target_cpu_seconds_total{watch=\"nginx\"} 1.5",
             "ccsd_config_reloads_total{result=\"refused\"} 1",
+            "ccsd_watch_expected_samples_total{watch=\"nginx\"} 10",
+            "ccsd_retention_bytes 1073741824",
         ] {
             assert!(text.lines().any(|other| other == line), "{line} is not in {text}");
         }
@@ -172,6 +237,7 @@ mod tests {
         std::os::unix::fs::symlink("/nonexistent/x", &temporary).unwrap();
         write_file(&path, "a 2\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "a 2\n");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         assert!(write_file(&dir.path().join("none/ccsd.prom"), "").is_err());
     }

@@ -23,8 +23,14 @@ impl TestRecording {
         let session = Session { metrics, target: "demo".to_owned(), ..Session::default() };
         let mut profile = Profile::new(session, Limits::default());
         let name = || "demo".to_owned();
-        let process =
-            profile.add_process(Process { pid: 7, start_time: 1, exec_generation: 0, parent: None, name: name() });
+        let process = profile.add_process(Process {
+            pid: 7,
+            start_time: 1,
+            exec_generation: 0,
+            parent: None,
+            membership: None,
+            name: name(),
+        });
         let thread = profile.add_thread(Thread { process, tid: 7, name: name() });
         TestRecording { profile, thread }
     }

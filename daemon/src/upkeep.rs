@@ -1,6 +1,6 @@
 //! Maintenance of the service: watches, configuration, metrics and systemd notifications.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -9,8 +9,9 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use sd_notify::NotifyState;
 
 use crate::authority::Authority;
-use crate::config::{AbsolutePath, Config, ConfigError};
+use crate::config::{AbsolutePath, Config};
 use crate::heap;
+use crate::last_good::LastGood;
 use crate::metrics::{self, ServiceMetrics};
 use crate::sessions::Sessions;
 use crate::store::{InUse, StateLock};
@@ -33,12 +34,24 @@ pub struct Upkeep {
     watches: Watches,
     sessions: Sessions,
     started: u64,
-    /// Path of the configuration; `None` if there is none to be read.
-    path: Option<PathBuf>,
+    file: ConfigFile,
     reloads: Mutex<Reloads>,
+    /// Why the metrics file is not written, if so.
+    metrics_problem: Mutex<Option<String>>,
     state_dir: Mutex<PathBuf>,
     /// Lock of the state directory, held while there are watches.
     lock: Mutex<Option<StateLock>>,
+}
+
+/// The configuration file of a service.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigFile {
+    /// Its path; `None` if there is no file to be read.
+    pub path: Option<PathBuf>,
+    /// Where a copy is kept while the file is good.
+    pub last_good: Option<LastGood>,
+    /// Why the file was refused at the start, if the service started with the copy.
+    pub refused: Option<String>,
 }
 
 /// Why a service cannot start.
@@ -52,22 +65,24 @@ pub enum UpkeepError {
     InUse(#[from] InUse),
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Default)]
 struct Reloads {
     taken_up: u64,
     refused: u64,
-    good: bool,
+    /// Why the last version of the file was refused, if so.
+    problem: Option<String>,
 }
 
 impl Upkeep {
-    /// Starts the watches of `config`, which was read from `path`.
-    pub fn start(config: &Config, path: Option<PathBuf>, sessions: Sessions) -> Result<Arc<Upkeep>, UpkeepError> {
+    /// Starts the watches of `config`, which was read from `file`.
+    pub fn start(config: &Config, file: ConfigFile, sessions: Sessions) -> Result<Arc<Upkeep>, UpkeepError> {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let reloads = Mutex::new(Reloads { taken_up: 0, refused: 0, good: true });
+        let reloads = Mutex::new(Reloads { problem: file.refused.clone(), ..Reloads::default() });
         let state_dir = Mutex::new(config.state_dir.0.clone());
         let lock = Mutex::new(take(None, config).map_err(|(_, error)| error)?);
         let watches = Watches::start(config.clone())?;
-        Ok(Arc::new(Upkeep { watches, sessions, started, path, reloads, state_dir, lock }))
+        let metrics_problem = Mutex::default();
+        Ok(Arc::new(Upkeep { watches, sessions, started, file, reloads, metrics_problem, state_dir, lock }))
     }
 
     /// Takes the lock again if the state directory was moved or replaced.
@@ -91,7 +106,6 @@ impl Upkeep {
     /// Handles orders until [`Order::Stop`]; then the watches end, within five seconds.
     pub fn run(&self, config: Config, orders: &Receiver<Order>) {
         let mut metrics_file = config.metrics_file;
-        let mut metrics_failed = false;
         let watchdog = sd_notify::watchdog_enabled();
         // Twice as often as the watchdog of systemd requires.
         let tick = watchdog.map_or(TICK, |time| (time / 2).min(TICK));
@@ -113,27 +127,36 @@ impl Upkeep {
             if watchdog.is_some() && self.watches.is_alive() {
                 let _ = sd_notify::notify(&[NotifyState::Watchdog]);
             }
+            self.write_metrics(metrics_file.as_ref());
             self.tell(&[]);
             heap::trim();
+            ccsd_worker::end_idle();
             self.check_state_dir();
-            metrics_failed = self.write_metrics(metrics_file.as_ref(), metrics_failed);
         }
         let _ = sd_notify::notify(&[NotifyState::Stopping, NotifyState::Status("ending")]);
         self.watches.stop();
     }
 
-    /// Writes the metrics file, if configured. Returns whether that failed; only the first failure is logged.
-    fn write_metrics(&self, file: Option<&AbsolutePath>, failed_before: bool) -> bool {
-        let Some(AbsolutePath(path)) = file else { return false };
-        match metrics::write_file(path, &self.metrics()) {
-            Ok(()) => false,
-            Err(error) => {
-                if !failed_before {
-                    tracing::warn!("cannot write {}: {error}", path.display());
-                }
-                true
-            }
+    /// Writes the metrics file, if configured. Only a new problem is logged.
+    fn write_metrics(&self, file: Option<&AbsolutePath>) {
+        let problem = file.and_then(|AbsolutePath(path)| {
+            let error = metrics::write_file(path, &self.metrics()).err()?;
+            Some(format!("cannot write the metrics file {}: {error}", path.display()))
+        });
+        let mut known = self.metrics_problem.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(problem) = problem.as_ref().filter(|_| *known != problem) {
+            tracing::warn!("{problem} (see ReadWritePaths= in the drop-in node-exporter.conf)");
         }
+        *known = problem;
+    }
+
+    /// What is wrong with the service as a whole.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let refused = self.reloads.lock().unwrap_or_else(PoisonError::into_inner).problem.clone();
+        let refused = refused.map(|why| format!("configuration refused, the last good one is in force: {why}"));
+        let metrics = self.metrics_problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        refused.into_iter().chain(metrics).collect()
     }
 
     /// Notifies systemd, with a line for `systemctl status`.
@@ -153,6 +176,9 @@ impl Upkeep {
         if overview.step > 0 {
             status.push_str(&format!("; at step {} to keep within the budget", overview.step));
         }
+        for problem in self.problems() {
+            status.push_str(&format!("; {problem}"));
+        }
         let mut all = states.to_vec();
         all.push(NotifyState::Status(&status));
         // Fails if the service was not started by systemd.
@@ -164,7 +190,7 @@ impl Upkeep {
         let mut reloading = vec![NotifyState::Reloading];
         reloading.extend(NotifyState::monotonic_usec_now());
         let _ = sd_notify::notify(&reloading);
-        let read = self.path.as_deref().map(read_config);
+        let read = self.file.path.as_deref().map(|path| LastGood::read(self.file.last_good.as_ref(), path));
         // A state directory in use is an error like any other.
         let read = read.map(|read| match read {
             Ok(config) => {
@@ -190,7 +216,7 @@ impl Upkeep {
                 Some(Err(_)) => reloads.refused += 1,
                 None => {}
             }
-            reloads.good = !matches!(read, Some(Err(_)));
+            reloads.problem = read.as_ref().and_then(|read| read.as_ref().err().cloned());
         }
         let config = match read {
             Some(Ok(config)) => {
@@ -229,7 +255,7 @@ impl Upkeep {
     /// The metrics as text.
     #[must_use]
     pub fn metrics(&self) -> String {
-        let reloads = *self.reloads.lock().unwrap_or_else(PoisonError::into_inner);
+        let reloads = self.reloads.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (sessions_running, sessions_ended) = self.sessions();
         let own = ServiceMetrics {
             started: self.started,
@@ -238,7 +264,8 @@ impl Upkeep {
             sessions_running,
             sessions_ended,
             reloads: (reloads.taken_up, reloads.refused),
-            configuration_good: reloads.good,
+            configuration_good: reloads.problem.is_none(),
+            worker_failures: usage::worker_failures(),
         };
         metrics::render(&own, &self.watches.overview())
     }
@@ -261,9 +288,4 @@ fn take(had: Option<StateLock>, config: &Config) -> Result<Option<StateLock>, (O
         return Ok(had);
     }
     StateLock::take(dir).map_err(|error| (had, error))
-}
-
-/// Reads a configuration; the default file may be missing.
-pub fn read_config(path: &Path) -> Result<Config, ConfigError> {
-    if path == Path::new(crate::config::DEFAULT_PATH) { Config::load_default() } else { Config::load(path) }
 }

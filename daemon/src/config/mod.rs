@@ -207,22 +207,7 @@ pub enum ConfigError {
 impl Config {
     /// Reads a file.
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
-        let read = |source| ConfigError::Read { path: path.to_owned(), source };
-        // Opening a FIFO must not block the service.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(read)?;
-        let meta = file.metadata().map_err(read)?;
-        if !meta.is_file() {
-            return Err(ConfigError::NotAFile { path: path.to_owned() });
-        }
-        if meta.mode() & 0o002 != 0 {
-            return Err(ConfigError::WritableByAll { path: path.to_owned() });
-        }
-        let mut bytes = Vec::new();
-        file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(read)?;
-        if bytes.len() as u64 > MAX_BYTES {
-            return Err(ConfigError::TooLarge { path: path.to_owned() });
-        }
-        Config::parse(&bytes, path)
+        Config::parse(&read(path)?, path)
     }
 
     /// Reads the default file; without one, the defaults apply.
@@ -278,6 +263,26 @@ impl Config {
         }
         Ok(config)
     }
+}
+
+/// Reads the bytes of a configuration file.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
+    let read = |source| ConfigError::Read { path: path.to_owned(), source };
+    // Opening a FIFO must not block the service.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(read)?;
+    let meta = file.metadata().map_err(read)?;
+    if !meta.is_file() {
+        return Err(ConfigError::NotAFile { path: path.to_owned() });
+    }
+    if meta.mode() & 0o002 != 0 {
+        return Err(ConfigError::WritableByAll { path: path.to_owned() });
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(read)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(ConfigError::TooLarge { path: path.to_owned() });
+    }
+    Ok(bytes)
 }
 
 /// Positions of the watches in the file.

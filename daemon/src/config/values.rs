@@ -198,6 +198,9 @@ impl<'de> Deserialize<'de> for WatchName {
             let why = "a number means a session or a process on command lines";
             return Err(de::Error::custom(format!("{name:?} cannot name a watch: {why}")));
         }
+        if name == "all" {
+            return Err(de::Error::custom("\"all\" cannot name a watch: it means all watches on command lines"));
+        }
         if WatchName::is_valid(&name) {
             return Ok(WatchName(name));
         }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use ccsd_collector::{Budget, Options, Overhead, Scope};
+use ccsd_collector::{Budget, Options, Overhead, ProcessSelection, Scope};
 use serde::{Deserialize, Serialize};
 
 use crate::watch::WatchStatus;
@@ -166,6 +166,20 @@ pub enum Request {
         #[serde(default)]
         detach: bool,
     },
+    /// Starts a session on all that runs on the machine, or a part of it. Answered by [`Reply::Started`]. Only for root and
+    /// the group.
+    Machine {
+        /// Which part.
+        selection: ProcessSelection,
+        /// Options.
+        collect: Collect,
+        /// Maximum duration.
+        #[serde(default)]
+        duration_ms: Option<u64>,
+        /// Whether the session continues without this connection.
+        #[serde(default)]
+        detach: bool,
+    },
     /// Starts a session on a child of the client that waits to call `execve`, which enables its events. Answered by
     /// [`Reply::Started`]; the client then lets the child continue.
     Adopt {
@@ -239,10 +253,13 @@ pub enum Reply {
         /// Directory of their profiles.
         #[serde(default)]
         state_dir: Option<String>,
+        /// What is wrong with the service as a whole.
+        #[serde(default)]
+        problems: Vec<String>,
     },
     /// A part of the metrics.
     Metrics {
-        /// Prometheus text format.
+        /// OpenMetrics.
         text: String,
         /// Whether another part follows.
         more: bool,
@@ -311,6 +328,7 @@ impl From<ccsd_collector::Error> for Refusal {
             | Error::NoPerfEvents { .. }
             | Error::KernelRefused
             | Error::WholeMachineRefused
+            | Error::MachineRefused
             | Error::Itself(_) => RefusalKind::NotPermitted,
             Error::TooManyFiles { .. } | Error::OpenFiles { .. } | Error::MlockAllowance { .. } => RefusalKind::Busy,
             error if error.is_bad_request() => RefusalKind::BadRequest,

@@ -52,7 +52,7 @@ mod tests {
     use super::frame::{MAX_FRAME_BYTES, read_frame};
     use super::message::{Collect, Hello, Refusal, RefusalKind, Reply, Request, SessionEnd, SessionSummary, WhichCode};
     use super::*;
-    use ccsd_collector::{Options, Overhead};
+    use ccsd_collector::{Options, Overhead, ProcessSelection};
     use proptest::prelude::*;
 
     fn collect() -> impl Strategy<Value = Collect> {
@@ -86,6 +86,10 @@ mod tests {
                     duration_ms,
                     detach
                 }),
+            (prop::collection::vec(".*", 0..3), any::<u32>(), collect()).prop_map(|(units, user, collect)| {
+                let selection = ProcessSelection { units, users: vec![user], ..ProcessSelection::default() };
+                Request::Machine { selection, collect, duration_ms: None, detach: true }
+            }),
             (any::<u32>(), prop::collection::vec(".*", 0..5), collect())
                 .prop_map(|(pid, command, collect)| Request::Adopt { pid, command, collect }),
             Just(Request::List),

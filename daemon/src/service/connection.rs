@@ -10,7 +10,7 @@ use ccsd_collector::procfs;
 use ccsd_profile::{EncodeError, Encoder};
 use crossbeam_channel::Sender;
 
-use super::acceptor::ConnectionSlot;
+use super::slot::ConnectionSlot;
 use crate::authority::{Members, Peer, PeerIds};
 use crate::dumps::Dumps;
 use crate::protocol::frame::{self, FrameError, StreamWriter};
@@ -136,6 +136,13 @@ impl Connection {
                 pids.retain(|&pid| seen.insert(pid));
                 (SessionTarget::Pids(pids), collect, duration_ms.map(Duration::from_millis), detach)
             }
+            Request::Machine { .. } if !owner.trusted => {
+                let message = "all that runs on the machine is for root and members of group ccsd to profile";
+                return Err(Refusal::new(RefusalKind::NotPermitted, message));
+            }
+            Request::Machine { selection, collect, duration_ms, detach } => {
+                (SessionTarget::Machine(selection), collect, duration_ms.map(Duration::from_millis), detach)
+            }
             Request::Adopt { pid, command, collect } => (SessionTarget::Child(pid, command), collect, None, false),
             Request::Stop { session, target_cpu_ns, forget } => {
                 self.sessions.stop(owner, session, target_cpu_ns, forget)?;
@@ -192,10 +199,11 @@ impl Connection {
     fn watches(&self) -> Result<(), FrameError> {
         let mut watches = self.upkeep.as_ref().map(|upkeep| upkeep.watches()).unwrap_or_default();
         let state_dir = self.upkeep.as_ref().map(|upkeep| upkeep.state_dir().to_string_lossy().into_owned());
+        let problems = self.upkeep.as_ref().map(|upkeep| upkeep.problems()).unwrap_or_default();
         loop {
             let rest = watches.split_off(watches.len().min(LISTED_AT_ONCE));
             let more = !rest.is_empty();
-            self.say(&Reply::Watches { watches, more, state_dir: state_dir.clone() })?;
+            self.say(&Reply::Watches { watches, more, state_dir: state_dir.clone(), problems: problems.clone() })?;
             if !more {
                 return Ok(());
             }

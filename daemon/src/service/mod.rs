@@ -2,6 +2,7 @@
 
 mod acceptor;
 mod connection;
+mod slot;
 pub mod socket;
 
 use std::io;

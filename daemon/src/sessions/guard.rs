@@ -6,7 +6,7 @@
 //! everyone; then only trusted users may have sessions. This module refuses with a reason, and ends a session whose
 //! target now belongs to another user: before an update is shown, the live processes in it are checked again.
 
-use ccsd_collector::process::owner::events_end_with_rights;
+use ccsd_collector::events_end_with_rights;
 use ccsd_profile::{Profile, Update};
 
 use crate::authority::Authority;

@@ -4,62 +4,21 @@
 //! collector waits for neither.
 
 mod guard;
+mod limits;
 pub mod readers;
 mod table;
 pub mod worker;
 
 use std::io;
-use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::authority::Authority;
 use crate::protocol::message::{Refusal, RefusalKind, SessionEnd, SessionSummary};
+pub use limits::SessionLimits;
 use readers::StreamReader;
 use table::{Ask, SessionTable};
 pub use worker::{NewSession, SessionTarget};
-
-/// Limits on the number, memory and lifetime of sessions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionLimits {
-    /// Running sessions in total.
-    pub running: usize,
-    /// Running sessions of one user who is neither root nor a member of the group.
-    pub running_of_user: usize,
-    /// Ended sessions kept, in total.
-    pub ended: usize,
-    /// Ended sessions kept of one such user.
-    pub ended_of_user: usize,
-    /// Bytes that all sessions of one such user may use: rings, profiles, symbols, updates for slow readers.
-    pub bytes_of_user: u64,
-    /// Whether profiles store the arguments of targets, unless the client forbids it.
-    pub arguments: bool,
-    /// Bytes of the profiles of all ended sessions.
-    pub ended_bytes: u64,
-    /// Bytes of locked sample rings of all running sessions. The smallest rings, half a MiB per CPU, are granted beyond
-    /// that, at most `running` times.
-    pub ring_bytes: usize,
-    /// How long an undetached session continues after its client has disconnected.
-    pub grace: Duration,
-}
-
-impl Default for SessionLimits {
-    /// A session takes three threads, its rings, and at least a few megabytes; hundreds exceed the programs that are
-    /// worth watching at once.
-    fn default() -> Self {
-        SessionLimits {
-            running: 256,
-            running_of_user: 16,
-            ended: 32,
-            ended_of_user: 8,
-            bytes_of_user: 256 << 20,
-            arguments: false,
-            ended_bytes: 256 << 20,
-            ring_bytes: 256 << 20,
-            grace: Duration::from_secs(5),
-        }
-    }
-}
 
 /// Requests that wait for the table's thread, which answers each at once.
 const ASKS: usize = 64;

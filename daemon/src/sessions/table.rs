@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ccsd_collector::system;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 
-use super::SessionLimits;
+use super::limits::SessionLimits;
 use super::readers::StreamReader;
 use super::worker::{self, Grant, NewSession, SessionChannels, WorkerCommand, WorkerEvent};
 use crate::authority::Authority;

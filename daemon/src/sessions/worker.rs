@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ccsd_collector::{Budget, Options, Scope, Session, SessionEvent, system};
+use ccsd_collector::{Budget, Options, ProcessSelection, Scope, Session, SessionEvent, system};
 use ccsd_profile::{Limits, Profile, Update};
 use crossbeam_channel::{Receiver, Select, Sender};
 
@@ -27,6 +27,8 @@ const UPDATES_PER_TURN: usize = 4;
 pub enum SessionTarget {
     /// Running processes.
     Pids(Vec<u32>),
+    /// All that runs, or a part of it.
+    Machine(ProcessSelection),
     /// A child of the client that has yet to call `execve`, and its command.
     Child(u32, Vec<String>),
 }
@@ -143,11 +145,13 @@ fn open(new: &NewSession, grant: Grant) -> Result<(Session, Guard, u64), Refusal
     restrict(&mut options, &new.owner)?;
     let pids = match &new.target {
         SessionTarget::Pids(pids) => pids.as_slice(),
+        SessionTarget::Machine(_) => &[],
         SessionTarget::Child(pid, _) => std::slice::from_ref(pid),
     };
     let guard = Guard::new(new.owner, pids)?;
     let session = match &new.target {
         SessionTarget::Pids(pids) => Session::attach(&options, pids)?,
+        SessionTarget::Machine(selection) => Session::machine(&options, selection)?,
         SessionTarget::Child(pid, words) => Session::record_child(&options, words.clone(), *pid)?,
     };
     guard.check_attached()?;

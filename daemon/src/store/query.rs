@@ -1,22 +1,24 @@
 //! Reads stored profiles of a time range.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use ccsd_profile::codec::{TimeColumn, profile_in_columns, put_in_column};
 use ccsd_profile::{Accounting, DecodeError, Decoded, Decoder, Limits, MergeError, Profile};
 
-use super::retention::is_being_written;
-use super::{LONGEST, StoreError, contents};
+use serde::Serialize;
 
-/// A time range in nanoseconds since 1970: after `from`, up to and including `until`.
+use super::files::{LONGEST, StoreError, StoredSegment, contents, is_being_written};
+
+/// A time range in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeRange {
-    /// Start, exclusive.
+    /// Start.
     pub from: u64,
-    /// End, inclusive.
+    /// End.
     pub until: u64,
 }
 
@@ -28,8 +30,8 @@ impl TimeRange {
 /// What a watch has stored of a time range.
 #[derive(Debug)]
 pub struct StoredProfile {
-    /// Charges of the intervals whose middle is within the range, so that adjacent ranges add up. The accounting covers
-    /// these intervals only. `None` if there are none.
+    /// Charges of the intervals that overlap the range. The accounting covers these intervals only. `None` if there are
+    /// none.
     pub profile: Option<Profile>,
     /// From the start of the first to the end of the last of these intervals.
     pub covered: TimeRange,
@@ -41,12 +43,51 @@ pub struct StoredProfile {
     pub opened: usize,
     /// Bytes read.
     pub bytes: u64,
-    /// Segments without an end record, because the service was killed or the power failed.
+    /// Times between these intervals of which nothing is stored: the service was down, no process matched, or nothing
+    /// could be written.
+    pub gaps: Vec<StoredGap>,
+    /// Segments of the range without an end record, because the service was killed or the power failed.
     pub interrupted: Vec<PathBuf>,
-    /// Files that could not be read, or not completely, with the reason.
+    /// Files of the range that could not be read, or not completely, with the reason.
     pub problems: Vec<String>,
     /// Start times of the first and the last segment of the watch, from their names, in seconds since 1970.
     pub available: Option<(i64, i64)>,
+}
+
+/// CPU time of the watched processes in one interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuInterval {
+    /// Start, nanoseconds since 1970.
+    pub from_ns: u64,
+    /// End, nanoseconds since 1970.
+    pub to_ns: u64,
+    /// CPU time, nanoseconds.
+    pub cpu_ns: u64,
+}
+
+/// A time of which nothing is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct StoredGap {
+    /// Start, nanoseconds since 1970.
+    pub from_unix_ns: u64,
+    /// End, nanoseconds since 1970.
+    pub until_unix_ns: u64,
+}
+
+/// Minimum length of a gap: between two segments, a few milliseconds are never sampled.
+const LEAST_GAP_NS: u64 = 1_000_000_000;
+
+/// The times between intervals, which are ordered by their ends.
+fn gaps(intervals: &[TimeColumn]) -> Vec<StoredGap> {
+    let mut gaps = Vec::new();
+    let mut covered_until: Option<u64> = None;
+    for interval in intervals {
+        if let Some(until) = covered_until.filter(|until| interval.from_ns.saturating_sub(*until) >= LEAST_GAP_NS) {
+            gaps.push(StoredGap { from_unix_ns: until, until_unix_ns: interval.from_ns });
+        }
+        covered_until = covered_until.max(Some(interval.to_ns));
+    }
+    gaps
 }
 
 /// Reads what a watch has stored in `dir` of a time range.
@@ -85,27 +126,63 @@ fn ask(dir: &Path, range: TimeRange, columns: Option<ColumnQuery<'_>>) -> Result
         segments: 0,
         opened: 0,
         bytes: 0,
+        gaps: Vec::new(),
         interrupted: Vec::new(),
         problems: Vec::new(),
         available: found.first().zip(found.last()).map(|(first, last)| (first.start, last.start)),
     };
-    for segment in found {
-        let start = u64::try_from(segment.start).unwrap_or(0).saturating_mul(1_000_000_000);
-        let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
-        // Names have whole seconds.
-        if start > range.until || start.saturating_add(longest) < range.from {
-            continue;
-        }
+    for segment in found.into_iter().filter(|segment| may_overlap(segment, range)) {
         answer.opened += 1;
+        // Damage in a file that was last written before the range is not about the range.
+        let is_of_range = segment.path.symlink_metadata().and_then(|meta| meta.modified()).is_ok_and(|modified| {
+            modified.duration_since(UNIX_EPOCH).is_ok_and(|at| at.as_nanos() >= u128::from(range.from))
+        });
         match read(&segment.path, range, columns) {
-            Ok(part) => answer.add(&segment.path, part),
+            Ok(part) => answer.add(&segment.path, part, is_of_range),
             // Removed between listing and opening.
             Err(DecodeError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => answer.problems.push(format!("{}: {error}", segment.path.display())),
+            Err(error) if is_of_range => answer.problems.push(format!("{}: {error}", segment.path.display())),
+            Err(_) => {}
         }
     }
     answer.intervals.sort_by_key(|it| (it.to_ns, it.from_ns));
+    answer.gaps = gaps(&answer.intervals);
     Ok(answer)
+}
+
+/// Whether a segment may have intervals of a range, by its name.
+fn may_overlap(segment: &StoredSegment, range: TimeRange) -> bool {
+    let start = u64::try_from(segment.start).unwrap_or(0).saturating_mul(1_000_000_000);
+    let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
+    // Names have whole seconds.
+    start <= range.until && start.saturating_add(longest) >= range.from
+}
+
+/// CPU time of the watched processes in the intervals that overlap a range, as far as it is known and readable.
+///
+/// # Errors
+/// [`StoreError::Read`] if the directory cannot be read.
+pub fn cpu_intervals(dir: &Path, range: TimeRange) -> Result<Vec<CpuInterval>, StoreError> {
+    let mut intervals: Vec<CpuInterval> = Vec::new();
+    for segment in contents(dir)?.segments.into_iter().filter(|segment| may_overlap(segment, range)) {
+        let Ok(mut decoder) =
+            open(&segment.path).and_then(|file| Decoder::new(BufReader::with_capacity(1 << 18, file)))
+        else {
+            continue;
+        };
+        let started = decoder.session().started_unix_ns;
+        let mut before = 0;
+        while let Ok(Some(record)) = decoder.next_record() {
+            let Decoded::Update(update) = record else { continue };
+            let until = update.accounting.target_cpu_ns.unwrap_or(before);
+            let cpu_ns = until.saturating_sub(std::mem::replace(&mut before, until));
+            let (from_ns, to_ns) = (started.saturating_add(update.from_ns), started.saturating_add(update.to_ns));
+            if from_ns < range.until && to_ns > range.from {
+                intervals.push(CpuInterval { from_ns, to_ns, cpu_ns });
+            }
+        }
+    }
+    Ok(intervals)
 }
 
 /// The content of one segment within the range.
@@ -120,13 +197,13 @@ struct SegmentPart {
 }
 
 impl StoredProfile {
-    fn add(&mut self, path: &Path, part: SegmentPart) {
+    fn add(&mut self, path: &Path, part: SegmentPart, is_of_range: bool) {
         let SegmentPart { profile, covered, intervals, bytes, interrupted, problem } = part;
         self.bytes += bytes;
-        if let Some(problem) = problem {
+        if let Some(problem) = problem.filter(|_| is_of_range) {
             self.problems.push(format!("{}: {problem}; what comes before is shown", path.display()));
         }
-        if interrupted {
+        if interrupted && is_of_range {
             self.interrupted.push(path.to_owned());
         }
         let Some(covered) = covered else { return };
@@ -146,11 +223,16 @@ impl StoredProfile {
     }
 }
 
-fn read(path: &Path, range: TimeRange, columns: Option<ColumnQuery<'_>>) -> Result<SegmentPart, DecodeError> {
+fn open(path: &Path) -> Result<File, DecodeError> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(DecodeError::NotAProfile);
     }
+    Ok(file)
+}
+
+fn read(path: &Path, range: TimeRange, columns: Option<ColumnQuery<'_>>) -> Result<SegmentPart, DecodeError> {
+    let file = open(path)?;
     let being_written = is_being_written(&file);
     let mut decoder = Decoder::new(BufReader::with_capacity(1 << 18, file))?;
     let started = decoder.session().started_unix_ns;
@@ -170,13 +252,11 @@ fn read(path: &Path, range: TimeRange, columns: Option<ColumnQuery<'_>>) -> Resu
         match decoder.next_record() {
             Ok(Some(Decoded::Update(mut update))) => {
                 let (from, until) = (started.saturating_add(update.from_ns), started.saturating_add(update.to_ns));
-                // An interval belongs to the range that contains its middle.
-                let middle = until - until.saturating_sub(from) / 2;
-                if middle > range.until {
+                if from >= range.until {
                     // Later intervals are outside, too.
                     break;
                 }
-                if middle <= range.from {
+                if until <= range.from {
                     update.clear_charges();
                     before = update.accounting.clone();
                 } else {

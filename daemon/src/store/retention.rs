@@ -1,6 +1,6 @@
 //! Removes old profiles by age and size.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ccsd_profile::codec::MAGIC;
 
-use super::{LONGEST, StoreError, StoredSegment, contents, watches};
+use super::files::{LONGEST, StoreError, StoredSegment, contents, is_being_written, watches};
 use crate::config::Retention;
 
 /// The result of [`retain`].
@@ -119,9 +119,4 @@ fn state(path: &Path) -> SegmentState {
         Ok(read) if start.get(..read) == MAGIC.get(..read) => SegmentState::Ours,
         _ => SegmentState::Foreign,
     }
-}
-
-/// Whether a writer holds the lock of the segment.
-pub(super) fn is_being_written(file: &File) -> bool {
-    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
 }

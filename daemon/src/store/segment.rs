@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use ccsd_profile::{EncodeError, Encoder, Session, Update};
 
-use super::name;
+use super::files::name;
 
 /// Maximum segments with the same start second. A restarting program continues its watch's session, so few are needed.
 const MAX_OF_ONE_SECOND: u32 = 1000;

@@ -1,11 +1,13 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ccsd_profile::view::{FlatView, Selection};
 use ccsd_profile::{CostCentre, Image, Limits, Metric, Process, Profile, Session, Thread, Unit, Update};
 use tempfile::TempDir;
 
+use super::files::{name, parse_name};
 use super::segment::WriteError;
 use super::*;
 use crate::config::{Age, Retention, StoreBytes};
@@ -27,8 +29,14 @@ fn session(start: u64) -> Session {
 /// Charges one sample to a function called `name` and ends an interval of ten seconds.
 fn interval(profile: &mut Profile, name: &str) -> Update {
     let image = profile.add_image(Image { name: "/bin/x".to_owned(), build_id: Vec::new() });
-    let process =
-        profile.add_process(Process { pid: 7, start_time: 1, exec_generation: 0, parent: None, name: "x".to_owned() });
+    let process = profile.add_process(Process {
+        pid: 7,
+        start_time: 1,
+        exec_generation: 0,
+        parent: None,
+        membership: None,
+        name: "x".to_owned(),
+    });
     let thread = profile.add_thread(Thread { process, tid: 7, name: "x".to_owned() });
     let function = profile.add_cost_centre(CostCentre {
         image,
@@ -135,18 +143,69 @@ fn within_a_segment_only_the_intervals_of_the_time() {
     let (_state, dir) = dir();
     write(&dir, 1000, &["a", "b", "c", "a"], true);
     assert_eq!(samples(&ask(&dir, 1010, 1030)), of(&[("b", 1), ("c", 1)]));
-    // An interval belongs to one range only, so adjacent ranges add up.
+    // An interval belongs to every range that overlaps it: a minute asked for is never a part of a minute.
+    assert_eq!(samples(&ask(&dir, 1009, 1031)), of(&[("a", 2), ("b", 1), ("c", 1)]));
     for cut in 1000..=1040 {
-        let parts = [ask(&dir, 0, cut), ask(&dir, cut, 5000)].map(|answer| answer.profile);
-        let whole = parts.into_iter().flatten().reduce(|mut whole, part| {
-            whole.merge(&part).unwrap();
-            whole
-        });
-        let whole = whole.unwrap();
-        assert_eq!((whole.accounting().received, whole.accounting().duration_ns), (4, 40 * SECOND));
-        let sum = samples_of(&whole);
-        assert_eq!(sum, of(&[("a", 2), ("b", 1), ("c", 1)]), "cut at {cut}");
+        let [before, after] = [ask(&dir, 0, cut), ask(&dir, cut, 5000)].map(|answer| answer.intervals.len() as u64);
+        assert_eq!((before, after), ((cut - 1000).div_ceil(10), (1040 - cut).div_ceil(10)), "cut at {cut}");
     }
+}
+
+#[test]
+fn gaps_are_the_times_without_intervals() {
+    let (_state, dir) = dir();
+    write(&dir, 1000, &["a", "b"], true);
+    write(&dir, 1020, &["c"], true);
+    write(&dir, 1100, &["a"], true);
+    // A clock set back: two segments of one time.
+    write(&dir, 1025, &["d", "d"], true);
+    let gap = |from: u64, until: u64| StoredGap { from_unix_ns: from * SECOND, until_unix_ns: until * SECOND };
+    assert_eq!(ask(&dir, 0, 2000).gaps, [gap(1045, 1100)]);
+    assert_eq!(ask(&dir, 0, 1040).gaps, []);
+}
+
+#[test]
+fn cpu_time_of_a_range() {
+    let (_state, dir) = dir();
+    for start in [1000, 1100] {
+        let mut profile = Profile::new(session(start), Limits::default());
+        let mut writer = SegmentWriter::create(&dir, profile.session()).unwrap();
+        for cpu in [3, 4] {
+            let mut update = interval(&mut profile, "a");
+            // The accounting counts from the start of its segment.
+            update.accounting.target_cpu_ns = Some(cpu * SECOND);
+            writer.write(&update).unwrap();
+        }
+    }
+    let used = |from, until| -> Vec<(u64, u64)> {
+        let range = TimeRange { from: from * SECOND, until: until * SECOND };
+        let intervals = cpu_intervals(&dir, range).unwrap();
+        intervals.iter().map(|it| (it.from_ns / SECOND, it.cpu_ns / SECOND)).collect()
+    };
+    assert_eq!(used(0, 5000), [(1000, 3), (1010, 1), (1100, 3), (1110, 1)]);
+    assert_eq!(used(1010, 1100), [(1010, 1)]);
+}
+
+#[test]
+fn only_damage_of_the_time_is_told() {
+    let (_state, dir) = dir();
+    let modified = |path: &Path, second: u64| {
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(second)).unwrap();
+    };
+    modified(&write(&dir, 1000, &["a", "b"], false), 1020);
+    let foreign = dir.join(name(1100, 0));
+    fs::write(&foreign, "this is no profile").unwrap();
+    modified(&foreign, 1110);
+    modified(&write(&dir, 1200, &["c"], true), 1210);
+    let told = |from, until| {
+        let answer = ask(&dir, from, until);
+        (answer.interrupted.len(), answer.problems.len())
+    };
+    assert_eq!(told(0, 5000), (1, 1));
+    assert_eq!(told(1200, 5000), (0, 0));
+    assert_eq!(told(1105, 5000), (0, 1));
+    assert_eq!(told(0, 1050), (1, 0));
 }
 
 #[test]

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ccsd_collector::Overhead;
-use ccsd_collector::pace::{HALVINGS, halved};
+use ccsd_collector::{HALVINGS, Overhead, halved};
 
 use crate::config::ServiceBudget;
 

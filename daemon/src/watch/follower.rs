@@ -14,8 +14,8 @@ use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 use serde::{Deserialize, Serialize};
 
 use super::budget::BackoffStep;
+use super::proc_stat::ScannedProcess;
 use super::rules::WatchRule;
-use super::scan::MatchedProcess;
 use crate::config::{Watch, WatchEvent};
 use crate::store::{self, SEGMENT, SegmentWriter, WriteError};
 
@@ -50,6 +50,9 @@ pub struct WatchStatus {
     pub lost: u64,
     /// CPU time of the watched processes since the service began, nanoseconds, as far as known.
     pub target_cpu_ns: u64,
+    /// Time since the service began in which processes matched and nothing was stored, nanoseconds.
+    #[serde(default)]
+    pub uncovered_ns: u64,
     /// Segments created since the service began.
     pub segments: u64,
     /// Bytes written since the service began.
@@ -58,13 +61,16 @@ pub struct WatchStatus {
     pub last_written: u64,
     /// Why nothing is collected or stored, if so.
     pub problem: Option<String>,
+    /// Why no process may match, if none does.
+    #[serde(default)]
+    pub hint: Option<String>,
 }
 
 /// The desired state of a follower, sent after every scan.
 #[derive(Debug)]
 pub struct Orders {
     /// All processes that match now.
-    pub found: Vec<MatchedProcess>,
+    pub found: Vec<ScannedProcess>,
     /// The watch; its rate and interval may have changed.
     pub watch: Arc<Watch>,
     /// The current back-off step.
@@ -121,6 +127,7 @@ pub fn start(watch: Arc<Watch>, rule: WatchRule, place: SegmentTarget) -> std::i
         reason: "".into(),
         found: Vec::new(),
         without_processes_since: None,
+        uncovered_since: None,
         running: None,
         retry_at: Instant::now(),
         status: Arc::clone(&status),
@@ -159,8 +166,10 @@ struct Follower {
     place: SegmentTarget,
     step: BackoffStep,
     reason: Arc<str>,
-    found: Vec<MatchedProcess>,
+    found: Vec<ScannedProcess>,
     without_processes_since: Option<Instant>,
+    /// Since when processes match and nothing is stored, as far as not yet counted.
+    uncovered_since: Option<Instant>,
     running: Option<RunningSession>,
     retry_at: Instant,
     status: Arc<Mutex<WatchStatus>>,
@@ -218,9 +227,19 @@ impl Follower {
             self.end();
         }
         self.processes(found);
+        self.count_uncovered();
     }
 
-    fn processes(&mut self, found: Vec<MatchedProcess>) {
+    /// Counts the time up to now in which nothing was stored, and begins or ends such a time.
+    fn count_uncovered(&mut self) {
+        let is_stored = self.running.as_ref().is_some_and(|running| running.segment.is_some());
+        let next = (!self.found.is_empty() && !is_stored).then(Instant::now);
+        if let Some(since) = std::mem::replace(&mut self.uncovered_since, next) {
+            self.set(|status| status.uncovered_ns += u64::try_from(since.elapsed().as_nanos()).unwrap_or(0));
+        }
+    }
+
+    fn processes(&mut self, found: Vec<ScannedProcess>) {
         self.set(|status| status.processes = found.len() as u64);
         let (new, gone) = changes(&mut self.found, found);
         self.log_changes(&new, &gone);
@@ -425,12 +444,12 @@ impl Follower {
                 }
             },
         };
-        let drift = unix_ns().abs_diff(expected);
-        if drift > DRIFT_NS {
+        let set = clock_change(expected, unix_ns());
+        if let Some(set) = &set {
             let name = &self.watch.name.0;
-            tracing::info!(watch = %name, "watch {name}: the clock was set by {} ms: a new segment", drift / 1_000_000);
+            tracing::info!(watch = %name, "watch {name}: {set}: a new segment");
         }
-        if full || elapsed >= SEGMENT || drift > DRIFT_NS {
+        if full || elapsed >= SEGMENT || set.is_some() {
             self.restart();
         }
     }
@@ -453,15 +472,22 @@ impl Follower {
 
 /// Replaces the known processes by those found now. Returns the ids of new processes, and of those that have gone. A
 /// reused id counts as both.
-fn changes(known: &mut Vec<MatchedProcess>, mut found: Vec<MatchedProcess>) -> (Vec<u32>, Vec<u32>) {
+fn changes(known: &mut Vec<ScannedProcess>, mut found: Vec<ScannedProcess>) -> (Vec<u32>, Vec<u32>) {
     found.sort_unstable();
     found.dedup();
-    let missing = |from: &[MatchedProcess], of: &[MatchedProcess]| -> Vec<u32> {
+    let missing = |from: &[ScannedProcess], of: &[ScannedProcess]| -> Vec<u32> {
         of.iter().filter(|process| from.binary_search(process).is_err()).map(|process| process.pid).collect()
     };
     let changes = (missing(known, &found), missing(&found, known));
     *known = found;
     changes
+}
+
+/// In words, by how much the clock was set, if it was: a suspended machine looks the same.
+fn clock_change(expected_ns: u64, now_ns: u64) -> Option<String> {
+    let drift = now_ns.abs_diff(expected_ns);
+    let direction = if now_ns < expected_ns { "back" } else { "forward" };
+    (drift > DRIFT_NS).then(|| format!("the clock was set {direction} by {} ms", drift / 1_000_000))
 }
 
 fn not_stored(error: &WriteError) -> String {
@@ -490,6 +516,7 @@ mod tests {
             reason: "".into(),
             found: Vec::new(),
             without_processes_since: None,
+            uncovered_since: None,
             running: None,
             retry_at: Instant::now(),
             status: Arc::default(),
@@ -506,10 +533,18 @@ mod tests {
     }
 
     #[test]
+    fn a_change_of_the_clock_has_a_direction() {
+        let second = 1_000_000_000;
+        assert_eq!(clock_change(100 * second, 97 * second).unwrap(), "the clock was set back by 3000 ms");
+        assert_eq!(clock_change(100 * second, 3700 * second).unwrap(), "the clock was set forward by 3600000 ms");
+        assert_eq!(clock_change(100 * second, 101 * second), None);
+    }
+
+    #[test]
     fn a_number_that_is_used_again_is_another_process() {
-        let process = |pid, start_time| MatchedProcess { pid, start_time };
+        let process = |pid, start_time| ScannedProcess { pid, start_time };
         let mut known = Vec::new();
-        let mut next = |found: &[MatchedProcess]| changes(&mut known, found.to_vec());
+        let mut next = |found: &[ScannedProcess]| changes(&mut known, found.to_vec());
         assert_eq!(next(&[process(9, 1), process(7, 5)]), (vec![7, 9], vec![]));
         assert_eq!(next(&[process(7, 5), process(9, 1)]), (vec![], vec![]));
         assert_eq!(next(&[process(9, 1), process(7, 6), process(7, 6)]), (vec![7], vec![7]));

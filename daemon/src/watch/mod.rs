@@ -5,6 +5,7 @@
 
 mod budget;
 mod follower;
+mod proc_stat;
 mod rules;
 mod scan;
 
@@ -56,8 +57,36 @@ pub struct Overview {
     pub looks: u64,
     /// CPU seconds of these scans.
     pub look_seconds: f64,
+    /// Configured limits.
+    pub limits: Limits,
     /// Time of this status.
     pub at: Option<Instant>,
+}
+
+/// Configured limits of the service.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Limits {
+    /// CPU use, percent of one CPU.
+    pub cpu_percent: f64,
+    /// Memory, bytes.
+    pub memory: u64,
+    /// Size of all stored profiles.
+    pub stored_bytes: u64,
+    /// Age of stored profiles.
+    pub age_seconds: u64,
+}
+
+impl Limits {
+    /// The limits of a configuration.
+    #[must_use]
+    pub fn of(config: &Config) -> Limits {
+        Limits {
+            cpu_percent: config.budget.cpu_percent.0,
+            memory: config.budget.memory.0,
+            stored_bytes: config.retention.bytes.0,
+            age_seconds: config.retention.age.0.as_secs(),
+        }
+    }
 }
 
 /// The running watches.
@@ -250,8 +279,9 @@ impl Manager {
 
     fn tell(&mut self) {
         self.ending.retain(|ended| ended.try_recv() == Err(TryRecvError::Empty));
-        let statuses = self.config.watches.iter().zip(&self.followers).map(|(watch, follower)| {
-            follower.as_ref().map_or_else(
+        let watches = self.config.watches.iter().zip(&self.followers).enumerate();
+        let statuses = watches.map(|(number, (watch, follower))| {
+            let mut status = follower.as_ref().map_or_else(
                 || WatchStatus {
                     name: watch.name.0.clone(),
                     rate_hz: self.shedder.step().rate(watch.rate_hz.0),
@@ -259,12 +289,17 @@ impl Manager {
                     ..WatchStatus::default()
                 },
                 Handle::status,
-            )
+            );
+            if status.processes == 0 {
+                status.hint = hint(watch, self.scanner.near_miss(number));
+            }
+            status
         });
         let statuses = statuses.collect();
         let mut overview = self.overview.lock().unwrap_or_else(PoisonError::into_inner);
         overview.at = Some(Instant::now());
         overview.watches = statuses;
+        overview.limits = Limits::of(&self.config);
         overview.step = self.shedder.step().number();
         overview.cpu_percent = self.shedder.last_use().map(|used| used.cpu_percent);
         overview.over_budget = self.shedder.is_helpless();
@@ -298,6 +333,24 @@ impl Manager {
             let _ = ended.recv();
         }
     }
+}
+
+/// Why a watch may match nothing.
+fn hint(watch: &Watch, near_miss: Option<String>) -> Option<String> {
+    let unknown = unknown_users(watch, user_number);
+    let unknown = unknown.first().map(|user| format!("there is no user {user:?}"));
+    unknown.or_else(|| near_miss.map(|near| format!("nothing matches; {near}")))
+}
+
+/// Looks once which processes match the watches of a configuration: for each watch their number, and if there is none, what
+/// nearly matches.
+#[must_use]
+pub fn look(config: &Config) -> Vec<(usize, Option<String>)> {
+    let rules = config.watches.iter().map(|watch| WatchRule::new(watch, user_number)).collect();
+    let mut scanner = Scanner::new(rules);
+    let found = scanner.scan();
+    let near = |number: usize, processes: usize| scanner.near_miss(number).filter(|_| processes == 0);
+    found.iter().enumerate().map(|(number, found)| (found.len(), near(number, found.len()))).collect()
 }
 
 /// Whether two watches follow the same processes under the same name.

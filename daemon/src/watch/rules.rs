@@ -1,16 +1,19 @@
 //! Decides which processes a watch matches.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use ccsd_collector::process::filter::Filter;
+use ccsd_collector::{Filter, cgroup_path};
+use ccsd_profile::cgroup::units;
 use wildmatch::WildMatch;
 
-use super::scan::{MatchedProcess, ScanStat, read};
+use super::proc_stat::{ScanStat, ScannedProcess, read};
 use crate::config::{SelectorPattern, Watch};
 
 /// Attributes of a process. A process chooses its own names, so these texts are only compared.
@@ -35,6 +38,8 @@ pub struct Exe {
     pub program: ProgramIdentity,
     /// Whether the daemon finds the same file at that path.
     pub is_there: bool,
+    /// The path by which it was executed, if a link there leads the daemon to the same file.
+    pub executed: Option<String>,
 }
 
 /// A program that a process runs: the file, and the addresses of its code and stack, which change with `execve`.
@@ -59,7 +64,7 @@ impl Facts {
     pub fn read(dir: &Path, stat: &ScanStat, with_exe: bool) -> Facts {
         Facts {
             cgroup: read(&dir.join("cgroup")).map(|bytes| cgroup_path(&bytes)).unwrap_or_default(),
-            exe: with_exe.then(|| Exe::read(&dir.join("exe"), stat)).flatten(),
+            exe: with_exe.then(|| Exe::read(dir, stat)).flatten(),
             comm: stat.comm.clone(),
             users: read(&dir.join("status")).and_then(|bytes| users(&bytes)),
         }
@@ -67,14 +72,38 @@ impl Facts {
 }
 
 impl Exe {
-    fn read(link: &Path, stat: &ScanStat) -> Option<Exe> {
+    fn read(dir: &Path, stat: &ScanStat) -> Option<Exe> {
+        let link = dir.join("exe");
         // The kernel resolves this link to the file itself, independent of mounts.
-        let file = FileId::of(&fs::metadata(link).ok()?);
-        let path = fs::read_link(link).ok()?;
+        let file = FileId::of(&fs::metadata(&link).ok()?);
+        let path = fs::read_link(&link).ok()?;
         let here = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file);
         let is_there = path.is_absolute() && here.is_some_and(|here| FileId::of(&here) == file);
-        Some(Exe { path: path.to_string_lossy().into_owned(), program: (file, stat.program), is_there })
+        // A process may have changed this name, but only to another one of the file that it runs.
+        let is_same = |path: &PathBuf| fs::metadata(path).is_ok_and(|meta| FileId::of(&meta) == file);
+        let executed = executed_path(dir).filter(|executed| *executed != path && is_same(executed));
+        let executed = executed.map(|path| path.to_string_lossy().into_owned());
+        Some(Exe { path: path.to_string_lossy().into_owned(), program: (file, stat.program), is_there, executed })
     }
+}
+
+/// `AT_EXECFN` of getauxval(3): where the absolute path that was given to `execve` is.
+const AT_EXECFN: u64 = 31;
+/// `PATH_MAX` of the kernel.
+const PATH_BYTES: usize = 4096;
+
+/// The path that was given to `execve`, links included, if it is absolute.
+fn executed_path(dir: &Path) -> Option<PathBuf> {
+    let vector = read(&dir.join("auxv"))?;
+    let words: Vec<u64> =
+        vector.chunks_exact(8).filter_map(|word| Some(u64::from_ne_bytes(word.try_into().ok()?))).collect();
+    let address = words.chunks_exact(2).find(|pair| pair[0] == AT_EXECFN)?[1];
+    let memory = fs::File::open(dir.join("mem")).ok()?;
+    let mut bytes = vec![0; PATH_BYTES];
+    // The string is at the end of the stack, so that there may be less.
+    let count = memory.read_at(&mut bytes, address).ok()?;
+    let path = bytes.get(..count)?.split(|&byte| byte == 0).next()?;
+    Some(PathBuf::from(OsStr::from_bytes(path))).filter(|path| path.is_absolute())
 }
 
 /// Parses the real, effective and saved user ids from `/proc/PID/status`.
@@ -110,7 +139,7 @@ pub struct WatchRule {
     users: Vec<RuleUser>,
     /// Processes that have matched, and their programs: they match even after their file is replaced, as by an upgrade.
     /// Shared by all copies of the rule.
-    admitted: Arc<Mutex<HashMap<MatchedProcess, ProgramIdentity>>>,
+    admitted: Arc<Mutex<HashMap<ScannedProcess, ProgramIdentity>>>,
 }
 
 impl WatchRule {
@@ -134,7 +163,7 @@ impl WatchRule {
     }
 
     /// Whether a process matches.
-    pub fn fits(&self, process: MatchedProcess, facts: &Facts) -> bool {
+    pub fn fits(&self, process: ScannedProcess, facts: &Facts) -> bool {
         let is_user = |users: &[u32; 3], user: &RuleUser| match user {
             RuleUser::Any => true,
             RuleUser::Number(number) => users.iter().all(|user| user == number),
@@ -147,12 +176,37 @@ impl WatchRule {
             && self.exe.as_ref().is_none_or(|pattern| self.exe_fits(pattern, process, facts.exe.as_ref()))
     }
 
+    /// What of a process nearly matches, in words: all but the user, or all but the executable, of which the last name is
+    /// right.
+    pub fn near_miss(&self, process: ScannedProcess, facts: &Facts) -> Option<String> {
+        let any_user = WatchRule { users: vec![RuleUser::Any], ..self.clone() };
+        let named = [&self.unit, &self.cgroup, &self.exe, &self.comm].into_iter().any(Option::is_some);
+        if named && facts.users.is_some() && any_user.fits(process, facts) {
+            let [real, effective, saved] = facts.users?;
+            let users = if real == effective && real == saved {
+                real.to_string()
+            } else {
+                format!("{real}, {effective}, {saved}")
+            };
+            return Some(format!("PID {} ({}) matches but for its user, {users}", process.pid, facts.comm));
+        }
+        let (pattern, exe) = (self.exe.as_ref()?, facts.exe.as_ref()?);
+        let any_exe = WatchRule { exe: None, ..self.clone() };
+        let text = pattern.to_string();
+        let wanted = text.rsplit('/').next().filter(|name| !name.is_empty() && !name.contains(['*', '?']))?;
+        let is_named = |path: &str| path.trim_end_matches(" (deleted)").rsplit('/').next() == Some(wanted);
+        let similar = is_named(&exe.path) || facts.comm == clip(wanted, COMM_BYTES);
+        (similar && any_exe.fits(process, facts))
+            .then(|| format!("PID {} ({}) matches but for its executable, {}", process.pid, facts.comm, exe.path))
+    }
+
     /// Whether the executable matches: for the daemon, its file is at the path of the pattern, or it was when the
     /// process was admitted.
-    fn exe_fits(&self, pattern: &WildMatch, process: MatchedProcess, exe: Option<&Exe>) -> bool {
+    fn exe_fits(&self, pattern: &WildMatch, process: ScannedProcess, exe: Option<&Exe>) -> bool {
         let Some(exe) = exe else { return false };
         let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
-        if exe.is_there && pattern.matches(&exe.path) {
+        let is_executed = exe.executed.as_ref().is_some_and(|path| pattern.matches(path));
+        if is_executed || (exe.is_there && pattern.matches(&exe.path)) {
             admitted.insert(process, exe.program);
             return true;
         }
@@ -160,7 +214,7 @@ impl WatchRule {
     }
 
     /// Forgets admitted processes that have ended.
-    pub fn forget(&self, is_there: impl Fn(&MatchedProcess) -> bool) {
+    pub fn forget(&self, is_there: impl Fn(&ScannedProcess) -> bool) {
         self.admitted.lock().unwrap_or_else(PoisonError::into_inner).retain(|process, _| is_there(process));
     }
 }
@@ -169,12 +223,20 @@ impl Filter for WatchRule {
     fn keeps(&self, pid: u32) -> Option<bool> {
         let dir = Path::new("/proc").join(pid.to_string());
         let (stat, living) = ScanStat::read_living_thread(&dir)?;
-        let process = MatchedProcess { pid, start_time: stat.start_time };
+        let process = ScannedProcess { pid, start_time: stat.start_time };
         Some(self.fits(process, &Facts::read(&living, &stat, self.needs_exe())))
     }
 
     fn keeps_name(&self, name: &str) -> bool {
         self.comm.as_ref().is_none_or(|comm| comm.matches(name))
+    }
+
+    fn keeps_after_exec(&self, name: &str, was_kept: bool) -> Option<bool> {
+        match self.keeps_name(name) {
+            false => Some(false),
+            // What it belongs to stays, but for a user who changes by executing a privileged program: that is looked at soon.
+            true => (was_kept && self.exe.is_none()).then_some(true),
+        }
     }
 }
 
@@ -211,48 +273,6 @@ fn clip(text: &str, most: usize) -> &str {
     text.get(..end).unwrap_or(text)
 }
 
-/// The system manager's units of a control group: the slices from the root on, and the first other unit. The names
-/// below may be chosen by the service or a user.
-fn units(cgroup: &str) -> impl Iterator<Item = &str> {
-    let (mut done, mut of_user) = (false, None);
-    cgroup.split('/').filter(|name| !name.is_empty()).map_while(move |name| {
-        // systemd escapes names that the kernel could take for its own files with `_`.
-        let name = name.strip_prefix('_').unwrap_or(name);
-        // A user's slice holds the user's manager, sessions and system services for this user; other services are
-        // misplaced.
-        let is_misplaced = of_user.is_some_and(|user| is_service_of_nobody(name, user));
-        of_user = name.strip_prefix("user-").and_then(|name| name.strip_suffix(".slice")).or(of_user);
-        (!std::mem::replace(&mut done, !name.ends_with(".slice")) && !is_misplaced).then_some(name)
-    })
-}
-
-/// Whether a service in the slice of user id `user` does not belong there; services such as `user@NUMBER.service` do.
-fn is_service_of_nobody(name: &str, user: &str) -> bool {
-    let instance = name.strip_suffix(".service").map(|name| name.split_once('@').map(|(_, instance)| instance));
-    instance.is_some_and(|instance| instance != Some(user))
-}
-
-/// Parses the path of a process's control group from `/proc/PID/cgroup`: systemd's own hierarchy, or version 2.
-#[must_use]
-pub fn cgroup_path(file: &[u8]) -> String {
-    let (mut named, mut unified) = (None, None);
-    for line in file.split(|&byte| byte == b'\n') {
-        // number:controllers:path; the path may contain colons.
-        let mut parts = line.splitn(3, |&byte| byte == b':');
-        let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
-            continue;
-        };
-        match (number, controllers) {
-            (_, b"name=systemd") => named = Some(path),
-            (b"0", b"") => unified = Some(path),
-            _ => {}
-        }
-    }
-    // With both hierarchies, systemd may use either; all processes are in the root of the other.
-    let path = named.filter(|path| *path != b"/").or(unified).or(named);
-    String::from_utf8_lossy(path.unwrap_or_default()).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,10 +285,10 @@ mod tests {
         WatchRule::new(&config.watches[0], |name| (name == "www-data").then_some(33))
     }
 
-    const PROCESS: MatchedProcess = MatchedProcess { pid: 7, start_time: 100 };
+    const PROCESS: ScannedProcess = ScannedProcess { pid: 7, start_time: 100 };
 
     fn exe(path: &str, ino: u64, is_there: bool) -> Exe {
-        Exe { path: path.to_owned(), program: (FileId { dev: 1, ino, born: None }, (2, 3)), is_there }
+        Exe { path: path.to_owned(), program: (FileId { dev: 1, ino, born: None }, (2, 3)), is_there, executed: None }
     }
 
     fn nginx() -> Facts {
@@ -348,13 +368,56 @@ mod tests {
     }
 
     #[test]
+    fn a_link_that_was_executed_fits() {
+        let mut redis =
+            Facts { exe: Some(exe("/usr/bin/redis-check-rdb", 5, true)), comm: "redis-server".to_owned(), ..nginx() };
+        assert!(!fits("exe = \"*/redis-server\"", &redis) && fits("exe = \"*/redis-check-rdb\"", &redis));
+        redis.exe.as_mut().unwrap().executed = Some("/usr/bin/redis-server".to_owned());
+        assert!(fits("exe = \"*/redis-server\"", &redis) && fits("exe = \"/usr/bin/redis-server\"", &redis));
+        assert!(fits("exe = \"*/redis-check-rdb\"", &redis) && !fits("exe = \"redis-server\"", &redis));
+    }
+
+    #[test]
+    fn the_path_as_executed_is_that_of_the_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("as-executed");
+        std::os::unix::fs::symlink("/bin/sleep", &link).unwrap();
+        let mut child = std::process::Command::new(&link).arg("60").spawn().unwrap();
+        let proc = PathBuf::from(format!("/proc/{}", child.id()));
+        let stat = ScanStat::read_living_thread(&proc).unwrap().0;
+        let found = Exe::read(&proc, &stat);
+        let own = executed_path(Path::new("/proc/self"));
+        child.kill().unwrap();
+        let _ = child.wait();
+        let found = found.unwrap();
+        assert_eq!(found.executed.as_deref(), link.to_str());
+        assert!(found.is_there && !found.path.contains("as-executed"), "{found:?}");
+        assert!(own.is_none_or(|path| path.is_absolute()));
+    }
+
+    #[test]
+    fn what_nearly_fits_is_told() {
+        let near = |selectors: &str, facts: &Facts| rule(selectors).near_miss(PROCESS, facts);
+        assert_eq!(near("comm = \"nginx\"", &nginx()).unwrap(), "PID 7 (nginx) matches but for its user, 33");
+        let any = "user = \"*\"\nexe = ";
+        let elsewhere = near(&format!("{any}\"/opt/nginx\""), &nginx()).unwrap();
+        assert_eq!(elsewhere, "PID 7 (nginx) matches but for its executable, /usr/sbin/nginx");
+        for other in ["\"/opt/apache\"", "\"/opt/*\""] {
+            assert_eq!(near(&format!("{any}{other}"), &nginx()), None, "{other}");
+        }
+        assert_eq!(near("comm = \"apache\"", &nginx()), None);
+        // A rule of only a user is near to nothing.
+        assert_eq!(near("user = \"root\"", &nginx()), None);
+    }
+
+    #[test]
     fn an_upgrade_keeps_what_runs() {
         let rule = rule("exe = \"/usr/sbin/nginx\"\nuser = \"*\"");
         let removed = |ino| Facts { exe: Some(exe("/usr/sbin/nginx (deleted)", ino, false)), ..nginx() };
         assert!(rule.fits(PROCESS, &nginx()) && rule.clone().fits(PROCESS, &removed(5)));
         // Not another process, not a reused id, not another program.
-        assert!(!rule.fits(MatchedProcess { pid: 8, ..PROCESS }, &removed(5)));
-        assert!(!rule.fits(MatchedProcess { start_time: 101, ..PROCESS }, &removed(5)));
+        assert!(!rule.fits(ScannedProcess { pid: 8, ..PROCESS }, &removed(5)));
+        assert!(!rule.fits(ScannedProcess { start_time: 101, ..PROCESS }, &removed(5)));
         assert!(!rule.fits(PROCESS, &removed(6)));
         let mut executed = removed(5);
         executed.exe.as_mut().unwrap().program.1 = (2, 4);
@@ -385,36 +448,6 @@ mod tests {
         assert!(fits("comm = \"systemd-journald\"", &facts));
         let facts = Facts { comm: "aaaaaaaaaaaaaa".to_owned(), ..nginx() };
         assert!(fits("comm = \"aaaaaaaaaaaaaaé\"", &facts), "cut before a character, not within it");
-    }
-
-    #[test]
-    fn nobody_below_a_unit_can_claim_another() {
-        let of = |path| units(path).collect::<Vec<_>>();
-        assert_eq!(
-            of("/user.slice/user-1000.slice/user@1000.service/app.slice/nginx.service"),
-            ["user.slice", "user-1000.slice", "user@1000.service"]
-        );
-        assert_eq!(of("/system.slice/_x.service/y.service"), ["system.slice", "x.service"]);
-        assert_eq!(of("/init.scope"), ["init.scope"]);
-        assert_eq!(of("/user.slice/user-1000.slice/nginx.service"), ["user.slice", "user-1000.slice"]);
-        assert_eq!(of("/user.slice/user-1000.slice/user@0.service"), ["user.slice", "user-1000.slice"]);
-        assert_eq!(of("/user.slice/user-1000.slice/x.slice/nginx.service").last(), Some(&"x.slice"));
-        assert_eq!(of("/user.slice/user-7.slice/session-1.scope/a.service").last(), Some(&"session-1.scope"));
-        assert_eq!(of("/docker/nginx.service"), ["docker"]);
-        assert_eq!(of("/../nginx.service"), [".."]);
-        assert_eq!(of("/"), [""; 0]);
-    }
-
-    #[test]
-    fn control_groups_of_all_versions() {
-        assert_eq!(cgroup_path(b"0::/system.slice/a.service\n"), "/system.slice/a.service");
-        let hybrid = b"12:cpu:/x\n1:name=systemd:/system.slice/a:b.service\n0::/system.slice/other\n";
-        assert_eq!(cgroup_path(hybrid), "/system.slice/a:b.service");
-        assert_eq!(cgroup_path(b"1:name=systemd:/\n0::/system.slice/b.service\n"), "/system.slice/b.service");
-        assert_eq!(cgroup_path(b"1:name=systemd:/\n"), "/");
-        for hostile in [&b""[..], b":", b"::::", b"0", b"x:y:z\n\n\n", b"0:\xff:\xff"] {
-            assert_eq!(cgroup_path(hostile), "", "{hostile:?}");
-        }
     }
 
     #[test]

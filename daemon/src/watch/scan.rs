@@ -4,19 +4,15 @@
 //! fully. The caller spaces the scans so that they cost a fixed small fraction of a CPU; see [`Scanner::pause`].
 
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
+use super::proc_stat::{ScanStat, ScannedProcess};
 use super::rules::{Facts, WatchRule};
 
-/// Maximum bytes read of a file in /proc: a control group's path has at most 4096 bytes; version 1 has one for each of
-/// a dozen controllers.
-const MAX_FILE: u64 = 1 << 17;
 /// Scans take one part in this many of a CPU.
 const SHARE: u32 = 500;
 /// Minimum time between two scans: shorter processes are not worth a session.
@@ -28,24 +24,14 @@ const MOST: Duration = Duration::from_secs(30);
 const CLOSE_LOOKS: u8 = 2;
 /// Scans between two full checks of a process that matches no rule: its user or control group may have changed.
 const SELDOM: u64 = 32;
-/// `PF_KTHREAD` of `linux/sched.h`.
-const PF_KTHREAD: u64 = 0x0020_0000;
-
-/// A process that matches a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MatchedProcess {
-    /// Process id.
-    pub pid: u32,
-    /// Start time, clock ticks since boot.
-    pub start_time: u64,
-}
-
 struct KnownProcess {
     start_time: u64,
     comm: String,
     program: (u64, u64),
     looks: u8,
     fits: Vec<u32>,
+    /// The rules that it nearly matches, with what is missing.
+    near: Vec<(u32, String)>,
     /// Number of the scan that saw it last.
     seen: u64,
 }
@@ -89,7 +75,7 @@ impl Scanner {
     }
 
     /// Scans all processes. Returns the matching processes of each rule. Processes that cannot be read match nothing.
-    pub fn scan(&mut self) -> Vec<Vec<MatchedProcess>> {
+    pub fn scan(&mut self) -> Vec<Vec<ScannedProcess>> {
         let began = cpu_time();
         self.looks += 1;
         let mut fits = vec![Vec::new(); self.rules.len()];
@@ -103,7 +89,7 @@ impl Scanner {
         }
         let looks = self.looks;
         self.known.retain(|_, known| known.seen == looks);
-        let is_there = |found: &MatchedProcess| {
+        let is_there = |found: &ScannedProcess| {
             self.known.get(&found.pid).is_some_and(|known| known.start_time == found.start_time)
         };
         self.rules.iter().for_each(|rule| rule.forget(is_there));
@@ -111,7 +97,7 @@ impl Scanner {
         fits
     }
 
-    fn look_at(&mut self, pid: u32, fits: &mut [Vec<MatchedProcess>]) {
+    fn look_at(&mut self, pid: u32, fits: &mut [Vec<ScannedProcess>]) {
         let dir = self.proc.join(pid.to_string());
         let Some((stat, living)) = ScanStat::read_living_thread(&dir) else { return };
         if stat.kernel_thread {
@@ -125,9 +111,10 @@ impl Scanner {
                 || known.looks < CLOSE_LOOKS
                 || (self.looks + u64::from(pid)).is_multiple_of(SELDOM)
         });
-        let (looks, fitted) = before.map_or((0, Vec::new()), |known| (known.looks, known.fits));
-        let found = MatchedProcess { pid, start_time: stat.start_time };
-        let fitting = if changed { self.fitting(&living, found, &stat) } else { fitted };
+        let before = before.map(|known| (known.looks, known.fits, known.near));
+        let (looks, fitted, near) = before.unwrap_or_default();
+        let found = ScannedProcess { pid, start_time: stat.start_time };
+        let (fitting, near) = if changed { self.fitting(&living, found, &stat) } else { (fitted, near) };
         for &rule in &fitting {
             if let Some(fits) = fits.get_mut(rule as usize) {
                 fits.push(found);
@@ -135,13 +122,26 @@ impl Scanner {
         }
         let looks = looks.saturating_add(1);
         let ScanStat { start_time, comm, program, .. } = stat;
-        self.known.insert(pid, KnownProcess { start_time, comm, program, looks, fits: fitting, seen: self.looks });
+        self.known
+            .insert(pid, KnownProcess { start_time, comm, program, looks, fits: fitting, near, seen: self.looks });
     }
 
-    /// The rules that a process matches.
-    fn fitting(&self, dir: &Path, process: MatchedProcess, stat: &ScanStat) -> Vec<u32> {
+    /// The rules that a process matches, and those that it nearly matches.
+    fn fitting(&self, dir: &Path, process: ScannedProcess, stat: &ScanStat) -> (Vec<u32>, Vec<(u32, String)>) {
         let facts = Facts::read(dir, stat, self.rules.iter().any(WatchRule::needs_exe));
-        (0u32..).zip(&self.rules).filter(|(_, rule)| rule.fits(process, &facts)).map(|(i, _)| i).collect()
+        let rules = (0u32..).zip(&self.rules);
+        let (fitting, others): (Vec<_>, Vec<_>) = rules.partition(|(_, rule)| rule.fits(process, &facts));
+        let near = others.into_iter().filter_map(|(i, rule)| Some((i, rule.near_miss(process, &facts)?)));
+        (fitting.into_iter().map(|(i, _)| i).collect(), near.collect())
+    }
+
+    /// What nearly matches a rule, in words: the process of the lowest id.
+    #[must_use]
+    pub fn near_miss(&self, rule: usize) -> Option<String> {
+        let of_rule = |known: &'_ KnownProcess| {
+            known.near.iter().find(|(i, _)| *i as usize == rule).map(|(_, what)| what.clone())
+        };
+        self.known.iter().filter_map(|(pid, known)| Some((pid, of_rule(known)?))).min().map(|(_, what)| what)
     }
 }
 
@@ -156,66 +156,9 @@ pub fn user_number(name: &str) -> Option<u32> {
     Some(nix::unistd::User::from_name(name).ok()??.uid.as_raw())
 }
 
-/// Reads a file of /proc up to the limit, without blocking.
-pub fn read(path: &Path) -> Option<Vec<u8>> {
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
-}
-
-/// Fields of `/proc/PID/stat`.
-pub struct ScanStat {
-    /// Name of the command.
-    pub comm: String,
-    /// Whether the main thread has ended; the process may continue without it.
-    zombie: bool,
-    kernel_thread: bool,
-    /// Clock ticks since boot.
-    pub start_time: u64,
-    /// Addresses of code and stack, which change with `execve`. 0 if the reader may not trace the process.
-    pub program: (u64, u64),
-}
-
-impl ScanStat {
-    /// Reads the file in a directory of /proc.
-    fn read(dir: &Path) -> Option<ScanStat> {
-        parse_stat(&read(&dir.join("stat"))?)
-    }
-
-    /// Reads the file of a process, and finds the directory of a thread that shows its current state: the main
-    /// thread's, or another's if that has ended. `None` if all threads have ended.
-    pub fn read_living_thread(dir: &Path) -> Option<(ScanStat, PathBuf)> {
-        let stat = ScanStat::read(dir)?;
-        if !stat.zombie {
-            return Some((stat, dir.to_owned()));
-        }
-        let threads = fs::read_dir(dir.join("task")).ok()?.flatten().map(|entry| entry.path());
-        let mut living = threads.filter_map(|dir| Some((ScanStat::read(&dir).filter(|stat| !stat.zombie)?, dir)));
-        let (of_thread, dir) = living.next()?;
-        // Name and start time stay those of the main thread.
-        Some((ScanStat { program: of_thread.program, zombie: false, ..stat }, dir))
-    }
-}
-
-/// `/proc/PID/stat`; see proc_pid_stat(5).
-fn parse_stat(bytes: &[u8]) -> Option<ScanStat> {
-    // The name is in parentheses and may itself contain them: the last one ends it.
-    let open = bytes.iter().position(|&b| b == b'(')?;
-    let close = bytes.iter().rposition(|&b| b == b')')?;
-    let comm = String::from_utf8_lossy(bytes.get(open + 1..close)?).into_owned();
-    // Fields are numbered from 1; the first here is 3, the state.
-    let mut fields = std::str::from_utf8(bytes.get(close + 1..)?).ok()?.split_ascii_whitespace();
-    let zombie = matches!(fields.next()?, "Z" | "X");
-    let flags: u64 = fields.nth(9 - 4)?.parse().ok()?;
-    let start_time = fields.nth(22 - 10)?.parse().ok()?;
-    let mut address = |skip: usize| fields.nth(skip).and_then(|field| field.parse().ok()).unwrap_or(0);
-    let program = (address(26 - 23), address(28 - 27));
-    Some(ScanStat { comm, zombie, kernel_thread: flags & PF_KTHREAD != 0, start_time, program })
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::proc_stat::PF_KTHREAD;
     use super::*;
     use crate::config::Config;
 
@@ -263,7 +206,7 @@ mod tests {
         }
     }
 
-    fn pids(found: &[MatchedProcess]) -> Vec<u32> {
+    fn pids(found: &[ScannedProcess]) -> Vec<u32> {
         let mut pids: Vec<u32> = found.iter().map(|found| found.pid).collect();
         pids.sort_unstable();
         pids
@@ -386,7 +329,7 @@ mod tests {
         // A name chosen to look like the end of its field.
         proc.put(50, 9, "a) R 1 (b", "/");
         let found = proc.scanner(&["comm = \"*\""]).scan();
-        assert_eq!(found[0], [MatchedProcess { pid: 50, start_time: 9 }]);
+        assert_eq!(found[0], [ScannedProcess { pid: 50, start_time: 9 }]);
     }
 
     #[test]

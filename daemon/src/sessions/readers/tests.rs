@@ -28,7 +28,14 @@ struct Fixture {
 impl Fixture {
     fn new() -> Fixture {
         let mut collector = Profile::new(info(), Limits::default());
-        let process = Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, name: "demo".to_owned() };
+        let process = Process {
+            pid: 1,
+            start_time: 1,
+            exec_generation: 0,
+            parent: None,
+            membership: None,
+            name: "demo".to_owned(),
+        };
         let process: ProcessId = collector.add_process(process);
         let thread = collector.add_thread(Thread { process, tid: 1, name: "demo".to_owned() });
         let replica = Profile::new(info(), Limits::default());
