@@ -8,24 +8,28 @@ use crate::style::ColorChoice;
 
 pub mod annotate;
 pub mod collect;
+pub mod diff;
 pub mod dump;
 pub mod export;
 pub mod open;
 pub mod report;
 pub mod service;
+pub mod socket;
 pub mod spelling;
+pub mod stored;
+pub mod symbolize;
 pub mod values;
-pub mod watch;
 
 use annotate::{ANNOTATE_EXAMPLES, AnnotateArgs};
 use collect::{ATTACH_EXAMPLES, AttachArgs, RECORD_EXAMPLES, RecordArgs};
+use diff::{DIFF_EXAMPLES, DiffArgs};
 use dump::{DUMP_EXAMPLES, DumpArgs};
 use export::{EXPORT_EXAMPLES, ExportArgs};
 use open::{OPEN_EXAMPLES, OpenArgs};
 use report::{REPORT_EXAMPLES, ReportArgs};
 use service::{DAEMON_EXAMPLES, DaemonArgs, TOP_EXAMPLES, TopArgs};
+use symbolize::{SYMBOLIZE_EXAMPLES, SymbolizeArgs};
 use values::DEFAULT_FILE;
-use watch::{DIFF_EXAMPLES, DiffArgs};
 
 /// A sampling profiler for Linux whose profiles survive recursion
 ///
@@ -54,7 +58,7 @@ pub struct Cli {
 /// The commands by what they are for, as `ccsd --help` lists them.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Collect", &["record", "attach", "dump"]),
-    ("Look", &["report", "open", "top", "annotate", "diff", "export", "import"]),
+    ("Look", &["report", "open", "top", "annotate", "diff", "export", "import", "symbolize"]),
     ("Service", &["daemon"]),
     ("Help", &["doctor", "completions", "man", "help"]),
 ];
@@ -166,6 +170,13 @@ pub enum Command {
     /// their old paths, if they have not changed.
     #[command(after_long_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
+    /// Name functions of a profile from debug files found later
+    ///
+    /// A function without a name in the profile is IMAGE+0xADDRESS; the profile has the build id of its image. With the debug
+    /// file of that build id the function gets its name, on any machine. Inlined functions and lines are known only if the debug
+    /// file was there when the profile was collected.
+    #[command(after_long_help = SYMBOLIZE_EXAMPLES)]
+    Symbolize(SymbolizeArgs),
     /// Run or query the daemon: status, stop, save, watches, metrics
     ///
     /// `ccsd daemon` alone runs a daemon, like `ccsd daemon run`. `record` and `attach` use a daemon where they may;

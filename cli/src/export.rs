@@ -21,8 +21,6 @@ use crate::report::file::{self, LoadedColumns};
 
 /// Parts of time at most: about as many as a screen has room for.
 const COLUMNS: usize = 600;
-/// Source takes at most such a part of a page.
-const SOURCE_PART: usize = 24;
 
 pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     if let Some(view) = &args.view {
@@ -71,6 +69,8 @@ pub struct Page {
     pub bytes: Vec<u8>,
     /// Whether it is of a session that goes on.
     pub is_growing: bool,
+    /// The file that it is of, if it is of one.
+    pub file: Option<PathBuf>,
 }
 
 /// The page that `export html` writes.
@@ -81,13 +81,16 @@ pub fn page(args: &ExportArgs) -> Result<Page, Failure> {
     with_export(args, |export, origin| {
         let mut bytes = Vec::new();
         export.write(Format::Html, &mut bytes).map_err(Failure::bad_request)?;
-        Ok(Page { bytes, is_growing: origin.is_growing })
+        let file = origin.is_file.then(|| origin.path.to_owned());
+        Ok(Page { bytes, is_growing: origin.is_growing, file })
     })
 }
 
 /// Where an exported profile comes from.
 struct Origin<'a> {
     path: &'a Path,
+    /// It is a file, and not what a daemon has.
+    is_file: bool,
     /// It is a session that goes on.
     is_growing: bool,
 }
@@ -120,7 +123,7 @@ fn with_export<T>(
         .collect();
     let sources = if args.format == Format::Html && !args.no_source && question.keeps_functions() {
         let places = sources::places(args, is_file.then_some(source_path.as_path()));
-        let most = args.max_size / SOURCE_PART;
+        let most = args.max_size / sources::PART;
         places.map(|places| sources::excerpts(&profile, &selection, &places, most)).unwrap_or_default()
     } else {
         Vec::new()
@@ -135,7 +138,7 @@ fn with_export<T>(
         sources: &sources,
         ..base
     };
-    then(&export, Origin { path: &source_path, is_growing })
+    then(&export, Origin { path: &source_path, is_file, is_growing })
 }
 
 /// Writes an export of these profiles to where it is wanted.

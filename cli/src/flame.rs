@@ -228,6 +228,16 @@ impl FlameTree {
         sanitise(&label.unwrap_or_default()).into_owned()
     }
 
+    /// The share of a call in percent of the whole, and in a difference by how many points it has changed.
+    fn share_text(&self, at: usize) -> String {
+        let Some(call) = self.call(at) else { return String::new() };
+        let share = 100.0 * call.weight as f64 / self.total.weight.max(1) as f64;
+        match call.change {
+            Some(Change { share: change, .. }) => format!("  {share:.1}% {:+.1}", 100.0 * change),
+            None => format!("  {share:.1}%"),
+        }
+    }
+
     /// File name of the image of a call's function, safe to print.
     pub fn image(&self, at: usize) -> &str {
         self.function_of(at).map_or("", |function| &function.image)
@@ -428,6 +438,12 @@ pub fn text_row(tree: &FlameTree, row: &[Span], borders: Borders, unicode: bool)
         let room = (span.to - span.from).saturating_sub(1);
         let mut text = String::from(borders.of(tree, span));
         text.push_str(&cut_end(&name, room, borders.cut));
+        if let Content::Call(at) = span.content {
+            let share = tree.share_text(at);
+            if name.width() + share.len() <= room {
+                text.push_str(&share);
+            }
+        }
         text.push_str(&" ".repeat((room + 1).saturating_sub(text.width())));
         pieces.push(Piece { text, span: Some(span) });
         column = span.to;
@@ -497,9 +513,9 @@ mod tests {
         assert_eq!(
             lines(&tree, None, 40, false),
             [
-                "|main                                   |",
-                "|parse                  |write      :|",
-                "|read               |",
+                "|main  100.0%                           |",
+                "|parse  60.0%           |write      :|",
+                "|read  50.0%        |",
             ]
         );
         let layout = tree.layout(None, 40);
@@ -518,7 +534,7 @@ mod tests {
         let parse = (0..tree.calls.len()).find(|&at| tree.label(at) == "parse").unwrap();
         assert_eq!(
             lines(&tree, Some(parse), 30, true),
-            ["\u{2502}parse                        \u{2502}", "\u{2502}read                    \u{2502}",]
+            ["\u{2502}parse  60.0%                 \u{2502}", "\u{2502}read  50.0%             \u{2502}",]
         );
         let layout = tree.layout(Some(parse), 30);
         assert_eq!((layout.drawn, layout.hidden), (2, 0));
@@ -591,8 +607,11 @@ mod tests {
         after.charge(&["main", "same"], 5_000);
         let tree = FlameTree::difference(&before.profile, &after.profile, &Selection::all());
         let rows = lines(&tree, None, 40, false);
-        assert_eq!(rows[0], "|main                                   |");
-        assert!(rows[1].contains("+new") && rows[1].contains("|same") && !rows[1].contains("old"), "{rows:?}");
+        assert_eq!(rows[0], "|main  100.0% +0.0                      |");
+        assert!(
+            rows[1].contains("+new  50.0% +50.0") && rows[1].contains("|same") && !rows[1].contains("old"),
+            "{rows:?}"
+        );
         assert_eq!(tree.layout(None, 40).hidden, 1);
         assert!(tree.calls.iter().all(|call| call.change.is_some()));
     }

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use ccsd_profile::Unit;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 /// `1234567` as `1,234,567`.
 pub fn count(n: u64) -> String {
@@ -75,34 +77,16 @@ fn three_digits(value: f64, unit: &str) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// A time offset as `00:00:05`.
-pub fn clock(ns: u64) -> String {
-    let seconds = ns / 1_000_000_000;
-    format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
-}
-
-/// A moment as `2024-02-29 12:00:00 UTC`.
+/// A moment in local time with its offset: `2024-02-29 12:00:00+01:00`, or `2024-02-29 12:00:00 UTC`.
 pub fn moment(unix_ns: u64) -> String {
-    let seconds = unix_ns / 1_000_000_000;
-    let (year, month, day) = civil(seconds / 86_400);
-    let time = clock(seconds % 86_400 * 1_000_000_000);
-    format!("{year:04}-{month:02}-{day:02} {time} UTC")
+    moment_in(unix_ns, &TimeZone::system())
 }
 
-/// Converts days since 1970-01-01 to a Gregorian date. Counted from 0000-03-01, so that the leap day is the last of its
-/// year and five months have 153 days.
-fn civil(days: u64) -> (u64, u64, u64) {
-    const DAYS_FROM_0000_03_01: u64 = 719_468;
-    const DAYS_IN_400_YEARS: u64 = 146_097;
-    let days = days + DAYS_FROM_0000_03_01;
-    let era = days / DAYS_IN_400_YEARS;
-    let day_of_era = days % DAYS_IN_400_YEARS;
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+/// A moment in a time zone.
+pub fn moment_in(unix_ns: u64, zone: &TimeZone) -> String {
+    let at = Timestamp::from_nanosecond(unix_ns.into()).unwrap_or(Timestamp::MAX).to_zoned(zone.clone());
+    let form = if at.offset().is_zero() { "%Y-%m-%d %H:%M:%S UTC" } else { "%Y-%m-%d %H:%M:%S%:z" };
+    at.strftime(form).to_string()
 }
 
 /// A fraction as percent with two decimals, without the sign: `45.12`.
@@ -236,16 +220,16 @@ mod tests {
         ] {
             assert_eq!(nanoseconds(ns), text);
         }
-        assert_eq!(clock(3_725_999_999_999), "01:02:05");
         nanoseconds(u64::MAX);
     }
 
     #[test]
     fn moments() {
-        assert_eq!(moment(0), "1970-01-01 00:00:00 UTC");
-        assert_eq!(moment(951_782_400_000_000_000), "2000-02-29 00:00:00 UTC");
-        assert_eq!(moment(1_735_689_599_000_000_000), "2024-12-31 23:59:59 UTC");
-        assert_eq!(moment(4_107_542_400_000_000_000), "2100-03-01 00:00:00 UTC");
+        assert_eq!(moment_in(0, &TimeZone::UTC), "1970-01-01 00:00:00 UTC");
+        let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        assert_eq!(moment_in(951_782_400_000_000_000, &zone), "2000-02-29 01:00:00+01:00");
+        assert_eq!(moment_in(1_750_000_000_000_000_000, &zone), "2025-06-15 17:06:40+02:00");
+        assert_eq!(moment_in(u64::MAX, &TimeZone::UTC), "2554-07-21 23:34:33 UTC");
     }
 
     #[test]

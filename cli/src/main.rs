@@ -5,7 +5,9 @@
 
 mod annotate;
 mod args;
+mod blocks;
 mod completion;
+mod connection;
 mod diff;
 mod doctor;
 mod dump;
@@ -18,12 +20,15 @@ mod functions;
 mod import;
 mod job;
 mod leader;
+mod locate;
+mod machine;
 mod manual;
 mod message;
 mod open;
 mod output;
 mod processes;
 mod query;
+mod recording;
 mod report;
 mod run;
 mod service;
@@ -34,6 +39,7 @@ mod stored;
 mod style;
 mod suggest;
 mod surroundings;
+mod symbolize;
 mod table;
 mod times;
 mod top;
@@ -42,6 +48,10 @@ use args::service::DaemonCommand;
 use args::{Cli, Command};
 use exit::{Exit, Failure};
 use message::warn;
+
+/// Reports allocations, which limit what parsing may take.
+#[global_allocator]
+static ALLOCATOR: ccsd_worker::Allocator = ccsd_worker::Allocator;
 
 fn main() {
     ccsd_collector::usage::begin();
@@ -80,6 +90,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Diff(args) => diff::run(&args, cli.color),
         Command::Annotate(args) => annotate::run(&args, cli.color),
         Command::Import(args) => import::run(&args, cli.color),
+        Command::Symbolize(args) => symbolize::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Open(args) => open::run(args),
         Command::Doctor(args) => doctor::run(&args, cli.color),

@@ -82,7 +82,8 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
             Some(help) => argument.long_help(help),
             None => argument,
         });
-    let man = Man::new(command.clone()).date(DATE).manual("ccsd manual");
+    let man =
+        Man::new(command.clone()).date(DATE).source(concat!("ccsd ", env!("CARGO_PKG_VERSION"))).manual("ccsd manual");
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
@@ -186,7 +187,7 @@ mod tests {
             "\\fBccsd record\\fR\n",
             "[\\fB\\-F\\fR|\\fB\\-\\-frequency\\fR \\fIHZ\\fR]\n",
             "[\\fB\\-\\-no\\-output\\fR]\n",
-            "\n[\\fB\\-\\-\\fR] \\fIPROGRAM\\fR...",
+            "\n[[\\fB\\-\\-\\fR] \\fIPROGRAM\\fR...]",
         ] {
             assert!(record.contains(part), "{part} is not in {record}");
         }

@@ -123,6 +123,16 @@ pub struct ShownMetric {
     pub unit: Unit,
 }
 
+impl ShownMetric {
+    /// What shares are of, in a sentence.
+    pub fn noun(&self) -> &str {
+        match self.unit {
+            Unit::Nanoseconds | Unit::Cycles => "the time",
+            _ => &self.name,
+        }
+    }
+}
+
 /// A profile after a query.
 pub struct QueryResult {
     /// The profile; `--by` and `--min` change its cost centres.

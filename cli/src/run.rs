@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use ccsd_collector::child::{ChildEnd, ExitStatus};
-use ccsd_collector::{Budget, Options, Overhead, Scope, check_rate, system};
+use ccsd_collector::{Budget, Options, Overhead, ProcessSelection, Scope, check_rate, system};
 use ccsd_daemon::protocol::message::{self, Collect};
 use ccsd_daemon::{By, Collection, Outcome, OutputFile, Progress, Request, Stop, Target};
 use ccsd_profile::CORE_SIGNALS;
 use crossbeam_channel::{Receiver, select, unbounded};
 
-use crate::args::collect::{AttachArgs, CollectArgs, RecordArgs};
+use crate::args::collect::{AttachArgs, CollectArgs, MachineArgs, RecordArgs};
 use crate::args::values::{DEFAULT_FILE, Frequency};
+use crate::connection;
 use crate::doctor::Capabilities;
 use crate::dump;
 use crate::dump::crash::{self, ReportedCrashes};
@@ -23,11 +24,11 @@ use crate::exit::{Exit, Failure};
 use crate::format::shell_word;
 use crate::job::{self, Job};
 use crate::leader::Leader;
+use crate::machine;
 use crate::message::{say, warn};
 use crate::open;
 use crate::processes;
 use crate::report;
-use crate::service;
 use crate::signals::{Asking, Plan, Signals};
 use crate::status::StatusLine;
 use crate::style::{ColorChoice, Layout};
@@ -51,11 +52,19 @@ pub fn record(args: RecordArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             "unknown option {option}; {meant} (a program of this name goes after `--`)"
         )));
     }
-    let mut request = request(Target::Command(args.program.clone()), &args.collect)?;
+    let target = match selection(&args.machine, &args.collect)? {
+        Some(selection) => Target::Machine { selection, command: args.program.clone() },
+        None => Target::Command(args.program.clone()),
+    };
+    if args.program.is_empty() {
+        return attend(request(target, &args.collect)?, &args.collect, colour);
+    }
+    let is_machine = matches!(target, Target::Machine { .. });
+    let mut request = request(target, &args.collect)?;
     let layout = Layout::of(&stderr(), colour);
     let stops = job::can_lead().then(unbounded);
     request.stops = stops.as_ref().map(|(sender, _)| sender.clone());
-    let asks = Asks { dump: stops.is_some(), quit: false, stops: stops.map(|(_, receiver)| receiver) };
+    let asks = Asks { dump: stops.is_some() && !is_machine, quit: false, stops: stops.map(|(_, receiver)| receiver) };
     let collected = collect(request, asks, &args.collect, layout);
     let (mut outcome, signals, job) = collected.map_err(|failure| suggest_here(failure, &args.program))?;
     if outcome.child.is_some() {
@@ -90,25 +99,53 @@ fn suggest_here(failure: Failure, program: &[OsString]) -> Failure {
 }
 
 pub fn attach(args: AttachArgs, colour: ColorChoice) -> Result<Exit, Failure> {
-    let pids = processes::find(&args.processes, Capabilities::effective().perfmon)?;
+    let target = match selection(&args.machine, &args.collect)? {
+        Some(selection) => Target::Machine { selection, command: Vec::new() },
+        None => Target::Pids(processes::find(&args.processes, Capabilities::effective().perfmon)?),
+    };
     if args.detach {
-        return detach(pids, &args.collect);
+        return detach(target, &args.collect);
     }
-    let request = request(Target::Pids(pids), &args.collect)?;
+    attend(request(target, &args.collect)?, &args.collect, colour)
+}
+
+/// Which processes of the machine are sampled, if none is named.
+fn selection(args: &MachineArgs, collect: &CollectArgs) -> Result<Option<ProcessSelection>, Failure> {
+    let selection = machine::selection(args)?;
+    if selection.is_some() && (collect.no_inherit || collect.per_cpu) {
+        let option = if collect.per_cpu { "--per-cpu" } else { "--no-inherit" };
+        return Err(Failure::bad_request(anyhow!(
+            "{option} is about processes that are named; here CPUs are sampled, and every process that fits"
+        )));
+    }
+    Ok(selection)
+}
+
+/// Collects from what runs already.
+fn attend(request: Request, args: &CollectArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let layout = Layout::of(&stderr(), colour);
-    let dump = job::owns_ctrl_c();
-    let asks = Asks { dump, quit: dump, stops: None };
-    let (mut outcome, _signals, _) = collect(request, asks, &args.collect, layout)?;
-    let saved = conclude(&mut outcome, &args.collect, layout);
+    let owns_ctrl_c = job::owns_ctrl_c();
+    // The stacks of all threads of a machine are of no use at a glance.
+    let dump = owns_ctrl_c && !matches!(request.target, Target::Machine { .. });
+    let asks = Asks { dump, quit: owns_ctrl_c, stops: None };
+    let (mut outcome, _signals, _) = collect(request, asks, args, layout)?;
+    let saved = conclude(&mut outcome, args, layout);
     Ok(if saved { Exit::SUCCESS } else { Exit::FAILURE })
 }
 
 /// Starts a session that the daemon continues.
-fn detach(pids: Vec<u32>, args: &CollectArgs) -> Result<Exit, Failure> {
+fn detach(target: Target, args: &CollectArgs) -> Result<Exit, Failure> {
     let collect = Collect::of(&options(args)?);
     let duration_ms = args.duration.map(|duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
-    let mut client = service::connect(&args.by.socket)?;
-    let session = client.start(&message::Request::Attach { pids, collect, duration_ms, detach: true })?;
+    let mut client = connection::connect(&args.by.socket)?;
+    let request = match target {
+        Target::Machine { selection, .. } => {
+            message::Request::Machine { selection, collect, duration_ms, detach: true }
+        }
+        Target::Pids(pids) => message::Request::Attach { pids, collect, duration_ms, detach: true },
+        Target::Command(_) => return Err(Failure::bad_request(anyhow!("--detach is for processes that run"))),
+    };
+    let session = client.start(&request)?;
     let mut out = stdout().lock();
     writeln!(out, "{session}").and_then(|()| out.flush())?;
     if !args.quiet {
@@ -164,7 +201,7 @@ fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
         };
         checked.map_err(Failure::bad_request)?;
     }
-    let by = service::by(&args.by);
+    let by = connection::by(&args.by);
     Ok(Request { target, options, output, duration: args.duration, by, stops: None })
 }
 
@@ -191,6 +228,7 @@ fn collect(
     let child = collection.child_pid();
     let pids = match target {
         Target::Pids(pids) => pids,
+        Target::Machine { .. } => Vec::new(),
         Target::Command(_) => child.into_iter().collect(),
     };
     let job = asks.stops.is_some().then_some(child).flatten().map(|child| Arc::new(Job::new(child)));
@@ -230,6 +268,7 @@ fn collect(
     let hint = match (asks.dump, asks.quit) {
         (true, true) => "Ctrl-C: stacks; twice, or q Enter: end",
         (true, false) => "Ctrl-C: stacks; twice: end",
+        (false, true) => "Ctrl-C: end",
         _ => "",
     };
     let mut line = StatusLine::new(layout, args.quiet, hint);

@@ -3,23 +3,27 @@
 use std::fs::File;
 use std::fs::TryLockError;
 use std::io::{ErrorKind, Write, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use anyhow::anyhow;
+use ccsd_daemon::client::{ClientError, ServiceStatus};
 use ccsd_daemon::config::Config;
-use ccsd_daemon::store::{self, StoreError, StoredProfile};
+use ccsd_daemon::store::{self, CpuInterval, StoreError, StoredGap, StoredProfile, TimeRange};
 use ccsd_daemon::watch::WatchStatus;
 use ccsd_profile::codec::{TimeColumn, columns};
 use ccsd_profile::{Profile, sanitise};
 use jiff::Zoned;
+use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use crate::args::service::SocketArgs;
-use crate::args::watch::{StoredArgs, WatchesArgs};
+use crate::args::service::WatchesArgs;
+use crate::args::socket::SocketArgs;
+use crate::args::stored::StoredArgs;
+use crate::blocks::Blocks;
+use crate::connection;
 use crate::exit::{Exit, Failure};
-use crate::format::{bytes, count, counted};
-use crate::service;
+use crate::format::{bytes, count, counted, moment_in, nanoseconds};
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Column, TableCell, TextTable};
 use crate::times;
@@ -36,38 +40,84 @@ pub struct LoadedWatch {
     pub intervals: Vec<TimeColumn>,
 }
 
+/// Name that stands for all watches.
+pub const ALL: &str = "all";
+/// Gaps named in text.
+const NAMED_GAPS: usize = 5;
+
 /// The origin of a watch's profile.
 #[derive(Clone, Debug, Serialize)]
 pub struct About {
+    /// Name of the watch, or [`ALL`].
     pub watch: String,
+    /// The watches with data of the time range.
+    pub watches: Vec<String>,
     /// Start of the first interval, nanoseconds since 1970.
     pub from_unix_ns: u64,
     /// End of the last interval, nanoseconds since 1970.
     pub until_unix_ns: u64,
+    /// Length of the requested time, as far as it is over and the watch had begun, nanoseconds.
+    pub wall_ns: u64,
     /// Number of segments with data of the time range.
     pub segments: usize,
     /// Number of segments opened.
     pub opened: usize,
     pub bytes: u64,
+    /// Times between the first and the last interval of which nothing is stored.
+    pub gaps: Vec<GapOfWatch>,
     /// Segments without an end record: the service was killed, or the power failed.
     pub interrupted: Vec<PathBuf>,
     /// Files that could not be used, and why.
     pub problems: Vec<String>,
-    /// The time range in local time.
+    /// Times are shown in this zone.
     #[serde(skip)]
-    local: (String, String),
+    zone: TimeZone,
+}
+
+/// A time of which a watch has stored nothing.
+#[derive(Clone, Debug, Serialize)]
+pub struct GapOfWatch {
+    watch: String,
+    #[serde(flatten)]
+    gap: StoredGap,
 }
 
 impl About {
     pub fn line(&self) -> String {
+        let watches = match self.watch.as_str() {
+            ALL => format!("all watches ({})", self.watches.join(", ")),
+            name => format!("watch {name}"),
+        };
         format!(
-            "{} to {} of watch {}, in {} ({})",
-            self.local.0,
-            self.local.1,
-            self.watch,
+            "{} to {} of {watches}, in {} ({})",
+            moment_in(self.from_unix_ns, &self.zone),
+            moment_in(self.until_unix_ns, &self.zone),
             counted(self.segments as u64, "segment", "segments"),
             bytes(self.bytes)
         )
+    }
+
+    /// The times without profile, if there are any.
+    pub fn gap_line(&self) -> Option<String> {
+        let all: u64 = self.gaps.iter().map(|it| it.gap.until_unix_ns.saturating_sub(it.gap.from_unix_ns)).sum();
+        let named = |it: &GapOfWatch| {
+            let of = if self.watch == ALL { format!(" (watch {})", it.watch) } else { String::new() };
+            let (from, until) =
+                (moment_in(it.gap.from_unix_ns, &self.zone), moment_in(it.gap.until_unix_ns, &self.zone));
+            format!("{from} to {until}{of}")
+        };
+        let mut names: Vec<String> = self.gaps.iter().take(NAMED_GAPS).map(named).collect();
+        if self.gaps.len() > NAMED_GAPS {
+            names.push(format!("and {} more (--json lists them)", self.gaps.len() - NAMED_GAPS));
+        }
+        (!self.gaps.is_empty()).then(|| {
+            format!(
+                "nothing stored for {} in {} (no process matched, or the service was down): {}",
+                nanoseconds(all),
+                counted(self.gaps.len() as u64, "gap", "gaps"),
+                names.join(", ")
+            )
+        })
     }
 
     /// Warnings about the stored data.
@@ -86,7 +136,7 @@ impl About {
 
 /// The state directory of the service.
 pub fn state_dir(given: Option<&PathBuf>, socket: &SocketArgs) -> PathBuf {
-    let from_service = || service::connect(socket).and_then(|mut client| client.watches()).ok()?.1;
+    let from_service = || connection::connect(socket).and_then(|mut client| client.watches()).ok()?.state_dir;
     // Errors of the configuration concern its administrator.
     let from_file = || Config::load_default().unwrap_or_default().state_dir.0;
     given.cloned().or_else(from_service).unwrap_or_else(from_file)
@@ -96,7 +146,16 @@ fn refused(error: StoreError) -> Failure {
     Failure::bad_request(error)
 }
 
-/// Loads the time range `--since` to `--until` of a watch.
+/// The directories of a watch, or of all watches, by name.
+fn watch_dirs(watch: &str, state_dir: &Path) -> Result<Vec<(String, PathBuf)>, Failure> {
+    if watch == ALL {
+        let names = store::watches(state_dir).map_err(refused)?;
+        return Ok(names.into_iter().map(|name| (name.clone(), state_dir.join(name))).collect());
+    }
+    Ok(vec![(watch.to_owned(), store::watch_dir(state_dir, watch).map_err(refused)?)])
+}
+
+/// Loads the time range `--since` to `--until` of a watch, or of all watches.
 ///
 /// # Errors
 /// A time range without data is a bad request.
@@ -109,34 +168,82 @@ pub fn load(
 ) -> Result<LoadedWatch, Failure> {
     let now = Zoned::now();
     let range = times::range(since, until, &now).map_err(|error| Failure::bad_request(anyhow!(error)))?;
-    let dir = store::watch_dir(&state_dir(args.state_dir.as_ref(), socket), watch).map_err(refused)?;
-    let StoredProfile { profile, covered, intervals, segments, opened, bytes, interrupted, problems, available } =
-        store::query(&dir, range).map_err(refused)?;
-    let Some(profile) = profile else {
+    let state_dir = state_dir(args.state_dir.as_ref(), socket);
+    let dirs = watch_dirs(watch, &state_dir)?;
+    let dir = if watch == ALL { state_dir } else { dirs.first().map(|(_, dir)| dir.clone()).unwrap_or_default() };
+    load_from(watch, dir, &dirs, range, &now, |dir| store::query(dir, range))
+}
+
+fn load_from(
+    watch: &str,
+    dir: PathBuf,
+    dirs: &[(String, PathBuf)],
+    range: TimeRange,
+    now: &Zoned,
+    query: impl Fn(&Path) -> Result<StoredProfile, StoreError>,
+) -> Result<LoadedWatch, Failure> {
+    let mut whole: Option<Profile> = None;
+    let mut intervals = Vec::new();
+    let mut available: Option<(i64, i64)> = None;
+    let mut about = About {
+        watch: watch.to_owned(),
+        watches: Vec::new(),
+        from_unix_ns: u64::MAX,
+        until_unix_ns: 0,
+        wall_ns: 0,
+        segments: 0,
+        opened: 0,
+        bytes: 0,
+        gaps: Vec::new(),
+        interrupted: Vec::new(),
+        problems: Vec::new(),
+        zone: now.time_zone().clone(),
+    };
+    for (name, dir) in dirs {
+        let stored = query(dir).map_err(refused)?;
+        if let Some((first, last)) = stored.available {
+            available = Some(available.map_or((first, last), |(a, b)| (a.min(first), b.max(last))));
+        }
+        about.opened += stored.opened;
+        about.bytes += stored.bytes;
+        about.interrupted.extend(stored.interrupted);
+        about.problems.extend(stored.problems);
+        let Some(profile) = stored.profile else { continue };
+        match &mut whole {
+            None => whole = Some(profile),
+            Some(whole) => {
+                if let Err(error) = whole.merge(&profile) {
+                    about.problems.push(format!("watch {name} is left out: {error}"));
+                    continue;
+                }
+            }
+        }
+        about.watches.push(name.clone());
+        about.gaps.extend(stored.gaps.into_iter().map(|gap| GapOfWatch { watch: name.clone(), gap }));
+        about.segments += stored.segments;
+        about.from_unix_ns = about.from_unix_ns.min(stored.covered.from);
+        about.until_unix_ns = about.until_unix_ns.max(stored.covered.until);
+        intervals.extend(stored.intervals);
+    }
+    let unix_ns = |seconds: i64| u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000_000);
+    let Some(mut profile) = whole else {
         let has = available.map_or_else(
             || "it has stored nothing".to_owned(),
             |(first, last)| {
-                let moment = |seconds: i64| {
-                    times::local(u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000_000), &now)
-                };
+                let moment = |seconds: i64| moment_in(unix_ns(seconds), &about.zone);
                 format!("its segments begin at {}, the last at {}", moment(first), moment(last))
             },
         );
-        let why: String = problems.iter().map(|problem| format!("; {}", sanitise(problem))).collect();
+        let why: String = about.problems.iter().map(|problem| format!("; {}", sanitise(problem))).collect();
         return Err(Failure::bad_request(anyhow!("watch {watch} has nothing of that time: {has}{why}")));
     };
-    let local = (times::local(covered.from, &now), times::local(covered.until, &now));
-    let about = About {
-        watch: watch.to_owned(),
-        from_unix_ns: covered.from,
-        until_unix_ns: covered.until,
-        segments,
-        opened,
-        bytes,
-        interrupted,
-        problems,
-        local,
-    };
+    if watch == ALL {
+        profile.session_mut().target = format!("watches {}", about.watches.join(", "));
+        intervals.sort_by_key(|it| (it.to_ns, it.from_ns));
+    }
+    let now_ns = u64::try_from(now.timestamp().as_nanosecond()).unwrap_or(u64::MAX);
+    let from = range.from.max(available.map_or(0, |(first, _)| unix_ns(first)));
+    about.wall_ns = range.until.min(now_ns).saturating_sub(from);
     Ok(LoadedWatch { profile, dir, about, intervals })
 }
 
@@ -151,18 +258,34 @@ pub fn load_columns(
     let mut stored = load(watch, args, socket, args.since.as_deref(), args.until.as_deref())?;
     // Reports a missing metric for the whole profile.
     crate::query::metric(&stored.profile, metric)?;
-    let intervals: Vec<(u64, u64)> = stored.intervals.iter().map(|it| (it.from_ns, it.to_ns)).collect();
-    let columns = columns(&intervals, stored.profile.charge_count(), most);
-    let StoredProfile { profile, problems, .. } =
-        store::query_columns(&stored.dir, metric, &columns).map_err(refused)?;
-    let gone = || Failure::at_run_time(anyhow!("what watch {} had of that time is gone", stored.about.watch));
-    stored.profile = profile.ok_or_else(gone)?;
-    stored.about.problems.extend(problems);
+    let columns = columns(&disjoint(&stored.intervals), stored.profile.charge_count(), most);
+    let state_dir = if watch == ALL { stored.dir.clone() } else { state_dir(args.state_dir.as_ref(), socket) };
+    let again =
+        load_from(watch, stored.dir.clone(), &watch_dirs(watch, &state_dir)?, TimeRange::ALL, &Zoned::now(), |dir| {
+            store::query_columns(dir, metric, &columns)
+        });
+    let again = again
+        .map_err(|_| Failure::at_run_time(anyhow!("what watch {} had of that time is gone", stored.about.watch)))?;
+    stored.profile = again.profile;
+    stored.about.problems.extend(again.about.problems);
     stored.about.problems.dedup();
     let start = columns.first().map_or(0, |column| column.from_ns);
     let since = |ns: u64| ns.saturating_sub(start);
     let columns = columns.iter().map(|it| TimeColumn { from_ns: since(it.from_ns), to_ns: since(it.to_ns) });
     Ok((stored, columns.collect()))
+}
+
+/// Intervals in order of their ends without those that begin before an earlier one has ended: those of several watches, or
+/// of a clock that was set back.
+fn disjoint(intervals: &[TimeColumn]) -> Vec<(u64, u64)> {
+    let mut found: Vec<(u64, u64)> = Vec::new();
+    for interval in intervals {
+        let from = interval.from_ns.max(found.last().map_or(0, |last| last.1));
+        if interval.to_ns > from {
+            found.push((from, interval.to_ns));
+        }
+    }
+    found
 }
 
 /// One watch in the list.
@@ -180,18 +303,64 @@ struct WatchRow {
     open_segment: Option<PathBuf>,
     /// Number of other files in its directory.
     foreign_files: usize,
+    /// CPU time of its processes in equal parts of the time.
+    cpu: CpuOverTime,
     /// Status from the service, if permitted.
     status: Option<WatchStatus>,
+}
+
+/// CPU time of a watch's processes over time.
+#[derive(Serialize)]
+struct CpuOverTime {
+    /// Start of the first part, nanoseconds since 1970.
+    from_unix_ns: u64,
+    /// End of the last part, nanoseconds since 1970.
+    until_unix_ns: u64,
+    /// CPU time of each part, nanoseconds.
+    cpu_ns: Vec<u64>,
+}
+
+/// Parts of the time in the list of watches.
+const PARTS: u32 = 12;
+
+impl CpuOverTime {
+    /// Spreads the intervals over the parts. CPU time within an interval is spread evenly.
+    fn new(intervals: &[CpuInterval], range: TimeRange) -> CpuOverTime {
+        let width = range.until.saturating_sub(range.from) as f64 / f64::from(PARTS);
+        let part = |number: u32| {
+            let (from, to) =
+                (range.from as f64 + f64::from(number) * width, range.from as f64 + f64::from(number + 1) * width);
+            let within = intervals.iter().map(|it| {
+                let overlap = (it.to_ns as f64).min(to) - (it.from_ns as f64).max(from);
+                it.cpu_ns as f64 * overlap.max(0.0) / it.to_ns.saturating_sub(it.from_ns).max(1) as f64
+            });
+            within.sum::<f64>() as u64
+        };
+        CpuOverTime { from_unix_ns: range.from, until_unix_ns: range.until, cpu_ns: (0..PARTS).map(part).collect() }
+    }
+
+    /// CPUs used on average.
+    fn cpus(&self) -> f64 {
+        let wall = self.until_unix_ns.saturating_sub(self.from_unix_ns).max(1);
+        self.cpu_ns.iter().fold(0, |sum: u64, part| sum.saturating_add(*part)) as f64 / wall as f64
+    }
 }
 
 /// `ccsd daemon watches`.
 pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut rows = Vec::new();
+    let now = Zoned::now();
+    let since = args.since.as_deref().unwrap_or("-1h");
+    let mut range =
+        times::range(Some(since), args.until.as_deref(), &now).map_err(|error| Failure::bad_request(anyhow!(error)))?;
+    range.until = range.until.min(u64::try_from(now.timestamp().as_nanosecond()).unwrap_or(u64::MAX));
     // Stored profiles exist without a running service, and only the service knows watches that have stored nothing yet.
-    let told = service::connect(&args.socket).and_then(|mut client| client.watches());
+    let told = connection::connect(&args.socket).and_then(|mut client| client.watches());
     let served = told.is_ok();
+    // Who may not ask cannot know; a daemon that does not answer is not at work.
+    let hangs = matches!(told, Err(ClientError::NoAnswer(_) | ClientError::Gone(_)));
     let unserved = told.as_ref().err().map(ToString::to_string);
-    let (mut statuses, dir) = told.unwrap_or_default();
+    let ServiceStatus { watches: mut statuses, state_dir: dir, problems } = told.unwrap_or_default();
     let given = args.state_dir.clone().or(dir);
     let dir = given.unwrap_or_else(|| Config::load_default().unwrap_or_default().state_dir.0);
     let mut names = match store::watches(&dir) {
@@ -208,6 +377,7 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
     names.dedup();
     for name in names {
         let contents = store::contents(&dir.join(&name)).unwrap_or_default();
+        let intervals = store::cpu_intervals(&dir.join(&name), range).unwrap_or_default();
         let status = statuses.iter().position(|status| status.name == name).map(|i| statuses.swap_remove(i));
         let last = contents.segments.last();
         let open = last.filter(|segment| is_locked(&segment.path));
@@ -222,6 +392,7 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
             being_written: open.is_some(),
             open_segment: open.map(|segment| segment.path.clone()),
             foreign_files: contents.foreign.len(),
+            cpu: CpuOverTime::new(&intervals, range),
             status,
         });
     }
@@ -230,14 +401,26 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
         struct List {
             schema: u32,
             watches: Vec<WatchRow>,
+            /// What is wrong with the service as a whole.
+            problems: Vec<String>,
         }
-        to_text(&List { schema: 1, watches: rows }).map_err(Failure::at_run_time)?
+        to_text(&List { schema: 1, watches: rows, problems }).map_err(Failure::at_run_time)?
     } else {
-        let mut text = table(&rows).render(Layout::of(&stdout(), colour));
+        let mut text = table(&rows, hangs, &now).render(Layout::of(&stdout(), colour));
+        let zone = now.time_zone();
+        let (from, until) = (moment_in(range.from, zone), moment_in(range.until, zone));
+        text.push_str(&format!("# CPUs: on average from {from} to {until}, in {PARTS} parts\n"));
+        if hangs {
+            text.push_str(&format!("# the service does not answer: {}\n", unserved.unwrap_or_default()));
+        }
         for row in &rows {
-            if let Some(problem) = row.status.as_ref().and_then(|status| status.problem.as_ref()) {
+            let status = row.status.as_ref();
+            if let Some(problem) = status.and_then(|status| status.problem.as_ref().or(status.hint.as_ref())) {
                 text.push_str(&format!("# {}: {}\n", row.name, sanitise(problem)));
             }
+        }
+        for problem in problems {
+            text.push_str(&format!("# {}\n", sanitise(&problem)));
         }
         text
     };
@@ -246,26 +429,30 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
     Ok(Exit::SUCCESS)
 }
 
-fn table(rows: &[WatchRow]) -> TextTable {
-    let now = Zoned::now();
+fn table(rows: &[WatchRow], hangs: bool, now: &Zoned) -> TextTable {
+    let blocks = Blocks::from_locale();
+    let most = rows.iter().flat_map(|row| &row.cpu.cpu_ns).copied().max().unwrap_or(0) as f64;
     let mut table = TextTable::new(vec![
         Column::text("watch"),
         Column::text("now"),
         Column::number("processes"),
         Column::number("rate"),
         Column::number("samples"),
-        Column::number("segments"),
+        Column::number("CPUs"),
+        Column::text("over time"),
+        Column::number("segments").if_room(),
         Column::number("bytes"),
-        Column::text("from"),
+        Column::text("from").if_room(),
         Column::text("last written"),
     ]);
     for row in rows {
-        let moment = |at: Option<u64>| at.map_or_else(|| "-".to_owned(), |at| times::local(at, &now));
+        let moment = |at: Option<u64>| at.map_or_else(|| "-".to_owned(), |at| moment_in(at, now.time_zone()));
         let status = row.status.as_ref();
         let state = match status {
             Some(status) if status.problem.is_some() => TableCell::toned(Tone::Bad, "problem"),
             Some(status) if status.profiling => TableCell::toned(Tone::Good, "profiling"),
             Some(_) => TableCell::toned(Tone::Plain, "waiting"),
+            None if row.being_written && hangs => TableCell::toned(Tone::Bad, "no answer"),
             None if row.being_written => TableCell::toned(Tone::Good, "profiling"),
             None => TableCell::toned(Tone::Faint, "-"),
         };
@@ -276,6 +463,8 @@ fn table(rows: &[WatchRow]) -> TextTable {
             known(|status| count(status.processes)).into(),
             known(|status| format!("{} Hz", status.rate_hz)).into(),
             known(|status| count(status.samples)).into(),
+            format!("{:.2}", row.cpu.cpus()).into(),
+            blocks.draw(&row.cpu.cpu_ns.iter().map(|&part| part as f64).collect::<Vec<f64>>(), most).into(),
             match row.being_written {
                 true => format!("{} (1 open)", count(row.segments as u64)).into(),
                 false => count(row.segments as u64).into(),

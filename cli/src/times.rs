@@ -72,8 +72,15 @@ pub fn range(since: Option<&str>, until: Option<&str>, now: &Zoned) -> Result<Ti
     };
     let range = TimeRange { from: from.map_or(0, nanoseconds), until: end.map_or(u64::MAX, nanoseconds) };
     if range.from >= range.until {
-        let (since, until) = (since.unwrap_or_default(), until.unwrap_or_default());
-        return Err(format!("the time from {since} until {until} is empty: the end is not after the beginning"));
+        return Err(swapped(since.unwrap_or_default(), until.unwrap_or_default()));
+    }
+    if let (Some(Ok(since)), Some(Ok(until))) = (since.map(str::parse::<Time>), until.map(str::parse::<Time>))
+        && until < since
+        && end.is_some_and(|end| end > now.timestamp())
+        && range.until - range.from > HALF_A_DAY_NS
+    {
+        // The end is on the next day, as for an evening until the next morning; but that is yet to come.
+        return Err(swapped(&since.to_string(), &until.to_string()));
     }
     if from.is_some_and(|from| from > now.timestamp()) {
         return Err(format!("{} is in the future", since.unwrap_or_default()));
@@ -114,10 +121,13 @@ pub fn window(
     let from_ns = since.map(at).transpose()?.unwrap_or(0);
     let until_ns = until.map(at).transpose()?.unwrap_or(u64::MAX);
     if from_ns >= until_ns {
-        let (since, until) = (since.unwrap_or("its start"), until.unwrap_or_default());
-        return Err(format!("the time from {since} until {until} is empty: the end is not after the beginning"));
+        return Err(swapped(since.unwrap_or("its start"), until.unwrap_or_default()));
     }
     Ok(Window { from_ns, until_ns })
+}
+
+fn swapped(since: &str, until: &str) -> String {
+    format!("the time from {since} until {until} is empty: the end is not after the beginning; are the ends swapped?")
 }
 
 /// `10`, `10s`, `1.5s`, `500ms`, `1m30s`; the default unit is seconds.
@@ -150,12 +160,6 @@ fn nanoseconds(at: Timestamp) -> u64 {
     u64::try_from(at.as_nanosecond()).unwrap_or(0)
 }
 
-/// A local time such as `2026-11-21 03:10:00`.
-pub fn local(unix_ns: u64, now: &Zoned) -> String {
-    let at = Timestamp::from_nanosecond(unix_ns.into()).unwrap_or(Timestamp::MAX);
-    at.to_zoned(now.time_zone().clone()).strftime("%Y-%m-%d %H:%M:%S").to_string()
-}
-
 /// Splits into both ends; `since` may be a range.
 fn ends<'a>(since: Option<&'a str>, until: Option<&'a str>) -> Result<(Option<&'a str>, Option<&'a str>), String> {
     match since.and_then(|text| text.split_once("..")) {
@@ -170,7 +174,9 @@ fn some(text: &str) -> Option<&str> {
 }
 
 fn point(text: &str, now: &Zoned) -> Result<TimePoint, String> {
-    let text = text.trim();
+    // As it is printed.
+    let as_printed = text.trim().strip_suffix(" UTC").map(|text| format!("{text}Z"));
+    let text = as_printed.as_deref().unwrap_or(text.trim());
     let wrong = || format!("{text:?} is no time: {FORMS}");
     let midnight = |date: Date| date.to_zoned(now.time_zone().clone()).map(|at| TimePoint::At(at.timestamp()));
     match text {
@@ -271,7 +277,10 @@ mod tests {
         let range = range(some(since), some(until), &now)?;
         let text = |ns: u64| match ns {
             0 | u64::MAX => String::new(),
-            ns => local(ns, &now),
+            ns => {
+                let at = Timestamp::from_nanosecond(ns.into()).unwrap().to_zoned(now.time_zone().clone());
+                at.strftime("%Y-%m-%d %H:%M:%S").to_string()
+            }
         };
         Ok((text(range.from), text(range.until)))
     }
@@ -299,9 +308,20 @@ mod tests {
             ("2026-11-01T03:10", "2026-11-01T03:10Z", "2026-11-01 03:10:00", "2026-11-01 04:10:00"),
             ("2026-11-01T03:10+05:00", "now", "2026-10-31 23:10:00", "2026-11-21 12:15:00"),
             ("@1793000000", "", "2026-10-26 08:33:20", ""),
+            // As they are printed.
+            ("2026-11-01 03:10:00+05:00", "2026-11-01 03:10:00 UTC", "2026-10-31 23:10:00", "2026-11-01 04:10:00"),
         ] {
             assert_eq!(shown(since, until), Ok((from.to_owned(), end.to_owned())), "{since} {until}");
         }
+    }
+
+    #[test]
+    fn swapped_ends_are_told() {
+        for (since, until) in [("-1h", "-2h"), ("-1h..-2h", ""), ("03:12", "03:10"), ("2026-11-02", "2026-11-01")] {
+            assert!(shown(since, until).unwrap_err().contains("are the ends swapped?"), "{since} {until}");
+        }
+        let file = window(Some("+20s"), Some("+10s"), (0, 60_000_000_000), &now()).unwrap_err();
+        assert!(file.contains("are the ends swapped?"), "{file}");
     }
 
     #[test]

@@ -108,7 +108,8 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     if wanted.is_empty() {
         let name = sanitise(args.function.text());
         return Err(Failure::bad_request(anyhow!(
-            "no sample was taken in a function whose name is like {name:?}; what it called is in `ccsd report --view butterfly`{}",
+            "no sample was taken in a function that matches {name:?}; `ccsd report --butterfly --function NAME` shows a \
+             function's callees{}",
             hint_at_file(args.function.text()).unwrap_or_else(|| suggest::question(&args.function, profile))
         )));
     }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use ccsd_profile::query::Pattern;
 use clap::Args;
 
-use super::service::SocketArgs;
+use super::socket::SocketArgs;
+use super::stored::StoredArgs;
 use super::values::{DEFAULT_FILE, lines};
-use super::watch::StoredArgs;
 use crate::functions;
 use crate::query::QueryArgs;
 use crate::source::Source;

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ccsd_collector::EventChoice;
-use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{ArgGroup, Args};
 
-use super::service::ByArgs;
+use super::socket::ByArgs;
 use super::values::{Frequency, ProcessName, frequency, memory, overhead, process};
 use crate::duration;
 
@@ -101,13 +101,65 @@ pub struct CollectArgs {
     pub by: ByArgs,
 }
 
+/// Which of all processes of the machine.
+#[derive(Clone, Debug, Default, Args)]
+#[command(group = ArgGroup::new("of_machine").args(["all", "unit", "cgroup", "container", "uid"]).multiple(true))]
+pub struct MachineArgs {
+    /// Sample everything that runs on this machine
+    ///
+    /// All processes of all users, those that start later included, and threads of the kernel. Idle time is not counted;
+    /// the report says how much there was. Needs root, CAP_PERFMON or kernel.perf_event_paranoid 0, or a daemon: root and
+    /// members of group ccsd may ask it.
+    #[arg(short, long, help_heading = "Machine")]
+    pub all: bool,
+    /// Sample the processes of a systemd unit, as in nginx.service or system.slice
+    ///
+    /// UNIT may contain * and ?. Like the options below, it may be given several times, and together with them: a process
+    /// is sampled if any of them fits. Processes that join are sampled from then on, and no longer when they leave.
+    #[arg(long, value_name = "UNIT", help_heading = "Machine")]
+    pub unit: Vec<String>,
+    /// Sample the processes of a control group and of all below it
+    #[arg(long, value_name = "PATH", help_heading = "Machine")]
+    pub cgroup: Vec<String>,
+    /// Sample the processes of a container, by its id or the beginning of it
+    ///
+    /// Containers of docker, podman, containerd, Kubernetes and LXC are known by their id in the path of the control group,
+    /// those of systemd-nspawn by name.
+    #[arg(long, value_name = "ID", help_heading = "Machine")]
+    pub container: Vec<String>,
+    /// Sample the processes of a user, by name or number
+    #[arg(long, value_name = "USER", help_heading = "Machine")]
+    pub uid: Vec<String>,
+    /// Leave out processes of this name; * and ? stand for any characters
+    #[arg(long, value_name = "PATTERN", help_heading = "Machine", requires = "of_machine")]
+    pub exclude: Vec<String>,
+}
+
+impl MachineArgs {
+    /// Whether processes are selected among all, instead of being named.
+    #[must_use]
+    pub fn is_given(&self) -> bool {
+        self.all || self.selects_groups()
+    }
+
+    /// Whether units, groups, containers or users are named.
+    #[must_use]
+    pub fn selects_groups(&self) -> bool {
+        [&self.unit, &self.cgroup, &self.container, &self.uid].into_iter().any(|list| !list.is_empty())
+    }
+}
+
 /// Arguments of `ccsd record`.
 #[derive(Debug, Args)]
 pub struct RecordArgs {
     #[command(flatten)]
     pub collect: CollectArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    ///
+    /// With --all it may be left out; with a program everything is sampled for as long as that runs.
+    #[arg(required_unless_present_any = ["all", "unit", "cgroup", "container", "uid"], trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
 
@@ -118,6 +170,8 @@ Examples:
   ccsd record -F 4999 -o fast.ccsd -- ./short-program
   ccsd record --duration 30s -- ./server --port 8080
   ccsd record --no-inherit -- make -j8          # make itself, not the compilers
+  ccsd record -a --duration 30s                 # everything that runs here
+  ccsd record -a --exclude 'kworker*' -- make   # the same while make runs
 
 Then see more of it:
   ccsd report --graph
@@ -128,11 +182,14 @@ Then see more of it:
 pub struct AttachArgs {
     #[command(flatten)]
     pub collect: CollectArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
     /// Process ids, or names of processes
     ///
     /// NAME is the name of a process (as in `ps -o comm`) or of its executable. If several processes have it, they are
     /// listed.
-    #[arg(required = true, value_name = "PID|NAME", value_parser = process)]
+    #[arg(required_unless_present_any = ["all", "unit", "cgroup", "container", "uid"],
+        conflicts_with_all = ["all", "unit", "cgroup", "container", "uid", "exclude"], value_name = "PID|NAME", value_parser = process)]
     pub processes: Vec<ProcessName>,
     /// Leave the session to a daemon and print its number
     ///
@@ -148,4 +205,6 @@ Examples:
   ccsd attach redis-server                 the one process of this name
   ccsd attach --duration 10 1234 1240
   ccsd attach --no-inherit $(pgrep -o nginx)
+  ccsd attach --unit nginx.service         all processes of a service
+  ccsd attach --container 4f1c2d3e --duration 10s
   ccsd attach --detach 1234                a daemon continues it";

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::service::ByArgs;
+use super::socket::ByArgs;
 use super::values::{ProcessName, lines, process};
 
 /// Arguments of `ccsd dump`.

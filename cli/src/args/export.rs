@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use ccsd_profile::export::{DEFAULT_MAX_BYTES, Format};
 use clap::Args;
 
-use super::service::SocketArgs;
+use super::socket::SocketArgs;
+use super::stored::StoredArgs;
 use super::values::{self, DEFAULT_FILE};
-use super::watch::StoredArgs;
 use crate::query::QueryArgs;
 use crate::source::Source;
 

@@ -6,9 +6,9 @@ use ccsd_profile::export::{DEFAULT_MAX_BYTES, Format};
 use clap::Args;
 
 use super::export::{ExportArgs, size};
-use super::service::SocketArgs;
+use super::socket::SocketArgs;
+use super::stored::StoredArgs;
 use super::values::DEFAULT_FILE;
-use super::watch::StoredArgs;
 use crate::query::QueryArgs;
 use crate::source::Source;
 
@@ -32,7 +32,7 @@ pub struct OpenArgs {
     /// Serve the page at an address of this machine until Ctrl-C, instead of from a file
     ///
     /// ccsd listens on 127.0.0.1 only, and the address has a random token: without it there is no page. The page of a
-    /// session that runs is made anew every five seconds and keeps its place.
+    /// session that runs is made anew every five seconds, that of a file when the file changes; it keeps its place.
     #[arg(long)]
     pub serve: bool,
     /// With --serve: the port [default: one that is free]
@@ -87,5 +87,6 @@ Examples:
   ccsd open --focus parse old.ccsd         only stacks with parse
   ccsd open perf.data
   ccsd open --serve session:3              live, until Ctrl-C
+  ccsd open --serve                        profile.ccsd, again when it is recorded anew
   ccsd open --serve --port 8123            elsewhere: ssh -L 8123:127.0.0.1:8123 HOST
   ccsd open --no-browser                   print the file's name";

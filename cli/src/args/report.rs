@@ -4,9 +4,9 @@ use ccsd_profile::query::Pattern;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 
-use super::service::SocketArgs;
+use super::socket::SocketArgs;
+use super::stored::StoredArgs;
 use super::values::{DEFAULT_FILE, rows};
-use super::watch::StoredArgs;
 use crate::functions;
 use crate::query::QueryArgs;
 use crate::source::Source;

@@ -5,36 +5,13 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
 
+use super::collect::MachineArgs;
 use super::report::TopViewArgs;
+use super::socket::{ByArgs, SocketArgs};
 use super::values::rows;
-use super::watch::{WATCHES_EXAMPLES, WatchesArgs};
 use crate::duration;
 use crate::source::Source;
-
-/// Where the daemon is.
-#[derive(Debug, Default, Args)]
-pub struct SocketArgs {
-    /// The daemon's socket [default: $CCSD_SOCKET, else the user's, else the machine's]
-    ///
-    /// The user's is $XDG_RUNTIME_DIR/ccsd/ccsd.sock, the machine's /run/ccsd/ccsd.sock. ccsd talks only to a daemon of
-    /// this user, of root, or of the service's user ccsd.
-    #[arg(long, value_name = "PATH")]
-    pub socket: Option<PathBuf>,
-}
-
-/// Who collects.
-#[derive(Debug, Args)]
-#[command(group = ArgGroup::new("by").multiple(false))]
-pub struct ByArgs {
-    #[command(flatten)]
-    pub socket: SocketArgs,
-    /// Use a daemon, or fail [default: if there is one that this user may use]
-    #[arg(long, group = "by")]
-    pub daemon: bool,
-    /// Use no daemon
-    #[arg(long, group = "by", conflicts_with = "socket")]
-    pub no_daemon: bool,
-}
+use crate::times::When;
 
 /// Arguments of `ccsd daemon`.
 #[derive(Debug, Args)]
@@ -195,6 +172,31 @@ Examples:
   ccsd report --graph now.ccsd
   ccsd daemon save 3 -o - | ssh elsewhere 'cat > now.ccsd'";
 
+/// Arguments of `ccsd daemon watches`.
+#[derive(Debug, Args)]
+pub struct WatchesArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Show the CPU use from this time on [default: -1h]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub since: Option<When>,
+    /// Show the CPU use up to this time
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub until: Option<When>,
+    /// Directory of the service's profiles [default: state_dir of /etc/ccsd/ccsd.toml, or /var/lib/ccsd]
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
+    pub state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub socket: SocketArgs,
+}
+
+pub const WATCHES_EXAMPLES: &str = "\
+Examples:
+  ccsd daemon watches
+  ccsd daemon watches --since 03:10 --until 03:12              which watch used the CPU
+  ccsd daemon watches --json | jq '.watches[] | {name, bytes}'";
+
 /// Arguments of `ccsd top`.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("lines").args(["plain", "json"]).multiple(true))]
@@ -203,8 +205,12 @@ pub struct TopArgs {
     ///
     /// A process without a session is attached to until top ends. A watch is followed from segment to segment. A number
     /// or name that could mean several things is refused, with a list of them.
-    #[arg(value_name = "SOURCE", value_parser = Source::parser())]
-    pub source: Source,
+    #[arg(required_unless_present_any = ["all", "unit", "cgroup", "container", "uid"],
+        conflicts_with_all = ["all", "unit", "cgroup", "container", "uid", "exclude"],
+        value_name = "SOURCE", value_parser = Source::parser())]
+    pub source: Option<Source>,
+    #[command(flatten)]
+    pub machine: MachineArgs,
     #[command(flatten)]
     pub view: TopViewArgs,
     /// Print the top rows as text, about once a second
@@ -226,7 +232,7 @@ pub struct TopArgs {
     #[arg(short, long, value_name = "TIME", value_parser = duration::parse, requires = "lines", allow_hyphen_values = true)]
     pub duration: Option<Duration>,
     /// Attach to the process even if it has a session
-    #[arg(long)]
+    #[arg(long, requires = "source")]
     pub attach: bool,
     /// Show C++ and Rust names with all parameters, template arguments and namespaces
     #[arg(long)]
@@ -238,6 +244,8 @@ pub struct TopArgs {
 pub const TOP_EXAMPLES: &str = "\
 Examples:
   ccsd top nginx                           a process; q ends, ? lists all keys
+  ccsd top -a                              everything that runs on this machine
+  ccsd top --unit nginx.service            all processes of a service
   ccsd top session:3                       a session of the daemon
   ccsd top watch:nginx                     a watch of the service
   ccsd top profile.ccsd                    a file, even while it grows

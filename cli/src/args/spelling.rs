@@ -5,9 +5,11 @@ use std::ffi::OsString;
 use crate::message::warn;
 
 /// Earlier spellings, and what replaces them. They work for one version.
-const RENAMED: [(&str, &[&str]); 6] = [
+const RENAMED: [(&str, &[&str]); 7] = [
     ("live", &["top", "--plain"]),
     ("sessions", &["daemon", "status"]),
+    // Never a command, but a likely guess.
+    ("status", &["daemon", "status"]),
     ("stop", &["daemon", "stop"]),
     ("save", &["daemon", "save"]),
     ("watches", &["daemon", "watches"]),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 
 use ccsd_collector::procfs;
+use ccsd_daemon::client::ServiceStatus;
 use ccsd_daemon::config::Config;
 use ccsd_daemon::protocol::message::SessionSummary;
 use ccsd_daemon::store;
@@ -13,15 +14,39 @@ use ccsd_profile::view::{FlatView, Selection};
 use ccsd_profile::{Profile, sanitise};
 use clap::{Arg, ArgAction, Command};
 
-use super::Native;
 use super::cursor::{CursorSlot, TypedLine};
-use crate::args::service::SocketArgs;
+use crate::args::socket::SocketArgs;
+use crate::args::stored::StoredArgs;
 use crate::args::values::DEFAULT_FILE;
-use crate::args::watch::StoredArgs;
-use crate::import::is_profile;
+use crate::connection::connect;
+use crate::recording::is_profile;
 use crate::report::file;
-use crate::service::connect;
 use crate::source::Source;
+
+/// What the shell itself completes beside the candidates: the shell knows quoting, `~` and its own commands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Native {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Names of files.
+    Files,
+    /// Names of directories.
+    Directories,
+    /// Names of commands.
+    Commands,
+}
+
+impl Native {
+    pub fn name(self) -> &'static str {
+        match self {
+            Native::Nothing => "values",
+            Native::Files => "files",
+            Native::Directories => "directories",
+            Native::Commands => "commands",
+        }
+    }
+}
 
 /// Maximum size of a profile whose functions are offered: larger ones take too long to read for a TAB.
 const MAX_PROFILE_BYTES: u64 = 64 << 20;
@@ -328,7 +353,8 @@ fn session_sources(sessions: &[SessionSummary]) -> Vec<Completion> {
 
 /// Watches of the service; if it does not answer, those that have stored profiles.
 fn watches(socket: &SocketArgs, prefix: &str) -> Vec<Completion> {
-    let (statuses, dir) = connect(socket).and_then(|mut client| client.watches()).unwrap_or_default();
+    let ServiceStatus { watches: statuses, state_dir: dir, .. } =
+        connect(socket).and_then(|mut client| client.watches()).unwrap_or_default();
     let dir = dir.unwrap_or_else(|| Config::load_default().unwrap_or_default().state_dir.0);
     let mut names: Vec<String> = statuses.into_iter().map(|status| status.name).collect();
     names.extend(store::watches(&dir).unwrap_or_default());

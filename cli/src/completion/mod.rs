@@ -28,31 +28,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum candidates of an answer.
 const MAX_CANDIDATES: usize = 500;
 
-/// What the shell itself completes beside the candidates: the shell knows quoting, `~` and its own commands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Native {
-    /// Nothing.
-    #[default]
-    Nothing,
-    /// Names of files.
-    Files,
-    /// Names of directories.
-    Directories,
-    /// Names of commands.
-    Commands,
-}
-
-impl Native {
-    fn name(self) -> &'static str {
-        match self {
-            Native::Nothing => "values",
-            Native::Files => "files",
-            Native::Directories => "directories",
-            Native::Commands => "commands",
-        }
-    }
-}
-
 /// Prints a completion script.
 pub fn print_script(args: &CompletionsArgs) -> Result<Exit, Failure> {
     let script = match args.shell {

@@ -1,6 +1,7 @@
 //! `ccsd diff`: compares two profiles, or several runs before and after, by function, as a call tree, or as a flame
 //! graph.
 
+mod change;
 mod grew;
 mod runs;
 mod tree;
@@ -10,11 +11,13 @@ use std::io::{Write, stdout};
 
 use anyhow::anyhow;
 use ccsd_profile::export::{Export, write_difference};
-use ccsd_profile::view::{DiffRow, DiffSide, DiffTree, DiffView, SIGNIFICANCE, SIGNIFICANCE_LEVEL, Share, Total};
+use ccsd_profile::view::{
+    DiffRow, DiffSide, DiffTree, DiffView, Matching, SIGNIFICANCE, SIGNIFICANCE_LEVEL, Share, Total,
+};
 use ccsd_profile::{Accounting, Profile, Session, Unit, sanitise};
 use serde::Serialize;
 
-use crate::args::watch::DiffArgs;
+use crate::args::diff::DiffArgs;
 use crate::exit::{Exit, Failure};
 use crate::format::{Scale, count, counted, nanoseconds, percent, unit_name};
 use crate::message::warn;
@@ -26,6 +29,7 @@ use crate::table::{Column, TableCell, TextTable, wrap};
 use crate::{functions, suggest};
 use ccsd_profile::json::to_text;
 
+use change::{ShownChange, change_cell};
 use grew::Grew;
 use runs::{LoadedRun, RunSide, sides};
 
@@ -59,6 +63,10 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         crate::output::write(path, &bytes, args.force)?;
         return Ok(Exit::SUCCESS);
     }
+    let lengths = match args.rate {
+        true => Some([before.wall_seconds()?, after.wall_seconds()?]),
+        false => None,
+    };
     before.ask(&query, "before")?;
     after.ask(&query, "after")?;
     let (old, new) = (before.selected(), after.selected());
@@ -74,6 +82,7 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         after.runs.iter().for_each(|run| text.push_str(&head("after", run, layout)));
         let several = before.runs.len() > 1 || after.runs.len() > 1;
         let of = match (args.absolute, several) {
+            _ if args.rate => "in weight per second of wall time (s/s: CPUs in use)",
             (true, false) => "in weight",
             (true, true) => "in weight of one run on average",
             (false, _) => "in percent of the samples",
@@ -84,6 +93,11 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             "{of}; ~ where chance may explain it: of those without at most {level}% on average are due to chance {chance}"
         );
         text.push_str(&line("change", &change, Tone::Plain, layout));
+        let programs = programs(&before, &after);
+        if !programs.is_empty() {
+            let programs = format!("the programs {} count as one", programs.join(", "));
+            text.push_str(&line("matched", &programs, Tone::Plain, layout));
+        }
         let question = query::words_of(&args.query);
         if !question.is_empty() {
             text.push_str(&line("selected", &format!("{question}; % of what is selected"), Tone::Plain, layout));
@@ -92,7 +106,7 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut grew = Vec::new();
     let mut view = DiffView::default();
     if !args.tree || args.fail_above.is_some() {
-        view = DiffView::of_runs(&old, &new);
+        view = DiffView::of_lengths(&old, &new, lengths.unwrap_or([1.0; 2]));
         if let Some(pattern) = &args.function {
             let profiles: Vec<&Profile> = before.runs.iter().chain(&after.runs).map(|run| &run.profile).collect();
             let named = functions::named_in_all(pattern, &profiles);
@@ -100,14 +114,15 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             if view.rows.is_empty() {
                 let last = profiles.last();
                 return Err(Failure::bad_request(anyhow!(
-                    "no {} of the profiles has a name like {:?}{}",
+                    "the profiles have no {} that matches {:?}{}",
                     args.query.by.nouns().0,
                     sanitise(pattern.text()),
                     last.map_or_else(String::new, |profile| suggest::question(pattern, profile))
                 )));
             }
         }
-        grew = args.fail_above.map_or_else(Vec::new, |percent| grew::find_growth(&view, percent, args.absolute));
+        grew =
+            args.fail_above.map_or_else(Vec::new, |percent| grew::find_growth(&view, percent, args.compares_weights()));
     }
     let failed = args.fail_above.map(|percent| Failed { percent, grew: &grew });
     if args.tree {
@@ -118,7 +133,7 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         }
         if args.json {
             let totals = (view.before, view.after);
-            text = document(&before, &after, (&name, unit), totals, failed, DiffData::Tree(view))
+            text = document(&before, &after, (&name, unit), totals, (lengths, failed), DiffData::Tree(view))
                 .map_err(Failure::at_run_time)?;
         } else {
             text.push_str(&line("view", &format!("tree; less than {min}% in both is summed up"), Tone::Plain, layout));
@@ -141,7 +156,8 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         if args.json {
             let totals = (view.before, view.after);
             let data = DiffData::Flat { rows: view.rows, left_out: left_out.len(), other };
-            text = document(&before, &after, (&name, unit), totals, failed, data).map_err(Failure::at_run_time)?;
+            text = document(&before, &after, (&name, unit), totals, (lengths, failed), data)
+                .map_err(Failure::at_run_time)?;
         } else {
             text.push('\n');
             text.push_str(&table(&view, unit, args, &other, layout));
@@ -150,60 +166,8 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut out = stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
     let Some(percent) = args.fail_above.filter(|_| !grew.is_empty()) else { return Ok(Exit::SUCCESS) };
-    warn(format_args!("{}", grew::message(&grew, percent, args.absolute)));
+    warn(format_args!("{}", grew::message(&grew, percent, args.compares_weights())));
     Ok(Exit::GREW)
-}
-
-/// A change as shown.
-struct ShownChange {
-    share: f64,
-    weights: (u64, u64),
-    significant: bool,
-}
-
-impl ShownChange {
-    fn of(row: &DiffRow, args: &DiffArgs) -> ShownChange {
-        let weights = |weight: fn(&DiffSide) -> u64| {
-            (row.before.as_ref().map_or(0, weight), row.after.as_ref().map_or(0, weight))
-        };
-        if args.inherited {
-            ShownChange {
-                share: row.inherited_change,
-                weights: weights(|side| side.inherited_weight),
-                significant: if args.absolute {
-                    row.inherited_absolutely_significant
-                } else {
-                    row.inherited_significant
-                },
-            }
-        } else {
-            ShownChange {
-                share: row.self_change,
-                weights: weights(|side| side.self_weight),
-                significant: if args.absolute { row.self_absolutely_significant } else { row.self_significant },
-            }
-        }
-    }
-
-    fn size(&self, absolute: bool) -> f64 {
-        if absolute { self.weights.0.abs_diff(self.weights.1) as f64 } else { self.share.abs() }
-    }
-}
-
-fn change_cell(change: &ShownChange, absolute: bool, scale: Scale) -> TableCell {
-    let (was, is) = change.weights;
-    let more = if absolute { is > was } else { change.share > 0.0 };
-    let tone = match (change.significant, more) {
-        (false, _) => Tone::Faint,
-        (true, true) => Tone::Bad,
-        (true, false) => Tone::Good,
-    };
-    let text = if absolute {
-        format!("{}{}", if is >= was { "+" } else { "-" }, scale.weight(was.abs_diff(is)))
-    } else {
-        format!("{:+.2}", change.share * 100.0)
-    };
-    TableCell::toned(tone, text)
 }
 
 /// Orders the rows by the change or by a column.
@@ -212,7 +176,7 @@ fn order(view: &mut DiffView, args: &DiffArgs) -> Result<(), Failure> {
     let after = |row: &DiffRow| row.after.or(row.before).unwrap_or_default();
     match args.query.sort {
         None => {
-            let size = |row: &DiffRow| ShownChange::of(row, args).size(args.absolute);
+            let size = |row: &DiffRow| ShownChange::of(row, args).size(args.compares_weights());
             view.rows.sort_by(|a, b| size(b).total_cmp(&size(a)));
         }
         Some(By::Own) => view.rows.sort_by_key(|row| Reverse(after(row).self_weight)),
@@ -228,6 +192,12 @@ fn order(view: &mut DiffView, args: &DiffArgs) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Programs with different names that count as one image.
+fn programs(before: &RunSide, after: &RunSide) -> Vec<String> {
+    let matching = Matching::of(before.runs.iter().chain(&after.runs).map(|run| &run.profile));
+    matching.programs().into_iter().map(|name| sanitise(name).into_owned()).collect()
 }
 
 fn head(label: &str, run: &LoadedRun, layout: Layout) -> String {
@@ -296,12 +266,14 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: La
         return "no function to show\n".to_owned();
     }
     let scale = Scale::new(unit, view.before.weight.max(view.after.weight));
+    let absolute = args.compares_weights();
+    let unit = format!("{}{}", scale.unit, if args.rate { "/s" } else { "" });
     let which = if args.inherited { "total" } else { "self" };
     let (one, _) = args.query.by.nouns();
     let mut table = TextTable::new(vec![
-        Column::number(format!("{which} change {}", if args.absolute { scale.unit } else { "%" })),
+        Column::number(format!("{which} change {}", if absolute { &unit } else { "%" })),
         Column::text(""),
-        Column::number(format!("self {}", scale.unit)),
+        Column::number(format!("self {unit}")),
         Column::number("%"),
         Column::number("-> self"),
         Column::number("%"),
@@ -315,7 +287,7 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: La
     for row in &view.rows {
         let change = ShownChange::of(row, args);
         let mut cells = vec![
-            change_cell(&change, args.absolute, scale),
+            change_cell(&change, absolute, scale),
             TableCell::toned(Tone::Faint, if change.significant { "" } else { "~" }),
         ];
         let weights = |side: &Option<DiffSide>, weight: fn(&DiffSide) -> (u64, f64)| -> [TableCell; 2] {
@@ -345,7 +317,7 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: La
         let more = counted(other.functions as u64, &format!("more {one}"), &format!("more {several}"));
         let mut cells = vec![
             // Inherited weights overlap and have no sum.
-            if args.inherited { TableCell::default() } else { change_cell(&change, args.absolute, scale) },
+            if args.inherited { TableCell::default() } else { change_cell(&change, absolute, scale) },
             TableCell::default(),
             faint(scale.weight(was)),
             faint(percent(before)),
@@ -368,6 +340,12 @@ struct DiffDocument<'a> {
     after: SideDocument<'a>,
     metric: CommonMetric<'a>,
     significance: Significance,
+    /// With `--rate`, the seconds of wall time before and after by which weights are divided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    per_wall_seconds: Option<[f64; 2]>,
+    /// Programs with different names that count as one image.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    programs: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fail_above: Option<Failed<'a>>,
     #[serde(flatten)]
@@ -434,7 +412,7 @@ fn document(
     after: &RunSide,
     (name, unit): (&str, Unit),
     totals: (Total, Total),
-    fail_above: Option<Failed<'_>>,
+    (per_wall_seconds, fail_above): (Option<[f64; 2]>, Option<Failed<'_>>),
     data: DiffData,
 ) -> Result<String, serde_json::Error> {
     fn run(run: &LoadedRun) -> RunDocument<'_> {
@@ -459,6 +437,8 @@ fn document(
         after: side(after, totals.1),
         metric: CommonMetric { name, unit: unit_name(unit) },
         significance: Significance { level: SIGNIFICANCE_LEVEL, test: SIGNIFICANCE },
+        per_wall_seconds,
+        programs: programs(before, after),
         fail_above,
         data,
     })

@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use ccsd_profile::view::Selection;
 use ccsd_profile::{Limits, Profile, Session, Unit, sanitise};
 
-use crate::args::watch::DiffArgs;
+use crate::args::diff::DiffArgs;
 use crate::exit::Failure;
 use crate::message::warn;
 use crate::query::{self, QueryArgs, QueryResult};
@@ -51,6 +51,20 @@ impl RunSide {
         self.runs =
             std::mem::take(&mut self.runs).into_iter().map(|run| run.ask(query, which)).collect::<Result<_, _>>()?;
         Ok(())
+    }
+
+    /// Wall time of one run on average, in seconds: of a watch the time asked for, of a file the time collected.
+    ///
+    /// # Errors
+    /// If it is not known.
+    pub fn wall_seconds(&self) -> Result<f64, Failure> {
+        let wall_ns =
+            |run: &LoadedRun| run.stored.as_ref().map_or(run.profile.accounting().duration_ns, |about| about.wall_ns);
+        let all: u64 = self.runs.iter().map(wall_ns).fold(0, u64::saturating_add);
+        match all {
+            0 => Err(Failure::bad_request(anyhow!("--rate needs profiles that say how long they were collected"))),
+            all => Ok(all as f64 / 1e9 / self.runs.len().max(1) as f64),
+        }
     }
 
     /// Every run with its selection.

@@ -3,7 +3,7 @@
 use ccsd_profile::view::{ChainSide, DiffTree, OtherDiff, Share, Total};
 use ccsd_profile::{Unit, sanitise};
 
-use super::{ShownChange, change_cell};
+use super::change::{ShownChange, change_cell};
 use crate::format::{Scale, indent, percent};
 use crate::style::{Layout, Tone};
 use crate::table::{Column, TableCell, TextTable};

@@ -4,15 +4,14 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use ccsd_collector::perf::attr::{Event, MAX_STACK_BYTES};
-use ccsd_collector::perf::choice::{Choice, choose, may_observe_machine};
-use ccsd_collector::perf::layout::Layout;
-use ccsd_collector::perf::layout_choice::{files_per_target, room};
-use ccsd_collector::perf::set::EventSet;
-use ccsd_collector::{Error, EventChoice, Options, Scope, system};
+use ccsd_collector::{
+    Choice, Error, Event, EventChoice, EventSet, Layout, MAX_STACK_BYTES, Options, Scope, choose, event_file_room,
+    files_per_target, may_observe_machine, system,
+};
 use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::{User, geteuid};
 
-use super::{CheckResult, DoctorCheck, user_name};
+use super::check::{CheckResult, DoctorCheck};
 use crate::format::{bytes, count};
 
 /// Remedy of both checks of tracepoints.
@@ -36,8 +35,26 @@ pub fn all() -> Vec<DoctorCheck> {
             fatal_signals(),
         ]);
     }
+    checks.extend(kernel_version(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()));
     checks.extend([open_files(), processes(capabilities), debug_files()]);
     checks
+}
+
+/// The oldest kernel that `tests/kernels/run` checks: major and minor version.
+const OLDEST_KERNEL: (u32, u32) = (5, 10);
+
+/// A warning about a kernel older than those that are checked.
+fn kernel_version(release: &str) -> Option<DoctorCheck> {
+    let mut numbers = release.split(['.', '-', '+']).map_while(|number| number.trim().parse::<u32>().ok());
+    let version = (numbers.next()?, numbers.next()?);
+    let (major, minor) = OLDEST_KERNEL;
+    (version < OLDEST_KERNEL).then(|| {
+        let text = format!(
+            "Linux {}.{} is older than {major}.{minor}, the oldest that ccsd is tested on: some of it may not work",
+            version.0, version.1
+        );
+        DoctorCheck::limited("kernel", text)
+    })
 }
 
 fn try_event(event: EventChoice, scope: Scope) -> Result<Choice, Error> {
@@ -225,7 +242,7 @@ fn open_files() -> DoctorCheck {
         return DoctorCheck::limited(NAME, format!("{} allowed (`ulimit -Hn`)", count(hard)));
     };
     let cpus = system::online_cpus().len() as u64;
-    let reach = |layout| room(hard) / files_per_target(layout, &choice.spec).saturating_mul(cpus).max(1);
+    let reach = |layout| event_file_room(hard) / files_per_target(layout, &choice.spec).saturating_mul(cpus).max(1);
     let threads = reach(Layout::Compact);
     let mut text = format!(
         "{} allowed (`ulimit -Hn`): attach follows {} threads one by one, {} with mappings in the samples' rings",
@@ -329,9 +346,27 @@ impl Capabilities {
     }
 }
 
+pub fn user_name() -> String {
+    let uid = geteuid();
+    match User::from_uid(uid) {
+        Ok(Some(user)) => user.name,
+        _ => uid.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_older_than_those_tested_is_told() {
+        for tested in ["5.10.0-32-cloud-amd64\n", "6.1.0", "6.12.117+deb13", "7.0-rc1", "nonsense", ""] {
+            assert!(kernel_version(tested).is_none(), "{tested}");
+        }
+        for older in ["5.9.16", "4.19.0-27-amd64\n"] {
+            assert!(kernel_version(older).is_some(), "{older}");
+        }
+    }
 
     #[test]
     fn capabilities() {

@@ -1,13 +1,12 @@
 //! `ccsd doctor`: tries what this user may sample on this machine, and shows what would allow more.
 
+mod check;
 mod checks;
 
 use std::fs;
 use std::io::{Write, stdout};
 
-use ccsd_collector::perf::choice::choose;
-use ccsd_collector::{EventChoice, Options, Scope, system};
-use nix::unistd::{User, geteuid};
+use ccsd_collector::{EventChoice, Options, Scope, choose, system};
 use serde::Serialize;
 
 use crate::args::DoctorArgs;
@@ -17,56 +16,10 @@ use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::wrap;
 use ccsd_profile::json::to_text;
 
+use check::DoctorCheck;
+use checks::user_name;
+
 pub use checks::Capabilities;
-
-/// The result of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum CheckResult {
-    /// Works fully.
-    Ok,
-    /// Works with limitations.
-    Limited,
-    /// Does not work.
-    No,
-}
-
-impl CheckResult {
-    fn text(self) -> (&'static str, Tone) {
-        match self {
-            CheckResult::Ok => ("ok", Tone::Good),
-            CheckResult::Limited => ("limited", Tone::Warning),
-            CheckResult::No => ("no", Tone::Bad),
-        }
-    }
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct DoctorCheck {
-    name: &'static str,
-    mark: CheckResult,
-    text: String,
-    /// A command that would allow more, ready to be copied.
-    command: Option<String>,
-}
-
-impl DoctorCheck {
-    fn ok(name: &'static str, text: impl Into<String>) -> DoctorCheck {
-        DoctorCheck { name, mark: CheckResult::Ok, text: text.into(), command: None }
-    }
-
-    fn limited(name: &'static str, text: impl Into<String>) -> DoctorCheck {
-        DoctorCheck { name, mark: CheckResult::Limited, text: text.into(), command: None }
-    }
-
-    fn no(name: &'static str, text: impl Into<String>) -> DoctorCheck {
-        DoctorCheck { name, mark: CheckResult::No, text: text.into(), command: None }
-    }
-
-    fn command(self, command: impl Into<String>) -> DoctorCheck {
-        DoctorCheck { command: Some(command.into()), ..self }
-    }
-}
 
 #[derive(Debug, Serialize)]
 struct Findings {
@@ -132,14 +85,6 @@ fn default_event() -> Option<String> {
     let choice = choose(EventChoice::Auto, Scope::Auto, Options::default().rate_hz, true).ok()?;
     let what = if choice.spec.kernel { "kernel and user code" } else { "user code only" };
     Some(format!("{}, {what}", choice.label()))
-}
-
-fn user_name() -> String {
-    let uid = geteuid();
-    match User::from_uid(uid) {
-        Ok(Some(user)) => user.name,
-        _ => uid.to_string(),
-    }
 }
 
 fn read_line(path: &str) -> String {

@@ -19,10 +19,10 @@ use ccsd_profile::{FrameInfo, readable_names};
 use crossbeam_channel::Receiver;
 
 use crate::args::dump::DumpArgs;
+use crate::connection;
 use crate::exit::{Exit, Failure};
 use crate::message::{say, warn};
 use crate::processes;
-use crate::service;
 use crate::signals::Asking;
 use crate::style::{ColorChoice, Layout};
 
@@ -44,7 +44,7 @@ pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             None => text::LINES,
         },
     };
-    let by = service::by(&args.by);
+    let by = connection::by(&args.by);
     let pids = processes::find(&args.processes, false)?;
     let (mut dumps, mut failures) = take(&pids, args.children, &by);
     if !args.full_names && !args.json {

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::anyhow;
-use ccsd_profile::export::{Export, write_difference_page};
+use ccsd_profile::export::{Export, SourceExcerpt, write_difference_page};
 use ccsd_profile::{Profile, sanitise};
 
+use super::sources;
 use crate::args::export::ExportArgs;
 use crate::exit::Failure;
 use crate::message::warn;
@@ -29,6 +30,11 @@ pub fn page(args: &ExportArgs, before: &Source, after: &Source) -> Result<(Vec<u
         Ok(loaded)
     };
     let (before, after) = (load(before)?, load(after)?);
+    let file = |loaded: &LoadedFile| {
+        let is_file = loaded.session.is_none() && loaded.stored.is_none();
+        is_file.then(|| loaded.path.clone())
+    };
+    let files = [file(&before), file(&after)];
     let metric = common_metric(args.query.metric.as_deref(), &before.profile, &after.profile)?;
     let query = QueryArgs { metric: Some(metric), ..args.query.clone() };
     let ask = |profile: Profile, which: &str| {
@@ -40,10 +46,23 @@ pub fn page(args: &ExportArgs, before: &Source, after: &Source) -> Result<(Vec<u
     let paths = [before.path, after.path];
     let (before, after) = (ask(before.profile, "before")?, ask(after.profile, "after")?);
     let question = query::words_of(&args.query);
-    fn export<'a>(result: &'a QueryResult, question: &'a str, max_bytes: usize) -> Export<'a> {
-        Export { question, max_bytes, ..Export::new(&result.profile, &result.selection) }
+    let excerpts = |result: &QueryResult, file: &Option<PathBuf>| {
+        let places = sources::places(args, file.as_deref());
+        let places = places.filter(|_| !args.no_source && result.question.keeps_functions());
+        let most = args.max_size / sources::PART / 2;
+        places.map(|places| sources::excerpts(&result.profile, &result.selection, &places, most)).unwrap_or_default()
+    };
+    let sources = [excerpts(&before, &files[0]), excerpts(&after, &files[1])];
+    fn export<'a>(
+        result: &'a QueryResult,
+        question: &'a str,
+        sources: &'a [SourceExcerpt],
+        max_bytes: usize,
+    ) -> Export<'a> {
+        Export { question, max_bytes, sources, ..Export::new(&result.profile, &result.selection) }
     }
-    let (old, new) = (export(&before, &question, args.max_size), export(&after, &question, args.max_size));
+    let old = export(&before, &question, &sources[0], args.max_size);
+    let new = export(&after, &question, &sources[1], args.max_size);
     let mut bytes = Vec::new();
     write_difference_page(&old, &new, &mut bytes).map_err(Failure::bad_request)?;
     Ok((bytes, paths))

@@ -16,6 +16,8 @@ use nix::unistd::geteuid;
 use crate::annotate::source::{ReadLimits, SourceSearch, SourceText, printable};
 use crate::args::export::ExportArgs;
 
+/// Source takes at most such a part of a page.
+pub const PART: usize = 24;
 /// Functions below these shares of self and of total time have no source in a page.
 const LEAST_SELF: f64 = 0.002;
 const LEAST_INHERITED: f64 = 0.01;

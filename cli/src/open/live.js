@@ -1,7 +1,6 @@
-// Follows a session: every few seconds, asks whether the server still runs, and then reloads the page. The page restores
-// its view from its address. This script keeps the scroll position and the focus.
+// Follows a session or a file: every few seconds, asks the server for the number of its page, and reloads if that is another
+// one. The page restores its view from its address. This script keeps the scroll position and the focus.
 (() => {
-  const EVERY = 5000;
   const bar = document.createElement("div");
   bar.id = "live";
   bar.style.cssText = "position:fixed;right:8px;bottom:8px;padding:4px 8px;border:1px solid GrayText;border-radius:4px;" +
@@ -19,7 +18,7 @@
   let paused = stored("ccsd-paused") === "1";
   let held = false;
   const say = () => {
-    text.textContent = paused ? "live, paused" : "live: every 5 s";
+    text.textContent = paused ? "paused" : LIVE.says;
     button.textContent = paused ? "go on" : "pause";
   };
   button.onclick = () => { paused = !paused; store("ccsd-paused", paused ? "1" : "0"); say(); };
@@ -46,6 +45,7 @@
     try {
       const answer = await fetch("live", { cache: "no-store" });
       if (!answer.ok) throw new Error();
+      if (Number(await answer.text()) === LIVE.version) return;
     } catch {
       clearInterval(timer);
       text.textContent = "ccsd has ended: this is the last state";
@@ -54,5 +54,5 @@
     }
     store("ccsd-place", JSON.stringify({ x: scrollX, y: scrollY, focus: document.activeElement?.id || "" }));
     location.reload();
-  }, EVERY);
+  }, LIVE.every);
 })();

@@ -1,8 +1,9 @@
-//! What a page needs beyond its file when a server sends it: a policy in its head, and a script that follows a session.
+//! What a page needs beyond its file when a server sends it: a policy in its head, and a script that follows a session or a
+//! file.
 
 use std::ops::Range;
 
-/// Loads the page anew while its session runs.
+/// Loads the page anew when the server has another one. Needs a `LIVE` before it.
 const SCRIPT: &str = include_str!("live.js");
 /// In its place when the session can no longer be read.
 const LAST_STATE: &str = "<div role=\"status\" style=\"position:fixed;right:8px;bottom:8px;padding:4px 8px;border:1px solid \
@@ -18,6 +19,25 @@ const STRICT: &str =
 const CONNECT: &str = "; connect-src 'self'";
 /// What only a server can demand.
 const NO_FRAMES: &str = "; frame-ancestors 'none'";
+
+/// What can change a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follows {
+    /// A session that goes on.
+    Session,
+    /// A file that somebody may write anew.
+    File,
+}
+
+impl Follows {
+    /// What the page says of it, and the milliseconds between its questions. A page of a session costs more to make.
+    const fn terms(self) -> (&'static str, u32) {
+        match self {
+            Follows::Session => ("live: every 5 s", 5_000),
+            Follows::File => ("follows the file", 2_000),
+        }
+    }
+}
 
 /// A page to be sent.
 pub struct ServedPage {
@@ -35,8 +55,8 @@ struct LiveParts {
 }
 
 impl ServedPage {
-    /// A page of `export html`, whose session runs if it `is_live`.
-    pub fn new(page: Vec<u8>, is_live: bool) -> ServedPage {
+    /// A page of `export html`; with what can change it, and its number.
+    pub fn new(page: Vec<u8>, live: Option<(Follows, u64)>) -> ServedPage {
         let Ok(page) = String::from_utf8(page) else {
             // The exporter writes UTF-8 alone.
             return ServedPage { bytes: Vec::new(), policy: format!("{STRICT}{NO_FRAMES}"), live: None };
@@ -44,11 +64,13 @@ impl ServedPage {
         let end_of_policy = page.find(POLICY).map(|at| at + POLICY.len());
         let end_of_policy = end_of_policy.and_then(|from| Some((from, from + page.get(from..)?.find('"')?)));
         let own = end_of_policy.and_then(|(from, to)| page.get(from..to)).unwrap_or(STRICT).to_owned();
-        let connect = if is_live { CONNECT } else { "" };
+        let connect = if live.is_some() { CONNECT } else { "" };
         let policy = format!("{own}{connect}{NO_FRAMES}");
-        if !is_live {
+        let Some((follows, version)) = live else {
             return ServedPage { bytes: page.into_bytes(), policy, live: None };
-        }
+        };
+        let (says, every) = follows.terms();
+        let terms = format!("const LIVE = {{ version: {version}, every: {every}, says: \"{says}\" }};\n");
         let mut bytes = Vec::with_capacity(page.len() + SCRIPT.len() + 64);
         let (head, rest) = page.split_at(end_of_policy.map_or(0, |(_, to)| to));
         bytes.extend_from_slice(head.as_bytes());
@@ -60,7 +82,7 @@ impl ServedPage {
         let (body, tail) = rest.split_at(rest.rfind("</body>").unwrap_or(rest.len()));
         bytes.extend_from_slice(body.as_bytes());
         let start = bytes.len();
-        for part in ["<script>\n", SCRIPT, "</script>\n"] {
+        for part in ["<script>\n", &terms, SCRIPT, "</script>\n"] {
             bytes.extend_from_slice(part.as_bytes());
         }
         let live = Some(LiveParts { connect, script: start..bytes.len() });
@@ -95,15 +117,17 @@ mod tests {
         let mut page = Vec::new();
         let selection = Selection::all();
         Export::new(&source.profile, &selection).write(Format::Html, &mut page).unwrap();
-        let still = ServedPage::new(page.clone(), false);
+        let still = ServedPage::new(page.clone(), None);
         assert_eq!(still.bytes, page);
         assert!(still.policy.starts_with("default-src 'none'; ") && !still.policy.contains("connect-src"));
-        let live = ServedPage::new(page.clone(), true);
+        let live = ServedPage::new(page.clone(), Some((Follows::Session, 7)));
         let last = live.last_state();
         let text = String::from_utf8(live.bytes).unwrap();
         assert!(live.policy.contains("connect-src 'self'") && live.policy.contains("frame-ancestors 'none'"));
         assert!(text.contains("; connect-src 'self'\">") && text.matches("</script>\n</body>").count() == 1, "{text}");
-        let added = CONNECT.len() + SCRIPT.len() + "<script>\n</script>\n".len();
+        let terms = "const LIVE = { version: 7, every: 5000, says: \"live: every 5 s\" };\n";
+        assert!(text.contains(terms), "{text}");
+        let added = CONNECT.len() + terms.len() + SCRIPT.len() + "<script>\n</script>\n".len();
         assert_eq!(text.len(), page.len() + added);
         assert!(!SCRIPT.contains("</script"));
         let text = String::from_utf8(last.bytes).unwrap();

@@ -1,8 +1,8 @@
 //! `ccsd open`: the page of a profile, in a browser.
 //!
 //! The page is that of `ccsd export html`. Either it goes into a file of this user ([`private`]), or a server on the loopback
-//! interface sends it ([`server`], which reads requests by [`http`]) and makes it anew while a session grows. [`browser`]
-//! starts a browser, or says why it cannot; ccsd then tells the user how to see the page.
+//! interface sends it ([`server`], which reads requests by [`http`]) and makes it anew while a session grows or when its file
+//! changes. [`browser`] starts a browser, or says why it cannot; ccsd then tells the user how to see the page.
 
 mod browser;
 mod http;
@@ -29,6 +29,7 @@ use crate::signals;
 use crate::source::Source;
 
 use browser::{Browser, Obstacle};
+use live::Follows;
 use server::Server;
 
 pub fn run(args: OpenArgs) -> Result<Exit, Failure> {
@@ -117,12 +118,16 @@ fn serve(args: OpenArgs, browser: &Result<Browser, Obstacle>) -> Result<Exit, Fa
     let signals = Signals::new(signals::not_ignored(&[SIGINT, SIGTERM, SIGHUP])).context("cannot catch signals");
     let mut signals = signals.map_err(Failure::at_run_time)?;
     let address = server.address();
-    let is_live = server.is_live();
+    let follows = server.follows();
     let port = server.port();
     server.start()?;
     let mut out = stdout().lock();
     writeln!(out, "{address}").and_then(|()| out.flush())?;
-    let live = if is_live { "; the page follows the session" } else { "" };
+    let live = match follows {
+        Some(Follows::Session) => "; the page follows the session",
+        Some(Follows::File) => "; the page follows the file",
+        None => "",
+    };
     warn(format_args!("serving it on this machine until Ctrl-C{live}"));
     // Arguments of processes are public on this machine. The browser gets a private file that redirects to the address, so
     // that the token stays secret.

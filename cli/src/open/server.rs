@@ -6,8 +6,11 @@
 //! without sending its request, so that clients that send nothing do not keep others out.
 
 use std::collections::VecDeque;
+use std::fs;
 use std::hint::black_box;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,11 +19,12 @@ use anyhow::{Context, anyhow};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::http::{Answer, NOTHING, Refusal, read_request};
-use super::live::ServedPage;
+use super::live::{Follows, ServedPage};
 use crate::args::export::ExportArgs;
 use crate::exit::Failure;
 use crate::export;
 use crate::message::warn;
+use crate::source::Source;
 
 /// Bytes of a token: 192 bits.
 const TOKEN_BYTES: usize = 24;
@@ -48,8 +52,47 @@ struct Shared {
 struct Made {
     page: Arc<ServedPage>,
     at: Instant,
-    /// Whether its session goes on.
-    is_live: bool,
+    /// Number of this page. The page knows it, and asks whether it is still the current one.
+    version: u64,
+    /// What can change it.
+    follows: Option<Follows>,
+    /// The file that it was made of, as that was before it was read.
+    file: Option<(PathBuf, FileStamp)>,
+}
+
+/// What differs when a file has been written to or replaced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct FileStamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+}
+
+impl FileStamp {
+    /// Of a regular file that is there.
+    fn of(path: &Path) -> Option<FileStamp> {
+        let meta = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+        let modified = (meta.mtime(), meta.mtime_nsec());
+        Some(FileStamp { device: meta.dev(), inode: meta.ino(), bytes: meta.len(), modified })
+    }
+}
+
+impl Made {
+    /// Makes a page. `stamp` is that of the file before the page was made, if it is known.
+    fn new(page: export::Page, stamp: Option<FileStamp>, version: u64) -> Made {
+        let export::Page { bytes, is_growing, file } = page;
+        let file = file.and_then(|path| Some((path.clone(), stamp.or_else(|| FileStamp::of(&path))?)));
+        let follows = if is_growing { Some(Follows::Session) } else { file.as_ref().map(|_| Follows::File) };
+        let page = Arc::new(ServedPage::new(bytes, follows.map(|follows| (follows, version))));
+        Made { page, at: Instant::now(), version, follows, file }
+    }
+
+    /// The stamp of the file if that has changed since the page was made. A file that is gone has not: the page stays.
+    fn changed_file(&self) -> Option<FileStamp> {
+        let (path, stamp) = self.file.as_ref()?;
+        FileStamp::of(path).filter(|now| now != stamp)
+    }
 }
 
 #[derive(Default)]
@@ -77,16 +120,17 @@ impl Server {
     /// # Errors
     /// As `export html`; the port cannot be had; the kernel gives no random bytes.
     pub fn bind(args: ExportArgs, port: u16) -> Result<Server, Failure> {
+        // Before it is read.
+        let stamp = match &args.source {
+            Source::File(path) => FileStamp::of(path),
+            _ => None,
+        };
         let page = export::page(&args)?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
         let listener = listener.with_context(|| format!("cannot listen on 127.0.0.1:{port}"));
         let listener = listener.map_err(Failure::bad_request)?;
         let port = listener.local_addr().context("cannot listen").map_err(Failure::at_run_time)?.port();
-        let made = Made {
-            page: Arc::new(ServedPage::new(page.bytes, page.is_growing)),
-            at: Instant::now(),
-            is_live: page.is_growing,
-        };
+        let made = Made::new(page, stamp, 1);
         let (page, connections) = (Mutex::new(made), Mutex::default());
         let shared = Arc::new(Shared { args, token: token()?, page, connections, ended: Condvar::new() });
         Ok(Server { listener, port, shared })
@@ -101,8 +145,9 @@ impl Server {
         format!("http://127.0.0.1:{}/{}/", self.port, self.shared.token)
     }
 
-    pub fn is_live(&self) -> bool {
-        lock(&self.shared.page).is_live
+    /// What can change the page.
+    pub fn follows(&self) -> Option<Follows> {
+        lock(&self.shared.page).follows
     }
 
     /// Serves in threads, until the process ends.
@@ -185,7 +230,7 @@ impl Connection {
 
     fn serve(&self, mut stream: TcpStream) {
         let asked = read_request(&mut stream).and_then(|path| self.shared.resource(&path));
-        let page;
+        let (page, version);
         let answer = match asked {
             Ok(Resource::Page) => {
                 self.has_sent();
@@ -199,7 +244,8 @@ impl Connection {
             }
             Ok(Resource::Live) => {
                 self.has_sent();
-                Answer { status: "200 OK", content_type: "text/plain", policy: NOTHING, body: b"live\n" }
+                version = format!("{}\n", self.shared.version());
+                Answer { status: "200 OK", content_type: "text/plain", policy: NOTHING, body: version.as_bytes() }
             }
             Err(Refusal::Gone) => return,
             Err(refusal) => Answer {
@@ -218,7 +264,7 @@ impl Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resource {
     Page,
-    /// Tells the page that the server still runs.
+    /// Tells the page that the server still runs, and which page it has.
     Live,
 }
 
@@ -233,25 +279,39 @@ impl Shared {
         }
     }
 
-    /// The page; of a session that goes on, one that is fresh.
     fn page(&self) -> Arc<ServedPage> {
+        Arc::clone(&self.fresh().page)
+    }
+
+    fn version(&self) -> u64 {
+        self.fresh().version
+    }
+
+    /// The page: of a session that goes on one that is fresh, of a file that has changed a new one.
+    fn fresh(&self) -> MutexGuard<'_, Made> {
         // Concurrent requests wait, and get the same page.
         let mut made = lock(&self.page);
-        if made.is_live && made.at.elapsed() >= FRESH {
+        let changed = made.changed_file();
+        let is_old = made.follows == Some(Follows::Session) && made.at.elapsed() >= FRESH;
+        if is_old || changed.is_some() {
+            let version = made.version + 1;
             match export::page(&self.args) {
-                Ok(page) => {
-                    made.page = Arc::new(ServedPage::new(page.bytes, page.is_growing));
-                    made.is_live = page.is_growing;
+                Ok(page) => *made = Made::new(page, changed, version),
+                // Half a file, perhaps: the next change is another chance.
+                Err(failure) if !is_old => {
+                    warn(format_args!("{failure}; the page stays as it is until the file changes"));
+                    if let (Some((_, stamp)), Some(changed)) = (&mut made.file, changed) {
+                        *stamp = changed;
+                    }
                 }
                 Err(failure) => {
                     warn(format_args!("{failure}; the page stays as it is"));
-                    made.page = Arc::new(made.page.last_state());
-                    made.is_live = false;
+                    let page = Arc::new(made.page.last_state());
+                    *made = Made { page, at: Instant::now(), version, follows: None, file: None };
                 }
             }
-            made.at = Instant::now();
         }
-        Arc::clone(&made.page)
+        made
     }
 }
 

@@ -69,12 +69,15 @@ pub fn text(
     if let Some(text) = time {
         lines.insert(1, AccountingLine { label: "time", text, tone: Tone::Plain });
     }
+    if let Some(text) = file.and_then(|file| file.stored.as_ref()?.gap_line()) {
+        lines.insert(2, AccountingLine { label: "gaps", text, tone: Tone::Warning });
+    }
     // On a terminal it has just been printed to standard error.
     for message in file.filter(|_| !layout.is_terminal()).map(LoadedFile::messages).unwrap_or_default() {
         lines.push(AccountingLine { label: "file", text: message, tone: Tone::Warning });
     }
     if said.head {
-        lines.retain(|line| !["target", "time"].contains(&line.label));
+        lines.retain(|line| !["target", "time", "gaps"].contains(&line.label));
     }
     let matters = |note: &&String| said.verbose || !profile.crashes().is_empty() || !notes::is_of_crashes(note);
     for note in session.notes.iter().filter(matters) {
@@ -99,7 +102,9 @@ pub fn text(
 pub fn about(file: &LoadedFile, question: impl Iterator<Item = (&'static str, String)>, layout: Layout) -> String {
     let time = file.stored.as_ref().map(|about| about.line()).or_else(|| file.time());
     let target = ("target", target(file.profile.session()));
-    let lines = [Some(target), time.map(|text| ("time", text))].into_iter().flatten().chain(question);
+    let gaps = file.stored.as_ref().and_then(|about| about.gap_line());
+    let head = [Some(target), time.map(|text| ("time", text)), gaps.map(|text| ("gaps", text))];
+    let lines = head.into_iter().flatten().chain(question);
     lines.map(|(label, text)| AccountingLine { label, text, tone: Tone::Plain }.render(layout)).collect()
 }
 
@@ -223,7 +228,8 @@ fn target(session: &Session) -> String {
     let started = session.command.first() == Some(&session.target);
     let what = if started {
         let pids: Vec<String> = session.pids.iter().map(u32::to_string).collect();
-        format!("{command} (PID {})", pids.join(", "))
+        // A recording of perf without samples of its own program has none.
+        if pids.is_empty() { command } else { format!("{command} (PID {})", pids.join(", ")) }
     } else if command.is_empty() {
         sanitise(&session.target).into_owned()
     } else {

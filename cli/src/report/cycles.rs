@@ -3,8 +3,8 @@
 use ccsd_profile::sanitise;
 use ccsd_profile::view::{Cycle, CyclesView, Share};
 
-use super::Presentation;
 use super::flat::interval;
+use super::presentation::Presentation;
 use crate::format::{Scale, counted, percent};
 use crate::style::{Layout, Tone};
 use crate::table::{Column, TableCell, TextTable, cut};

@@ -1,8 +1,7 @@
 //! Opens a profile.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufReader, Seek};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
@@ -10,15 +9,14 @@ use ccsd_daemon::client::Client;
 use ccsd_profile::codec::{Columns, TimeColumn, columns, read_columns, read_window_with};
 use ccsd_profile::{DecodeError, Intervals, Loaded, Profile, Recovery, Window, read_profile, read_window};
 use jiff::Zoned;
-use nix::fcntl::OFlag;
 
-use crate::args::service::SocketArgs;
-use crate::args::values::DEFAULT_FILE;
-use crate::args::watch::StoredArgs;
+use crate::args::socket::SocketArgs;
+use crate::args::stored::StoredArgs;
 use crate::exit::Failure;
 use crate::format::{count, counted, nanoseconds};
-use crate::import::{OpenedProfile, open_profile};
-use crate::source::{Located, Lookup, Source, no_session_on};
+use crate::locate::{Located, Lookup, no_session_on};
+use crate::recording::{OpenedProfile, open_profile};
+use crate::source::Source;
 use crate::stored::{self, About, LoadedWatch};
 use crate::times;
 
@@ -226,26 +224,6 @@ fn load(path: &Path) -> Result<LoadedFile, Failure> {
     let opened = open_profile(path)?;
     let loaded = read_profile(reader(&opened.file)).map_err(|error| failure(path, error))?;
     Ok(LoadedFile::of(path, &opened, loaded, None))
-}
-
-/// Opens a regular file.
-///
-/// # Errors
-/// If it cannot be opened or is not a regular file.
-pub fn open(path: &Path) -> Result<File, Failure> {
-    let name = path.display();
-    // Opening a FIFO must not block: only regular files are read.
-    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
-    let hint = if path == Path::new(DEFAULT_FILE) { " (`ccsd record -- PROGRAM` makes one)" } else { "" };
-    let file = file.with_context(|| format!("cannot open {name}{hint}")).map_err(Failure::bad_request)?;
-    let meta = file.metadata().with_context(|| format!("cannot read {name}")).map_err(Failure::at_run_time)?;
-    if meta.is_dir() {
-        return Err(Failure::bad_request(anyhow!("{name} is a directory, not a profile")));
-    }
-    if !meta.is_file() {
-        return Err(Failure::bad_request(anyhow!("{name} is not a regular file")));
-    }
-    Ok(file)
 }
 
 impl LoadedFile {

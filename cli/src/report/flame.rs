@@ -2,7 +2,7 @@
 
 use ccsd_profile::sanitise;
 
-use super::Presentation;
+use super::presentation::Presentation;
 use super::tree;
 use crate::flame::{Borders, Content, FlameTree, Module, text_row};
 use crate::format::{Scale, counted, percent};
@@ -102,9 +102,9 @@ mod tests {
         let shown = Presentation::new(&source.profile, layout);
         let text = text_in(&shown, false);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], format!("|main{}|", " ".repeat(55)), "{text}");
-        assert_eq!(lines[1], format!("|parse{}|write{}:|", " ".repeat(42), " ".repeat(5)));
-        assert_eq!(lines[2], format!("|read{}|", " ".repeat(31)));
+        assert_eq!(lines[0], format!("|main  100.0%{}|", " ".repeat(47)), "{text}");
+        assert_eq!(lines[1], format!("|parse  80.0%{}|write{}:|", " ".repeat(35), " ".repeat(5)));
+        assert_eq!(lines[2], format!("|read  60.0%{}|", " ".repeat(24)));
         assert_eq!(lines[3], "# the width is 100.00 ms of cpu-clock; a column is 1.67 ms");
         assert!(text.replace("\n# ", " ").contains("1 call is narrower"), "{text}");
         assert!(lines.iter().all(|line| line.len() <= 61), "{text}");

@@ -6,7 +6,7 @@ use ccsd_profile::query::By;
 use ccsd_profile::sanitise;
 use ccsd_profile::view::{FlatView, Share};
 
-use super::Presentation;
+use super::presentation::Presentation;
 use crate::format::{Scale, percent};
 use crate::style::Tone;
 use crate::table::{Column, TableCell, TextTable};

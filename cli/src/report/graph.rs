@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use ccsd_profile::view::{GraphArc, GraphNode, GraphView};
 use ccsd_profile::{CostCentreId, Labels, sanitise};
 
-use super::Presentation;
+use super::presentation::Presentation;
 use crate::format::{Scale, percent};
 use crate::style::Tone;
 use crate::table::{Column, TableCell, TextTable};

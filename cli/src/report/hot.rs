@@ -4,7 +4,7 @@ use ccsd_profile::view::{Share, Total, TreeNode, TreeView};
 use ccsd_profile::{CostCentreId, Definition, sanitise};
 use serde::Serialize;
 
-use super::Presentation;
+use super::presentation::Presentation;
 use crate::format::{Scale, indent, percent};
 use crate::style::Tone;
 use crate::table::{Column, TableCell, TextTable};

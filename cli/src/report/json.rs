@@ -11,7 +11,9 @@ use serde::Serialize;
 use super::file::LoadedFile;
 use super::hot::Hot;
 use super::tree::Butterflies;
-use super::{Presentation, cycles, flat, graph, hot, lines, stacks, stats, summary, threads, timeline, tree};
+use super::{
+    cycles, flat, graph, hot, lines, presentation::Presentation, stacks, stats, summary, threads, timeline, tree,
+};
 use crate::args::report::View;
 use crate::dump::crash;
 use crate::format::unit_name;

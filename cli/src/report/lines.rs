@@ -3,8 +3,8 @@
 use ccsd_profile::view::{Column as By, FunctionLines, LinesView, Share};
 use ccsd_profile::{Profile, sanitise};
 
-use super::Presentation;
 use super::flat::interval;
+use super::presentation::Presentation;
 use crate::format::{Scale, counted, percent};
 use crate::style::Tone;
 use crate::table::{Column, TableCell, TextTable};

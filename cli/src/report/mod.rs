@@ -14,6 +14,7 @@ mod hints;
 mod hot;
 mod json;
 mod lines;
+mod presentation;
 mod stacks;
 mod stats;
 mod summary;
@@ -24,118 +25,25 @@ mod tree;
 use std::io::{Write, stdout};
 
 use anyhow::anyhow;
-use ccsd_profile::codec::TimeColumn;
 use ccsd_profile::query::By;
-use ccsd_profile::view::{Column, Selection, Total};
-use ccsd_profile::{CostCentreId, Labels, Profile, Unit, sanitise};
+use ccsd_profile::view::{Column, Total};
+use ccsd_profile::{Profile, sanitise};
 
 use crate::args::report::{ReportArgs, View};
 use crate::exit::{Exit, Failure};
 use crate::format::{count, counted, ratio};
 use crate::functions::NamedFunctions;
 use crate::message::warn;
-use crate::query::{self, QueryResult, Question, ShownMetric, metric};
+use crate::query::{self, QueryResult, Question};
 use crate::style::{ColorChoice, Layout};
 use crate::suggest;
+use crate::symbolize;
 use accounting::Said;
+use presentation::Presentation;
 
 pub use flame::background as flame_background;
 pub use json::AccountingCounts;
 pub use lines::remarks as line_remarks;
-
-/// The shown part of a profile, and its presentation.
-struct Presentation<'a> {
-    profile: &'a Profile,
-    labels: Labels<'a>,
-    selection: Selection,
-    metric: ShownMetric,
-    layout: Layout,
-    /// Maximum rows.
-    limit: Option<usize>,
-    /// The requested functions, if not all.
-    functions: Option<NamedFunctions>,
-    /// The order, if not the default.
-    sort: Option<Column>,
-    /// Rows with a smaller share are merged.
-    min: f64,
-    /// The cost centre of all rows below that share.
-    other: Option<CostCentreId>,
-    by: By,
-    /// Whether confidence intervals are shown, where a view may have them.
-    intervals: bool,
-    short: bool,
-    growing: bool,
-    file_bytes: Option<u64>,
-    /// Time spans of the metrics after the first, if time is in columns.
-    columns: &'a [TimeColumn],
-}
-
-impl<'a> Presentation<'a> {
-    /// The whole profile by its first metric.
-    fn new(profile: &'a Profile, layout: Layout) -> Presentation<'a> {
-        let (_, metric) = metric(profile, None).unwrap_or((0, ShownMetric { name: String::new(), unit: Unit::Count }));
-        Presentation {
-            profile,
-            labels: profile.labels(),
-            selection: Selection::all(),
-            metric,
-            layout,
-            limit: None,
-            functions: None,
-            sort: None,
-            min: 0.0,
-            other: None,
-            by: By::Function,
-            intervals: false,
-            short: false,
-            growing: false,
-            file_bytes: None,
-            columns: &[],
-        }
-    }
-
-    /// The number of rows with their noun: `1 module`.
-    fn counted(&self, number: usize, more: &str) -> String {
-        let (one, several) = self.by.nouns();
-        counted(number as u64, &format!("{more}{one}"), &format!("{more}{several}"))
-    }
-
-    /// Splits rows, in any order, into those that are shown (at least the minimum share, within the limit) and the
-    /// others.
-    fn keep<T>(&self, rows: Vec<T>, share: impl Fn(&T) -> f64) -> (Vec<T>, Vec<T>) {
-        let (mut kept, mut rest): (Vec<T>, Vec<T>) = rows.into_iter().partition(|row| share(row) >= self.min);
-        let within = self.rows(kept.len());
-        let mut beyond = kept.split_off(within);
-        beyond.append(&mut rest);
-        (kept, beyond)
-    }
-    fn wants(&self, function: CostCentreId) -> bool {
-        self.functions.as_ref().is_none_or(|named| named.contains(function))
-    }
-
-    /// Number of rows to show out of `rows`.
-    fn rows(&self, rows: usize) -> usize {
-        self.limit.map_or(rows, |limit| limit.min(rows))
-    }
-
-    /// How to see the rest. (The report after a collection ends with a better hint.)
-    fn hint(&self) -> &'static str {
-        if self.short { "" } else { "; -n 0 shows all" }
-    }
-
-    /// The message for an empty view.
-    fn nothing(&self) -> String {
-        let accounting = self.profile.accounting();
-        match &self.functions {
-            Some(named) => format!("no function was sampled whose name matches {:?}\n", named.text()),
-            None if accounting.received > 0 => "no samples: nothing is left of what is asked for\n".to_owned(),
-            None if self.growing => "no samples yet\n".to_owned(),
-            // The collection was interrupted within its first second, so the target's activity is unknown.
-            None if accounting.expected.is_none() => "no samples\n".to_owned(),
-            None => "no samples: the target used too little CPU time; try a higher rate (-F)\n".to_owned(),
-        }
-    }
-}
 
 pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let view = View::of(args);
@@ -182,6 +90,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     for message in loaded.messages() {
         warn(format_args!("{message}"));
     }
+    symbolize::name_at_hand(&mut loaded.profile);
     let QueryResult { profile, mut selection, metric, question, other } = query::ask(&args.query, loaded.profile)?;
     loaded.profile = profile;
     // Functions selected by name are shown even if they are start-up code.
@@ -192,7 +101,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let functions = args.function.as_ref().map(|pattern| NamedFunctions::new(pattern, &loaded.profile));
     if let Some(pattern) = args.function.as_ref().filter(|_| functions.as_ref().is_some_and(NamedFunctions::is_empty)) {
         return Err(Failure::bad_request(anyhow!(
-            "no {} of the profile has a name like {:?}{}",
+            "the profile has no {} that matches {:?}{}",
             args.query.by.nouns().0,
             sanitise(pattern.text()),
             suggest::question(pattern, &loaded.profile)

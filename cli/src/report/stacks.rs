@@ -2,7 +2,7 @@
 
 use ccsd_profile::view::{StackRow, StacksView};
 
-use super::Presentation;
+use super::presentation::Presentation;
 use crate::format::{counted, unit_name};
 use crate::style::Tone;
 use crate::table::cut;

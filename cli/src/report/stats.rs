@@ -3,7 +3,7 @@
 use ccsd_profile::OwnCpu;
 use ccsd_profile::view::StatsView;
 
-use super::Presentation;
+use super::presentation::Presentation;
 use crate::format::{bytes, count, nanoseconds, ratio};
 use crate::style::Tone;
 use crate::table::{Column, TableCell, TextTable};

@@ -1,11 +1,11 @@
 //! The summary: an answer in words, the most expensive call chain, and the functions.
 
-use ccsd_profile::view::{ChainStep, FlatRow, Share, SummaryView};
-use ccsd_profile::{CostCentreId, Labels, Unit, sanitise};
+use ccsd_profile::view::{ChainStep, FlatRow, ProgramRow, Share, SummaryView};
+use ccsd_profile::{CostCentreId, Labels, sanitise};
 
 use super::flat::interval;
-use super::{Presentation, hints};
-use crate::format::{Scale, percent};
+use super::{hints, presentation::Presentation};
+use crate::format::{Scale, counted, percent};
 use crate::style::{Layout, Tone};
 use crate::table::{Column, TableCell, TextTable, cut_name, wrap};
 
@@ -22,6 +22,10 @@ const MOST: f64 = 0.5;
 /// Minimum self share of a function, and minimum ratio to the chain's share, to precede the chain.
 const HUB: f64 = 0.3;
 const HUB_TIMES: f64 = 1.5;
+/// A program with this share is the only one that matters.
+const SINGLE: f64 = 0.9;
+/// Minimum share of a program to be named, if several took the time.
+const LEAST_PROGRAM: f64 = 0.05;
 /// Minimum share for a call or a function to be in the headline.
 const NOTABLE: f64 = 0.1;
 
@@ -42,6 +46,9 @@ pub fn text(shown: &Presentation<'_>) -> String {
             text.push('\n');
         }
     };
+    if let Some(programs) = programs(&view, shown.metric.noun()) {
+        say(Tone::Strong, &programs);
+    }
     // The interpreter's own functions are no answer.
     let interpreter = hints::interpreter(&view);
     match &interpreter {
@@ -67,6 +74,26 @@ pub fn text(shown: &Presentation<'_>) -> String {
     text
 }
 
+/// The programs that the time is in, if it is in several.
+fn programs(view: &SummaryView, of: &str) -> Option<String> {
+    if view.programs.first()?.share.fraction >= SINGLE {
+        return None;
+    }
+    let is_named = |program: &&ProgramRow| program.share.fraction >= LEAST_PROGRAM;
+    let (named, others) = view.programs.split_at(view.programs.iter().take_while(is_named).take(NAMED).count());
+    let name = |program: &ProgramRow| cut_name(&sanitise(&program.name), NAME_WIDTH);
+    let mut parts: Vec<String> =
+        named.iter().map(|program| format!("{} in {}", whole(program.share.fraction), name(program))).collect();
+    let first = parts.first_mut()?;
+    *first = first.replacen(" in ", &format!(" of {of} is in "), 1);
+    let share: f64 = others.iter().map(|program| program.share.fraction).sum();
+    if share >= 0.005 {
+        let programs = counted(others.len() as u64, "other program", "other programs");
+        parts.push(format!("{} in {programs}", whole(share)));
+    }
+    Some(parts.join(", "))
+}
+
 /// The answer in a sentence.
 fn headline(shown: &Presentation<'_>, view: &SummaryView) -> String {
     let named = view.chain.get(..view.headline).unwrap_or_default();
@@ -90,10 +117,7 @@ fn headline(shown: &Presentation<'_>, view: &SummaryView) -> String {
     let is_nameless_below = names < named.len();
     let named = named.get(..names).unwrap_or_default();
     let Some(last) = named.last() else { return largest(view, &shown.labels) };
-    let of = match shown.metric.unit {
-        Unit::Nanoseconds | Unit::Cycles => "the time",
-        _ => &shown.metric.name,
-    };
+    let of = shown.metric.noun();
     if let Some(hub) = hub(shown, view, last) {
         let name = cut_name(&sanitise(&shown.labels.label(hub.function)), NAME_WIDTH);
         let callers = match named {

@@ -5,7 +5,8 @@ use super::*;
 use clap::ValueEnum;
 
 use ccsd_profile::{
-    Accounting, CostCentre, ImageId, Limits, LineId, Metric as ProfileMetric, Process, Session, Thread,
+    Accounting, CostCentre, CostCentreId, ImageId, Limits, LineId, Metric as ProfileMetric, Process, Session, Thread,
+    Unit,
 };
 
 fn example() -> Profile {
@@ -23,8 +24,14 @@ fn example() -> Profile {
         })
     };
     let (a, b, c) = (function("a"), function("b"), function("c\x1b[31m"));
-    let process =
-        profile.add_process(Process { pid: 7, start_time: 0, exec_generation: 1, parent: None, name: "p".to_owned() });
+    let process = profile.add_process(Process {
+        pid: 7,
+        start_time: 0,
+        exec_generation: 1,
+        parent: None,
+        membership: None,
+        name: "p".to_owned(),
+    });
     let thread = profile.add_thread(Thread { process, tid: 7, name: "main".to_owned() });
     let line = profile.add_line("x.c", 3);
     for (stack, samples) in [(&[a, b][..], 10), (&[a], 20), (&[a, c], 10), (&[a, b, c], 50)] {
@@ -138,7 +145,7 @@ fn an_exact_name_wins_over_a_part_of_one() {
     assert_eq!(matches("[31m"), ["c\x1b[31m"]);
     assert_eq!((matches("/^[ab]$/"), matches("b*")), (vec!["a".to_owned(), "b".to_owned()], vec!["b".to_owned()]));
     let none = Presentation { functions: Some(named("nosuch", &profile)), ..shown(&profile) };
-    assert_eq!(view_text(View::Graph, &none), "no function was sampled whose name matches \"*nosuch*\"\n");
+    assert_eq!(view_text(View::Graph, &none), "no sample was taken in a function that matches \"*nosuch*\"\n");
 }
 
 /// `main` calls `run`, which calls a library, and a thread, below start-up code.
@@ -163,8 +170,14 @@ fn program() -> Profile {
     let run = function(app, "run", Some("/src/app.c"));
     let copy = function(app, "std::copy", Some("/usr/include/c++/12/copy.h"));
     let memcpy = function(libc, "memcpy", None);
-    let process =
-        profile.add_process(Process { pid: 7, start_time: 0, exec_generation: 1, parent: None, name: "p".to_owned() });
+    let process = profile.add_process(Process {
+        pid: 7,
+        start_time: 0,
+        exec_generation: 1,
+        parent: None,
+        membership: None,
+        name: "p".to_owned(),
+    });
     let thread = profile.add_thread(Thread { process, tid: 7, name: "main".to_owned() });
     for (stack, samples) in [(&[main][..], 20), (&[main, run], 10), (&[main, run, copy, memcpy], 70)] {
         let table = profile.contexts_mut();
@@ -197,6 +210,32 @@ fn the_summary_answers() {
          \x20  70.00   70.00    70.00  70.00  libc.so.6  memcpy\n\
          \x20  70.00   70.00     0.00   0.00  app        std::copy\n"
     );
+}
+
+#[test]
+fn the_summary_names_the_programs_if_there_are_several() {
+    let mut profile = program();
+    let main = profile.find_cost_centre(ImageId::new(1), Some("main"), None, None).unwrap();
+    let context = profile.contexts_mut().push(ccsd_profile::ContextId::ROOT, main);
+    let mut run = |pid, name: &str, samples| {
+        let name = || name.to_owned();
+        let process = profile.add_process(Process {
+            pid,
+            start_time: 0,
+            exec_generation: 1,
+            parent: None,
+            membership: None,
+            name: name(),
+        });
+        let thread = profile.add_thread(Thread { process, tid: pid, name: name() });
+        (0..samples).for_each(|_| profile.charge(thread, context, LineId::UNKNOWN, &[1_000_000]));
+        view_text(View::Summary, &shown(&profile)).lines().next().unwrap().to_owned()
+    };
+    // With nine tenths, a program is the only one that matters.
+    assert!(run(8, "cc1", 6).starts_with("75% of the time is in run"));
+    assert!(run(9, "cc1", 5).starts_with("72% of the time is in run"));
+    assert_eq!(run(10, "l\u{1b}d", 4), "87% of the time is in p, 10% in cc1, 3% in 1 other program");
+    assert_eq!(run(11, "as", 95), "48% of the time is in p, 45% in as, 5% in cc1, 2% in 1 other program");
 }
 
 #[test]

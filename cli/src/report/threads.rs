@@ -3,8 +3,8 @@
 use ccsd_profile::sanitise;
 use ccsd_profile::view::{Share, ThreadsView};
 
-use super::Presentation;
 use super::flat::interval;
+use super::presentation::Presentation;
 use crate::format::{Scale, count, counted, percent};
 use crate::style::Tone;
 use crate::table::{Column, TableCell, TextTable};

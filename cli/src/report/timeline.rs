@@ -4,9 +4,10 @@ use ccsd_profile::codec::TimeColumn;
 use ccsd_profile::view::{Column as SortColumn, TimelineView};
 use ccsd_profile::{Unit, sanitise};
 
-use super::Presentation;
+use super::presentation::Presentation;
+use crate::blocks::Blocks;
 use crate::format::{Scale, nanoseconds, percent};
-use crate::style::{Tone, has_unicode};
+use crate::style::Tone;
 use crate::table::{Column, TableCell, TextTable};
 
 /// Columns of a band without a terminal.
@@ -126,31 +127,6 @@ fn spread(columns: &[TimeColumn], weights: &[u64], width: usize) -> Vec<f64> {
     heights
 }
 
-/// Block characters of growing height.
-#[derive(Clone, Copy)]
-struct Blocks(&'static [char]);
-
-impl Blocks {
-    const UNICODE: Blocks =
-        Blocks(&[' ', '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}']);
-    const ASCII: Blocks = Blocks(&[' ', '.', ':', '-', '=', '+', '*', '#', '@']);
-
-    /// ASCII if the locale has no Unicode.
-    fn from_locale() -> Blocks {
-        if has_unicode() { Self::UNICODE } else { Self::ASCII }
-    }
-
-    /// Draws any weight above zero visibly.
-    fn draw(self, heights: &[f64], most: f64) -> String {
-        let steps = self.0.len() - 1;
-        let level = |height: f64| match height {
-            h if h <= 0.0 || most <= 0.0 => 0,
-            h => ((h / most * steps as f64).round() as usize).clamp(1, steps),
-        };
-        heights.iter().filter_map(|&height| self.0.get(level(height))).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,12 +147,5 @@ mod tests {
         }
         assert_eq!(spread(&columns, &weights, 8), [1.0, 1.0, 4.0, 0.2, 0.2, 0.2, 0.2, 0.2]);
         assert_eq!(spread(&[], &[], 2), [0.0, 0.0]);
-    }
-
-    #[test]
-    fn blocks_show_what_is_not_nothing() {
-        assert_eq!(Blocks::ASCII.draw(&[0.0, 0.001, 0.5, 1.0], 1.0), " .=@");
-        assert_eq!(Blocks::UNICODE.draw(&[0.0, 0.001, 0.5, 1.0], 1.0), " \u{2581}\u{2584}\u{2588}");
-        assert_eq!(Blocks::ASCII.draw(&[0.0], 0.0), " ");
     }
 }

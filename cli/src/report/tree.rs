@@ -4,7 +4,7 @@ use ccsd_profile::view::{FlatRow, FlatView, OtherChains, Share, Total, TreeView}
 use ccsd_profile::{CostCentreId, sanitise};
 use serde::Serialize;
 
-use super::Presentation;
+use super::presentation::Presentation;
 use crate::format::{Scale, counted, indent, percent};
 use crate::style::Tone;
 use crate::table::{Column, TableCell, TextTable};

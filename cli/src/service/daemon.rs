@@ -5,13 +5,14 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use ccsd_collector::sched_priority::become_favoured;
+use ccsd_collector::become_favoured;
 use ccsd_daemon::config::{Config, DEFAULT_PATH};
+use ccsd_daemon::last_good::LastGood;
 use ccsd_daemon::service::Service;
 use ccsd_daemon::service::socket::{SOCKET_VARIABLE, SYSTEM_SOCKET, Socket, SocketError, place};
 use ccsd_daemon::sessions::SessionLimits;
-use ccsd_daemon::upkeep::{Order, Upkeep, UpkeepError, read_config};
-use ccsd_daemon::watch::{describe, unknown_users, user_number};
+use ccsd_daemon::upkeep::{ConfigFile, Order, Upkeep, UpkeepError};
+use ccsd_daemon::watch::{describe, look, unknown_users, user_number};
 use crossbeam_channel::{bounded, unbounded};
 use nix::sys::stat::fstat;
 use nix::unistd::geteuid;
@@ -32,9 +33,21 @@ const LOG_VARIABLE: &str = "CCSD_LOG";
 /// Serves until told to end.
 pub fn run(args: RunArgs) -> Result<Exit, Failure> {
     let path = config_path(&args);
+    // A check changes nothing.
+    let last_good = LastGood::of_service().filter(|_| !args.check_config);
+    let mut refused_file = None;
     let config = match &path {
-        // A service with a wrong configuration would silently watch nothing.
-        Some(path) => read_config(path).map_err(|error| Failure::bad_request(anyhow!("{error}")))?,
+        Some(path) => match LastGood::read(last_good.as_ref(), path) {
+            Ok(config) => config,
+            Err(error) => match last_good.as_ref().and_then(LastGood::load) {
+                Some(config) => {
+                    refused_file = Some(error.to_string());
+                    config
+                }
+                // A service with a wrong configuration would silently watch nothing.
+                None => return Err(Failure::bad_request(anyhow!("{error}"))),
+            },
+        },
         None => Config::default(),
     };
     if args.check_config {
@@ -44,14 +57,19 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
             _ => "no configuration".to_owned(),
         };
         let mut out = stdout().lock();
-        for watch in &config.watches {
+        for (watch, (processes, near)) in config.watches.iter().zip(look(&config)) {
             for user in unknown_users(watch, user_number) {
                 warnings.push(format!(
                     "watch {}: there is no user {user:?}: it matches nothing of that user",
                     watch.name.0
                 ));
             }
-            writeln!(out, "{}", describe(watch))?;
+            let now = match (processes, near) {
+                (0, Some(near)) => format!("none now; {near}"),
+                (0, None) => "none now".to_owned(),
+                (some, _) => format!("{some} now"),
+            };
+            writeln!(out, "{}: {now}", describe(watch))?;
         }
         let watches = counted(config.watches.len() as u64, "watch", "watches");
         let verdict = match warnings.len() {
@@ -64,6 +82,12 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
     }
     begin_to_log()?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    if let (Some(error), Some(copy)) = (&refused_file, &last_good) {
+        tracing::error!(
+            "the configuration is refused, and the last good one in {} is used: {error}",
+            copy.path().display()
+        );
+    }
     // Applies to all threads, which this one starts: on a busy machine, the daemon's work must not wait. Budgets and
     // limits bound that work.
     become_favoured();
@@ -116,10 +140,12 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
     let arguments = config.sessions.arguments;
     let limits = SessionLimits { grace: args.grace, bytes_of_user, arguments, ..SessionLimits::default() };
     let service = Service::new(socket, limits).map_err(Failure::at_run_time)?;
-    let upkeep = Upkeep::start(&config, path, service.sessions().clone()).map_err(|error| match error {
-        UpkeepError::InUse(error) => Failure::bad_request(anyhow!("{error}")),
-        error => Failure::at_run_time(error),
-    })?;
+    let upkeep =
+        Upkeep::start(&config, ConfigFile { path, last_good, refused: refused_file }, service.sessions().clone())
+            .map_err(|error| match error {
+                UpkeepError::InUse(error) => Failure::bad_request(anyhow!("{error}")),
+                error => Failure::at_run_time(error),
+            })?;
     let service = service.with_upkeep(upkeep.clone());
     let keep = thread("ccsd-upkeep", Box::new(move || upkeep.run(config, &ordered)))?;
     service.run(&stopped).map_err(Failure::at_run_time)?;

@@ -6,49 +6,25 @@ pub mod worker;
 use std::io::{IsTerminal, Write, stdout};
 
 use anyhow::anyhow;
+use ccsd_daemon::OutputFile;
 use ccsd_daemon::authority::user_name;
-use ccsd_daemon::client::{Client, ClientError, StreamEvent};
+use ccsd_daemon::client::{Client, StreamEvent};
 use ccsd_daemon::protocol::message::{Request, SessionSummary};
-use ccsd_daemon::service::socket::places;
 use ccsd_daemon::watch::WatchStatus;
-use ccsd_daemon::{By, OutputFile};
 use ccsd_profile::{Encoder, sanitise};
 use serde::Serialize;
 
-use crate::args::service::{ByArgs, MetricsArgs, SaveArgs, SocketArgs, StatusArgs, StopArgs};
+use crate::args::service::{MetricsArgs, SaveArgs, StatusArgs, StopArgs};
+use crate::connection::connect;
 use crate::exit::{Exit, Failure};
 use crate::format::{bytes, count, counted, nanoseconds};
+use crate::locate::{Lookup, session_to_stop};
 use crate::message::say;
-use crate::source::{Lookup, session_to_stop};
 use crate::style::{ColorChoice, Layout, Tone};
 use crate::table::{Column, TableCell, TextTable};
 use ccsd_profile::json;
 
 const SCHEMA: u32 = 1;
-
-/// Connects to the first daemon that this user may use.
-///
-/// # Errors
-/// Why there is none; the reason of an existing daemon comes first.
-pub fn connect(args: &SocketArgs) -> Result<Client, ClientError> {
-    let mut why: Option<ClientError> = None;
-    for path in places(args.socket.as_deref()) {
-        match Client::connect(&path) {
-            Ok(client) => return Ok(client),
-            Err(error @ ClientError::None(_)) => why = why.or(Some(error)),
-            Err(error) if matches!(why, None | Some(ClientError::None(_))) => why = Some(error),
-            Err(_) => {}
-        }
-    }
-    Err(why.unwrap_or_else(|| ClientError::None("$CCSD_SOCKET, which is empty".into())))
-}
-
-/// Who collects or dumps.
-pub fn by(args: &ByArgs) -> By {
-    let socket = args.socket.socket.as_deref();
-    let daemons = if args.no_daemon { Vec::new() } else { places(socket) };
-    By { daemons, daemon_only: args.daemon || socket.is_some() }
-}
 
 #[derive(Serialize)]
 struct StatusDocument<'a> {
@@ -65,7 +41,7 @@ pub fn status(args: &StatusArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut client = connect(&args.socket)?;
     let sessions = client.list()?;
     // Users without permission see no watches.
-    let (watches, _) = client.watches().unwrap_or_default();
+    let watches = client.watches().unwrap_or_default().watches;
     let text = if args.json {
         let daemon = client.path().display().to_string();
         let document = StatusDocument {

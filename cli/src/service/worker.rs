@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use ccsd_worker::{Patience, Worker, WorkerProgram, read_in};
+use ccsd_worker::{Patience, WorkerProgram, Workers, read_in};
 
 use crate::exit::Exit;
 use crate::message::warn;
@@ -23,9 +23,9 @@ impl WorkerProgram for OwnExecutable {
     }
 }
 
-/// Starts a worker that reads all images from now on.
+/// Starts workers that read all images from now on.
 pub fn start() -> std::io::Result<()> {
-    read_in(Worker::start(OwnExecutable, Patience::default())?);
+    read_in(Workers::start(OwnExecutable, Patience::default())?);
     Ok(())
 }
 

@@ -3,13 +3,14 @@
 use ccsd_profile::sanitise;
 use ratatui::Frame;
 use ratatui::layout::{Position, Rect};
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
 
 use super::model::Model;
 use super::rows::{Sort, TopRow, TopView};
 use super::state::{Page, Prompt, ScreenState};
+use super::terminal::TerminalFeatures;
 use crate::format::{Scale, count, nanoseconds, percent};
 use crate::style::Tone;
 use crate::table::{cut, cut_name};
@@ -20,58 +21,6 @@ const IMAGE: usize = 14;
 const HOT: f64 = 0.1;
 /// And with this one it is warm.
 const WARM: f64 = 0.02;
-
-/// What the terminal can show.
-#[derive(Clone, Copy, Debug)]
-pub struct TerminalFeatures {
-    /// Colours, beside bold and reverse.
-    pub colour: bool,
-    /// More than ASCII.
-    pub unicode: bool,
-}
-
-impl TerminalFeatures {
-    /// From none to full.
-    fn levels(self) -> &'static [char] {
-        if self.unicode {
-            &[' ', '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}']
-        } else {
-            &[' ', '.', ':', '-', '=', '+', '*', '#']
-        }
-    }
-
-    /// From nothing to a full column.
-    fn parts(self) -> &'static [char] {
-        if self.unicode {
-            &[' ', '\u{258f}', '\u{258e}', '\u{258d}', '\u{258c}', '\u{258b}', '\u{258a}', '\u{2589}', '\u{2588}']
-        } else {
-            &[' ', '#']
-        }
-    }
-
-    fn fold(self, open: Option<bool>) -> &'static str {
-        match (open, self.unicode) {
-            (None, _) => "  ",
-            (Some(true), true) => "\u{25be} ",
-            (Some(false), true) => "\u{25b8} ",
-            (Some(true), false) => "- ",
-            (Some(false), false) => "+ ",
-        }
-    }
-
-    pub fn style(self, tone: Tone) -> Style {
-        let style = Style::new();
-        match tone {
-            Tone::Plain => style,
-            Tone::Strong => style.add_modifier(Modifier::BOLD),
-            Tone::Faint => style.add_modifier(Modifier::DIM),
-            Tone::Good if self.colour => style.fg(Color::Green),
-            Tone::Warning if self.colour => style.fg(Color::Yellow),
-            Tone::Bad if self.colour => style.fg(Color::Red),
-            Tone::Good | Tone::Warning | Tone::Bad => style.add_modifier(Modifier::BOLD),
-        }
-    }
-}
 
 /// Draws everything.
 pub fn draw(frame: &mut Frame<'_>, state: &mut ScreenState, model: &Model, look: TerminalFeatures) {
@@ -302,7 +251,8 @@ fn bar_width(width: usize, compares: bool) -> usize {
         160.. => 20,
         110.. => 12,
         96.. => 8,
-        72.. if !compares => 8,
+        72.. if compares => 5,
+        72.. => 8,
         _ => 0,
     }
 }
@@ -403,6 +353,7 @@ mod tests {
     use super::super::model::tests::Source;
     use super::super::state::Wish;
     use super::*;
+    use ratatui::style::Color;
 
     const LOOK: TerminalFeatures = TerminalFeatures { colour: true, unicode: true };
 
@@ -563,9 +514,9 @@ mod tests {
             text[3..8],
             [
                 "all",
-                "|main                                   |",
-                "|parse                  |write      |",
-                "|read               |",
+                "|main  100.0%                           |",
+                "|parse  60.0%           |write      |",
+                "|read  50.0%        |",
                 "main  100.00%, 100.00 ms; self 10.00%; 10",
             ]
             .map(str::to_owned)
@@ -578,7 +529,7 @@ mod tests {
         let zoomed = see(&mut state, &model);
         assert_eq!(
             zoomed[3..6],
-            ["main > parse", "|parse                                  |", "|read                            |"]
+            ["main > parse", "|parse  60.0%                           |", "|read  50.0%                     |"]
         );
         press(&mut state, &mut model, "/re\n");
         let found = see(&mut state, &model);
@@ -654,7 +605,8 @@ mod tests {
         let text = screen(&mut state, &model, LOOK, (80, 10));
         assert!(text[2].ends_with("by change  since 10.0 s"), "{text:#?}");
         let rows: Vec<Vec<&str>> = text[4..8].iter().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(rows[0], ["50.00", "+50.00*", "50.00", "5.000", "new", "prog"]);
+        let full = "\u{2588}".repeat(5);
+        assert_eq!(rows[0], ["50.00", "+50.00*", "50.00", "5.000", &full, "new", "prog"]);
         assert_eq!(rows[1], ["0.00", "-50.00*", "0.00", "0.000", "old", "prog"]);
         assert!(rows[2..].iter().all(|row| row[1] == "+0.00"), "{text:#?}");
         press(&mut state, &mut model, "f");

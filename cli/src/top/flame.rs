@@ -6,7 +6,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
 
-use super::draw::TerminalFeatures;
+use super::terminal::TerminalFeatures;
 use crate::flame::{Borders, Change, Content, FlameLayout, FlameTree, text_row};
 use crate::format::{Scale, count, percent};
 use crate::report::flame_background;

@@ -28,16 +28,16 @@ use signal_hook::iterator::Signals;
 
 use crate::args::report;
 use crate::args::service::TopArgs;
+use crate::connection::by;
 use crate::dump;
 use crate::exit::{Exit, Failure};
-use crate::service::by;
 use crate::style::{ColorChoice, Layout, has_unicode};
 
-use draw::{TerminalFeatures, draw};
+use draw::draw;
 use model::Model;
 use sources::{Followed, SourceEvent, follow};
 use state::{Page, ScreenState, Wish};
-use terminal::FullScreen;
+use terminal::{FullScreen, TerminalFeatures};
 
 /// How long the end of a collection of our own is waited for when the user leaves.
 const GRACE: Duration = Duration::from_secs(2);

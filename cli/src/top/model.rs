@@ -249,7 +249,14 @@ pub mod tests {
             let metric = Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds };
             let session = Session { target: "./prog".into(), metrics: vec![metric], ..Session::default() };
             let mut profile = empty(&session, false);
-            let process = Process { pid: 10, start_time: 1, exec_generation: 0, parent: None, name: "prog".into() };
+            let process = Process {
+                pid: 10,
+                start_time: 1,
+                exec_generation: 0,
+                parent: None,
+                membership: None,
+                name: "prog".into(),
+            };
             let process = profile.add_process(process);
             let thread = profile.add_thread(Thread { process, tid: 10, name: "prog".into() });
             Source { profile, thread }

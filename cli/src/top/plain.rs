@@ -273,6 +273,7 @@ mod tests {
             start_time: 1,
             exec_generation: 0,
             parent: None,
+            membership: None,
             name: String::new(),
         });
         let thread = source.add_thread(Thread { process, tid: 1, name: String::new() });

@@ -15,10 +15,12 @@ use ccsd_profile::{Decoded, Decoder, Session, Update};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::args::service::TopArgs;
+use crate::connection::by;
 use crate::exit::Failure;
-use crate::import::open_profile;
-use crate::service::by;
-use crate::source::{Located, Lookup, Source};
+use crate::locate::{Located, Lookup};
+use crate::machine;
+use crate::recording::open_profile;
+use crate::source::Source;
 use crate::stored::state_dir;
 
 /// What comes from a source.
@@ -53,9 +55,13 @@ pub struct Followed {
 
 /// Follows what the command line names: attaches to a process that no session is on, until `stop`.
 pub fn follow(args: &TopArgs, stop: Receiver<Stop>) -> Result<Followed, Failure> {
+    if let Some(selection) = machine::selection(&args.machine)? {
+        return own(Target::Machine { selection, command: Vec::new() }, args, stop);
+    }
+    let Some(source) = &args.source else { return Err(Failure::bad_request(anyhow!("name what to show"))) };
     let daemon = (!args.by.no_daemon).then_some(&args.by.socket);
     let lookup = Lookup { daemon, files: true, processes: true };
-    let located = match &args.source {
+    let located = match source {
         Source::Number(pid) | Source::Process(pid) if args.attach => Located::Process(*pid),
         source => lookup.locate(source)?,
     };
@@ -70,20 +76,23 @@ pub fn follow(args: &TopArgs, stop: Receiver<Stop>) -> Result<Followed, Failure>
             Ok(others(watch(&dir)?))
         }
         Located::Session(client, id) => Ok(others(session(id, client.subscribe(id, true)?)?)),
-        Located::Process(pid) => {
-            let own = Collection::prepare(Request {
-                target: Target::Pids(vec![pid]),
-                options: Default::default(),
-                output: None,
-                duration: None,
-                by: by(&args.by),
-                stops: None,
-            })?;
-            let notes: Vec<String> = own.passed_over().iter().map(ToString::to_string).collect();
-            let note = (!notes.is_empty()).then(|| format!("{}; collecting in this process", notes.join("; ")));
-            Ok(Followed { events: collection(own, stop)?, is_own: true, note })
-        }
+        Located::Process(pid) => own(Target::Pids(vec![pid]), args, stop),
     }
+}
+
+/// A collection for this command alone.
+fn own(target: Target, args: &TopArgs, stop: Receiver<Stop>) -> Result<Followed, Failure> {
+    let own = Collection::prepare(Request {
+        target,
+        options: Default::default(),
+        output: None,
+        duration: None,
+        by: by(&args.by),
+        stops: None,
+    })?;
+    let notes: Vec<String> = own.passed_over().iter().map(ToString::to_string).collect();
+    let note = (!notes.is_empty()).then(|| format!("{}; collecting in this process", notes.join("; ")));
+    Ok(Followed { events: collection(own, stop)?, is_own: true, note })
 }
 
 fn thread(body: impl FnOnce(&Sender<SourceEvent>) + Send + 'static) -> Result<Receiver<SourceEvent>, Failure> {

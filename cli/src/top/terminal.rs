@@ -11,6 +11,61 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
+use ratatui::style::{Color, Modifier, Style};
+
+use crate::style::Tone;
+
+/// What the terminal can show.
+#[derive(Clone, Copy, Debug)]
+pub struct TerminalFeatures {
+    /// Colours, beside bold and reverse.
+    pub colour: bool,
+    /// More than ASCII.
+    pub unicode: bool,
+}
+
+impl TerminalFeatures {
+    /// From none to full.
+    pub fn levels(self) -> &'static [char] {
+        if self.unicode {
+            &[' ', '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}']
+        } else {
+            &[' ', '.', ':', '-', '=', '+', '*', '#']
+        }
+    }
+
+    /// From nothing to a full column.
+    pub fn parts(self) -> &'static [char] {
+        if self.unicode {
+            &[' ', '\u{258f}', '\u{258e}', '\u{258d}', '\u{258c}', '\u{258b}', '\u{258a}', '\u{2589}', '\u{2588}']
+        } else {
+            &[' ', '#']
+        }
+    }
+
+    pub fn fold(self, open: Option<bool>) -> &'static str {
+        match (open, self.unicode) {
+            (None, _) => "  ",
+            (Some(true), true) => "\u{25be} ",
+            (Some(false), true) => "\u{25b8} ",
+            (Some(true), false) => "- ",
+            (Some(false), false) => "+ ",
+        }
+    }
+
+    pub fn style(self, tone: Tone) -> Style {
+        let style = Style::new();
+        match tone {
+            Tone::Plain => style,
+            Tone::Strong => style.add_modifier(Modifier::BOLD),
+            Tone::Faint => style.add_modifier(Modifier::DIM),
+            Tone::Good if self.colour => style.fg(Color::Green),
+            Tone::Warning if self.colour => style.fg(Color::Yellow),
+            Tone::Bad if self.colour => style.fg(Color::Red),
+            Tone::Good | Tone::Warning | Tone::Bad => style.add_modifier(Modifier::BOLD),
+        }
+    }
+}
 
 /// The terminal while it is ours.
 pub struct FullScreen(pub Terminal<CrosstermBackend<Stdout>>);

@@ -1,58 +1,17 @@
-//! Arguments of the commands that have to do with what watches have stored.
+//! Arguments of `ccsd diff`.
 
 use std::path::PathBuf;
 
-use anyhow::anyhow;
 use ccsd_profile::query::Pattern;
 use clap::Args;
 
-use crate::args::service::SocketArgs;
-use crate::args::values::rows;
-use crate::exit::Failure;
+use super::socket::SocketArgs;
+use super::stored::StoredArgs;
+use super::values::rows;
 use crate::functions;
 use crate::query::{QueryArgs, percentage};
 use crate::source::Source;
 use crate::times::When;
-
-/// Which time of a file, or of what a watch has stored.
-#[derive(Debug, Default, Args)]
-pub struct StoredArgs {
-    /// The profiles of a watch, like watch:NAME
-    #[arg(long, value_name = "NAME", help_heading = "Time")]
-    pub watch: Option<String>,
-    /// Start of the time, or a range: +10s, 03:10, 2026-11-21T03:10, +10s..+20s
-    ///
-    /// In a file, +10s is ten seconds after its start, -10s ten seconds before its end. In a watch, -1h is an hour ago;
-    /// `today` and `yesterday` work, too. A profile has intervals of about a second, longer ones in a file of many: those
-    /// with most of their time in the range count, and the report shows their exact range.
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Time")]
-    pub since: Option<When>,
-    /// End of the time
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Time")]
-    pub until: Option<When>,
-    /// Directory of the service's profiles [default: state_dir of /etc/ccsd/ccsd.toml, or /var/lib/ccsd]
-    #[arg(long, value_name = "DIR", hide_short_help = true, help_heading = "Time")]
-    pub state_dir: Option<PathBuf>,
-}
-
-impl StoredArgs {
-    /// What is read: the watch of `--watch`, else `given`.
-    ///
-    /// # Errors
-    /// If `--state-dir` is given and no watch is read.
-    pub fn source(&self, given: &Source) -> Result<Source, Failure> {
-        let source = self.watch.clone().map_or_else(|| given.clone(), Source::Watch);
-        if self.state_dir.is_some() && !matches!(source, Source::Watch(_)) {
-            return Err(Failure::bad_request(anyhow!("--state-dir goes with watch:NAME or --watch NAME")));
-        }
-        Ok(source)
-    }
-
-    /// Whether only a part of the time is asked for.
-    pub fn is_part(&self) -> bool {
-        self.since.is_some() || self.until.is_some()
-    }
-}
 
 /// Arguments of `ccsd diff`.
 #[derive(Debug, Args)]
@@ -81,6 +40,11 @@ pub struct DiffArgs {
     /// Compare weights instead of shares: for runs that did the same work
     #[arg(long)]
     pub absolute: bool,
+    /// Compare weights per second of wall time: for watches whose times differ in length
+    ///
+    /// A watch is idle where nothing is stored. Of CPU time in nanoseconds, s/s is the number of CPUs in use.
+    #[arg(long, conflicts_with_all = ["absolute", "svg", "tree"])]
+    pub rate: bool,
     /// Write a flame graph (SVG) of the second profile, coloured by its change
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tree", "json", "function", "significant"])]
     pub svg: Option<PathBuf>,
@@ -126,25 +90,15 @@ Examples:
   ccsd diff --significant --total before.ccsd after.ccsd
   ccsd diff --tree --min 2 before.ccsd after.ccsd
   ccsd diff --absolute --by module before.ccsd after.ccsd      for the same work
+  ccsd diff --rate --watch all --since -10m --against yesterday..today     CPUs in use
   ccsd diff --svg diff.svg before.ccsd after.ccsd
   ccsd diff --before a?.ccsd --after b?.ccsd                   several runs each
   ccsd diff --fail-above 5% --before old/* --after new/*       for CI
   ccsd diff --against +0..+10s --since +10s profile.ccsd       times of a run";
 
-/// Arguments of `ccsd daemon watches`.
-#[derive(Debug, Args)]
-pub struct WatchesArgs {
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Directory of the service's profiles [default: state_dir of /etc/ccsd/ccsd.toml, or /var/lib/ccsd]
-    #[arg(long, value_name = "DIR", hide_short_help = true)]
-    pub state_dir: Option<PathBuf>,
-    #[command(flatten)]
-    pub socket: SocketArgs,
+impl DiffArgs {
+    /// Whether weights are compared, not shares.
+    pub fn compares_weights(&self) -> bool {
+        self.absolute || self.rate
+    }
 }
-
-pub const WATCHES_EXAMPLES: &str = "\
-Examples:
-  ccsd daemon watches
-  ccsd daemon watches --json | jq '.watches[] | {name, bytes}'";

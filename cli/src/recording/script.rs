@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use ccsd_profile::import::{Passed, perf_script};
 use ccsd_profile::{Profile, Session};
 
-use super::Output;
+use super::output::Output;
 use crate::exit::Failure;
 use crate::format::counted;
 use crate::message::warn;

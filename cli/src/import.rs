@@ -1,0 +1,63 @@
+//! `ccsd import`: converts a recording of perf.
+
+use std::io::{BufReader, IsTerminal, Read, Write, stdin, stdout};
+use std::time::SystemTime;
+
+use anyhow::{Context, anyhow};
+use ccsd_collector::import::Recording;
+use ccsd_daemon::OutputFile;
+
+use crate::args::ImportArgs;
+use crate::exit::{Exit, Failure};
+use crate::recording::{FileKind, Output, describe, import_file, import_script, nanoseconds, open, perf_data, start};
+use crate::report;
+use crate::style::{ColorChoice, Layout};
+
+pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
+    OutputFile::check_replaceable(&args.output).map_err(Failure::bad_request)?;
+    let name = args.file.display().to_string();
+    let mut output = Output::new(Some(&args.output));
+    let profile = if args.file.as_os_str() == "-" {
+        if stdin().is_terminal() {
+            return Err(Failure::bad_request(anyhow!("standard input is a terminal: pipe `perf script` into this")));
+        }
+        let start = start(stdin().lock(), &name)?;
+        let mut input = start.as_slice().chain(stdin().lock());
+        match FileKind::of(&start) {
+            FileKind::PerfData => perf_data(Recording::Pipe(&mut input), &name, args.event.as_deref(), &mut output)?,
+            FileKind::Text => import_script(
+                BufReader::new(input),
+                nanoseconds(SystemTime::now()),
+                args.event.as_deref(),
+                &mut output,
+            )?
+            .ok_or_else(|| not_importable(&name, &start))?,
+            FileKind::Profile | FileKind::Other => return Err(not_importable(&name, &start)),
+        }
+    } else {
+        let file = open(&args.file)?;
+        let start = start(&file, &name)?;
+        match FileKind::of(&start) {
+            FileKind::Profile | FileKind::Other => return Err(not_importable(&name, &start)),
+            kind => import_file(file, kind, &name, args.event.as_deref(), &mut output)?
+                .ok_or_else(|| not_importable(&name, &start))?,
+        }
+    };
+    output.finish()?;
+    let layout = Layout::of(&stdout(), colour);
+    let mut out = stdout().lock();
+    let size = args.output.metadata().map(|meta| meta.len()).ok();
+    write!(out, "{}", report::short(&profile, size, true, layout))?;
+    writeln!(out, "\nsaved in {}; see more with `ccsd report --graph {0}`", args.output.display())?;
+    out.flush().context("cannot write").map_err(Failure::at_run_time)?;
+    Ok(Exit::SUCCESS)
+}
+
+fn not_importable(name: &str, start: &[u8]) -> Failure {
+    let what = match FileKind::of(start) {
+        FileKind::Profile if start.is_empty() => "is empty".to_owned(),
+        FileKind::Profile => "is a profile of ccsd already: `ccsd report` reads it".to_owned(),
+        _ => format!("is no perf.data file, nor text of `perf script`: it is {}", describe(start)),
+    };
+    Failure::bad_request(anyhow!("{name} {what}"))
+}

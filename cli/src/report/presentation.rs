@@ -1,0 +1,106 @@
+//! What a view shows, and how.
+
+use ccsd_profile::codec::TimeColumn;
+use ccsd_profile::query::By;
+use ccsd_profile::view::{Column, Selection};
+use ccsd_profile::{CostCentreId, Labels, Profile, Unit};
+
+use crate::format::counted;
+use crate::functions::NamedFunctions;
+use crate::query::{ShownMetric, metric};
+use crate::style::Layout;
+
+/// The shown part of a profile, and its presentation.
+pub struct Presentation<'a> {
+    pub profile: &'a Profile,
+    pub labels: Labels<'a>,
+    pub selection: Selection,
+    pub metric: ShownMetric,
+    pub layout: Layout,
+    /// Maximum rows.
+    pub limit: Option<usize>,
+    /// The requested functions, if not all.
+    pub functions: Option<NamedFunctions>,
+    /// The order, if not the default.
+    pub sort: Option<Column>,
+    /// Rows with a smaller share are merged.
+    pub min: f64,
+    /// The cost centre of all rows below that share.
+    pub other: Option<CostCentreId>,
+    pub by: By,
+    /// Whether confidence intervals are shown, where a view may have them.
+    pub intervals: bool,
+    pub short: bool,
+    pub growing: bool,
+    pub file_bytes: Option<u64>,
+    /// Time spans of the metrics after the first, if time is in columns.
+    pub columns: &'a [TimeColumn],
+}
+
+impl<'a> Presentation<'a> {
+    /// The whole profile by its first metric.
+    pub fn new(profile: &'a Profile, layout: Layout) -> Presentation<'a> {
+        let (_, metric) = metric(profile, None).unwrap_or((0, ShownMetric { name: String::new(), unit: Unit::Count }));
+        Presentation {
+            profile,
+            labels: profile.labels(),
+            selection: Selection::all(),
+            metric,
+            layout,
+            limit: None,
+            functions: None,
+            sort: None,
+            min: 0.0,
+            other: None,
+            by: By::Function,
+            intervals: false,
+            short: false,
+            growing: false,
+            file_bytes: None,
+            columns: &[],
+        }
+    }
+
+    /// The number of rows with their noun: `1 module`.
+    pub fn counted(&self, number: usize, more: &str) -> String {
+        let (one, several) = self.by.nouns();
+        counted(number as u64, &format!("{more}{one}"), &format!("{more}{several}"))
+    }
+
+    /// Splits rows, in any order, into those that are shown (at least the minimum share, within the limit) and the
+    /// others.
+    pub fn keep<T>(&self, rows: Vec<T>, share: impl Fn(&T) -> f64) -> (Vec<T>, Vec<T>) {
+        let (mut kept, mut rest): (Vec<T>, Vec<T>) = rows.into_iter().partition(|row| share(row) >= self.min);
+        let within = self.rows(kept.len());
+        let mut beyond = kept.split_off(within);
+        beyond.append(&mut rest);
+        (kept, beyond)
+    }
+
+    pub fn wants(&self, function: CostCentreId) -> bool {
+        self.functions.as_ref().is_none_or(|named| named.contains(function))
+    }
+
+    /// Number of rows to show out of `rows`.
+    pub fn rows(&self, rows: usize) -> usize {
+        self.limit.map_or(rows, |limit| limit.min(rows))
+    }
+
+    /// How to see the rest. (The report after a collection ends with a better hint.)
+    pub fn hint(&self) -> &'static str {
+        if self.short { "" } else { "; -n 0 shows all" }
+    }
+
+    /// The message for an empty view.
+    pub fn nothing(&self) -> String {
+        let accounting = self.profile.accounting();
+        match &self.functions {
+            Some(named) => format!("no sample was taken in a function that matches {:?}\n", named.text()),
+            None if accounting.received > 0 => "no samples: nothing is left of what is asked for\n".to_owned(),
+            None if self.growing => "no samples yet\n".to_owned(),
+            // The collection was interrupted within its first second, so the target's activity is unknown.
+            None if accounting.expected.is_none() => "no samples\n".to_owned(),
+            None => "no samples: the target used too little CPU time; try a higher rate (-F)\n".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! `ccsd symbolize`: names functions of a profile from debug files found later, and reports do so with those at hand.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufReader, Write, stdout};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use ccsd_collector::ElfFile;
+use ccsd_collector::debuginfod::{Debuginfod, URLS_VARIABLE, fetched_before};
+use ccsd_collector::naming::{NamedLater, name_functions};
+use ccsd_daemon::OutputFile;
+use ccsd_profile::{DecodeError, Decoded, Decoder, Image, Limits, Profile, sanitise};
+use nix::fcntl::OFlag;
+
+use crate::args::symbolize::SymbolizeArgs;
+use crate::exit::{Exit, Failure};
+use crate::format::counted;
+use crate::message::warn;
+
+/// Where debug files are installed.
+const SYSTEM: &str = "/usr/lib/debug";
+
+pub fn run(args: &SymbolizeArgs) -> Result<Exit, Failure> {
+    let urls =
+        args.debuginfod.clone().or_else(|| std::env::var(URLS_VARIABLE).ok()).filter(|urls| !urls.trim().is_empty());
+    let servers = urls.map(|urls| Debuginfod::new(&urls)).transpose().map_err(Failure::bad_request)?;
+    let target = args.output.as_ref().unwrap_or(&args.file);
+    OutputFile::check_contents(target).map_err(Failure::bad_request)?;
+    let mut profile: Option<Profile> = None;
+    read(&args.file, |decoder, record| {
+        let profile = profile.get_or_insert_with(|| Profile::new(decoder.session().clone(), Limits::reading()));
+        match record {
+            Some(Decoded::Update(update)) => profile.apply(&update).map_err(|error| anyhow!("{error}")),
+            _ => Ok(()),
+        }
+    })?;
+    let mut profile = profile.unwrap_or_else(|| Profile::new(Default::default(), Limits::reading()));
+    // Everything that the file has; what is taken after that is new.
+    drop(profile.take_update());
+    let mut dirs: Vec<&Path> = args.debug_dir.iter().map(PathBuf::as_path).collect();
+    dirs.push(Path::new(SYSTEM));
+    let named = name_functions(&mut profile, |image| {
+        at_hand(&dirs, image).or_else(|| {
+            servers.as_ref()?.fetch(&image.build_id).unwrap_or_else(|problem| {
+                warn(format_args!("{}: {problem}", sanitise(&image.name)));
+                None
+            })
+        })
+    });
+    if named.functions > 0 || args.output.is_some() {
+        let mut output: Option<OutputFile> = None;
+        let mut problem = None;
+        read(&args.file, |decoder, record| {
+            if output.is_none() {
+                output = Some(OutputFile::replace(target, decoder.session())?);
+            }
+            if let (Some(output), Some(Decoded::Update(update))) = (&mut output, record) {
+                output.write(&update);
+            }
+            Ok(())
+        })?;
+        if let Some(mut output) = output {
+            output.write(&profile.take_update());
+            output.finish();
+            problem = output.error().map(ToString::to_string);
+        }
+        if let Some(problem) = problem {
+            return Err(Failure::at_run_time(anyhow!(problem)));
+        }
+    }
+    let NamedLater { functions, nameless, without } = named;
+    let mut out = stdout().lock();
+    let text = format!("{} named", counted(functions as u64, "function", "functions"));
+    let rest: Vec<_> = without.iter().map(|name| sanitise(name)).collect();
+    let rest = if nameless == 0 {
+        String::new()
+    } else {
+        format!("; {nameless} without a name still, in {}", rest.join(", "))
+    };
+    writeln!(out, "{text}{rest}")?;
+    Ok(Exit::SUCCESS)
+}
+
+/// Names functions of a loaded profile from installed debug files and what was fetched before.
+pub fn name_at_hand(profile: &mut Profile) {
+    let nameless = |it: &ccsd_profile::CostCentre| it.linkage_name.is_none() && it.start.is_some();
+    if profile.cost_centres().iter().any(nameless) {
+        name_functions(profile, |image| at_hand(&[Path::new(SYSTEM)], image));
+    }
+}
+
+/// Calls `each` with every record of a profile file, first with none. A file that ends early is read up to there.
+fn read(
+    path: &Path,
+    mut each: impl FnMut(&Decoder<BufReader<File>>, Option<Decoded>) -> Result<(), anyhow::Error>,
+) -> Result<(), Failure> {
+    let name = || path.display().to_string();
+    let file = open(path).with_context(|| format!("cannot read {}", path.display())).map_err(Failure::bad_request)?;
+    let decoder = Decoder::new(BufReader::with_capacity(1 << 18, file));
+    let mut decoder = decoder.map_err(|error| Failure::bad_request(anyhow!("{}: {error}", name())))?;
+    each(&decoder, None).map_err(Failure::at_run_time)?;
+    loop {
+        match decoder.next_record() {
+            Ok(None) | Err(DecodeError::CutOff { .. }) => return Ok(()),
+            Ok(record) => each(&decoder, record).map_err(Failure::at_run_time)?,
+            Err(error) => return Err(Failure::bad_request(anyhow!("{}: {error}", name()))),
+        }
+    }
+}
+
+/// Opens a regular file.
+fn open(path: &Path) -> std::io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(std::io::Error::other("not a regular file")),
+    }
+}
+
+/// A file with the build id of an image, in directories of debug files or fetched before.
+fn at_hand(dirs: &[&Path], image: &Image) -> Option<File> {
+    let hex: String = image.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let (first, rest) = hex.split_at_checked(2)?;
+    let name = image.name.rsplit('/').next().unwrap_or_default();
+    let paths = dirs.iter().flat_map(|dir| {
+        let mut paths = vec![dir.join(format!(".build-id/{first}/{rest}.debug"))];
+        if !name.is_empty() && name != ".." {
+            paths.extend([dir.join(format!("{name}.debug")), dir.join(name)]);
+        }
+        paths
+    });
+    let is_it = |file: &File| {
+        let elf = file.try_clone().ok().and_then(|file| ElfFile::open(file).ok());
+        elf.is_some_and(|elf| elf.build_id() == Some(image.build_id.as_slice()))
+    };
+    paths.filter_map(|path| open(&path).ok()).find(is_it).or_else(|| fetched_before(&image.build_id))
+}
