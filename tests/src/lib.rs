@@ -12,6 +12,7 @@
 #![allow(missing_docs, reason = "internal to the tests")]
 
 pub mod ccsd;
+pub mod cgroup;
 pub mod daemon;
 pub mod fixture;
 pub mod readers;

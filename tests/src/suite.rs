@@ -31,6 +31,8 @@ pub enum Need {
     Root,
     /// The kernel's tracepoints, by tracefs.
     Tracefs,
+    /// Control groups of version 2 that may be made.
+    Cgroup2,
     /// That programs can be set-user-ID in the directory for temporary files.
     SetUserId,
 }
@@ -53,6 +55,8 @@ pub const PERF: Need = Need::Program("perf", "linux-perf");
 pub const PYTHON: Need = Need::Program("python3", "python3");
 /// For private mount namespaces.
 pub const UNSHARE: Need = Need::Program("unshare", "util-linux");
+/// To change built programs.
+pub const OBJCOPY: Need = Need::Program("objcopy", "binutils");
 /// To look into built programs.
 pub const NM: Need = Need::Program("nm", "binutils");
 
@@ -71,6 +75,9 @@ impl Need {
             }
             Need::Tracefs if !Path::new("/sys/kernel/tracing/events").exists() => {
                 Some("needs tracefs (mount -t tracefs tracefs /sys/kernel/tracing)".to_owned())
+            }
+            Need::Cgroup2 if crate::cgroup::mount().is_none() => {
+                Some("needs root and a writable cgroup2 (mount -t cgroup2 cgroup2 DIR)".to_owned())
             }
             Need::Root if !nix::unistd::geteuid().is_root() => Some("needs root".to_owned()),
             _ => None,

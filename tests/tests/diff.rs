@@ -28,6 +28,7 @@ fn written(dir: &Path, name: &str, functions: &[(&str, u64)]) -> PathBuf {
         start_time: 1,
         exec_generation: 0,
         parent: None,
+        membership: None,
         name: "demo".to_owned(),
     });
     let thread = profile.add_thread(Thread { process, tid: 7, name: "demo".to_owned() });

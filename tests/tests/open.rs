@@ -52,6 +52,7 @@ fn main() -> ExitCode {
         .test("a_client_that_is_slow_is_left", &[CC], slow)
         .test("a_browser_gets_no_token_by_its_arguments", &[CC], redirected)
         .test("signals_end_a_server_unless_they_are_ignored", &[CC], signals)
+        .test("the_page_of_a_file_follows_it", &[CC], followed)
         .test("the_page_of_a_session_follows_it", &[CC], live)
         .test("the_page_of_a_session_that_is_lost_stays", &[CC], lost)
         .run()
@@ -346,7 +347,7 @@ fn served() {
     let answer = served.get("");
     let (head, body) = split(&answer);
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-    assert_eq!(body.as_bytes(), exported());
+    assert_eq!(unfollowing(body).as_bytes(), exported());
     for field in [
         &format!("Content-Length: {}", body.len())[..],
         "Content-Type: text/html; charset=utf-8",
@@ -360,8 +361,8 @@ fn served() {
     }
     let policy = head.lines().find_map(|line| line.strip_prefix("Content-Security-Policy: ")).unwrap();
     assert!(policy.starts_with("default-src 'none'") && policy.contains("frame-ancestors 'none'"), "{policy}");
-    // A finished profile stays as it is.
-    assert!(!policy.contains("connect-src"), "{policy}");
+    // The page asks whether its file has changed, and nobody else anything.
+    assert!(policy.contains("; connect-src 'self'; ") && body.contains("follows the file"), "{policy}");
     // From a tunnel the address has another port, and perhaps another name.
     for host in ["localhost:9000", "[::1]:80", "127.0.0.1"] {
         let request = format!("GET /{}/ HTTP/1.1\r\nHost: {host}\r\n\r\n", served.token);
@@ -385,6 +386,43 @@ fn served() {
     other.end();
     served.end();
     assert!(TcpStream::connect(("127.0.0.1", served.port)).is_err());
+}
+
+/// A page without what follows its file.
+fn unfollowing(page: &str) -> String {
+    let (before, rest) = page.split_once("<script>\nconst LIVE = ").unwrap();
+    let (_, after) = rest.split_once("</script>\n").unwrap();
+    format!("{before}{after}").replacen("; connect-src 'self'", "", 1)
+}
+
+fn followed() {
+    let world = World::new();
+    let file = world.path("profile.ccsd");
+    fs::copy(&recorded().file, &file).unwrap();
+    let mut served =
+        Served::start(&mut world.ccsd(&["open", "--serve", "--no-browser", file.to_str().unwrap()].map(OsStr::new)));
+    let number = |served: &Served| split(&served.get("live")).1.to_owned();
+    let page = |served: &Served| split(&served.get("")).1.to_owned();
+    let first = page(&served);
+    assert!(first.contains("const LIVE = { version: 1, every: 2000, says: \"follows the file\" };"), "{}", first.len());
+    assert_eq!(number(&served), "1\n");
+    // Another profile in its place.
+    let other = RecordCommand::new(build("weights.c", &["-O1", "-g"]), &["30"]).run();
+    fs::rename(&other.file, &file).or_else(|_| fs::copy(&other.file, &file).map(|_| ())).unwrap();
+    assert_eq!(number(&served), "2\n");
+    let second = page(&served);
+    assert!(second.contains("const LIVE = { version: 2,"), "{}", second.len());
+    let exported = ccsd(["export", "html"]).arg(&file).output().unwrap().stdout;
+    assert_eq!(unfollowing(&second).as_bytes(), exported);
+    // What is no profile, and a file that is gone, leave the page as it is.
+    fs::write(&file, "no profile").unwrap();
+    assert_eq!((number(&served).as_str(), page(&served) == second), ("2\n", true));
+    fs::remove_file(&file).unwrap();
+    assert_eq!((number(&served).as_str(), page(&served) == second), ("2\n", true));
+    fs::copy(&recorded().file, &file).unwrap();
+    assert_eq!(number(&served), "3\n");
+    assert!(page(&served).contains("const LIVE = { version: 3,"));
+    served.end();
 }
 
 fn attacked() {
@@ -487,7 +525,7 @@ fn slow() {
         })
         .collect();
     assert!(served.get("").starts_with("HTTP/1.1 200 "));
-    assert!(served.get("live").ends_with("\r\n\r\nlive\n"));
+    assert!(served.get("live").ends_with("\r\n\r\n1\n"));
     // The oldest had to go; the latest are told that they take too long.
     let mut end_of = |number: usize| {
         let mut text = Vec::new();

@@ -302,6 +302,7 @@ fn profile() -> Vec<u8> {
         start_time: 1,
         exec_generation: 0,
         parent: None,
+        membership: None,
         name: "fixed".to_owned(),
     });
     for (tid, stack, weight) in STACKS {

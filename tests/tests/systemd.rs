@@ -43,7 +43,13 @@ fn main() -> ExitCode {
             // No capability in four sets; no new ones; a filter.
             assert_eq!(told("worker").split_whitespace().collect::<Vec<_>>(), ["1", "2"]);
             is("directories", "755:ccsd:ccsd 750:ccsd:ccsd");
-            is("verify", "good");
+            // Keys that systemd before 254 does not know are ignored.
+            let verified = told("verify");
+            let other: Vec<&str> = verified
+                .split(" | ")
+                .filter(|line| !line.contains("RestartSteps") && !line.contains("RestartMaxDelaySec"))
+                .collect();
+            assert_eq!(other, ["good"], "{verified}");
             assert!(told("exposure").parse::<f64>().unwrap() <= 3.0);
         })
         .test("who_may_do_what", &NEEDS, || {
@@ -72,6 +78,32 @@ fn main() -> ExitCode {
             assert!(journal.contains("/etc/ccsd/ccsd.toml:7:1: duplicate key"), "{journal}");
             is("priority", "1");
             is("state_after_bad", "active");
+            is("reload_of_bad", "1");
+            let status = told("status_after_bad");
+            assert!(
+                status.contains("configuration refused") && status.contains("ccsd.toml:7:1: duplicate key"),
+                "{status}"
+            );
+            assert!(told("watches_after_bad").contains("# configuration refused"));
+        })
+        .test("it_starts_with_the_last_good_configuration", &NEEDS, || {
+            is("started_with_bad", "active 1");
+            let status = told("status_with_bad");
+            assert!(status.contains("configuration refused, the last good one is in force"), "{status}");
+        })
+        .test("socket_and_service_are_restarted_together", &NEEDS, || is("restarted_together", "6"))
+        .test("it_is_restarted_after_any_number_of_failures", &NEEDS, || {
+            is("after_many_failures", "active active");
+        })
+        .test("others_read_its_metrics", &NEEDS, || {
+            let refused = told("status_without_drop_in");
+            assert!(refused.contains("cannot write the metrics file"), "{refused}");
+            is("metrics_file", "644:ccsd");
+            assert!(told("metrics_of_nobody").ends_with("# EOF"), "{}", told("metrics_of_nobody"));
+            assert!(!told("status_with_drop_in").contains("metrics file"), "{}", told("status_with_drop_in"));
+        })
+        .test("an_upgrade_leaves_the_socket_open", &NEEDS, || {
+            is("upgrade", "same socket, other service");
         })
         .test("restarted_killed_and_stopped", &NEEDS, || {
             is("restart", "good");
@@ -84,6 +116,7 @@ fn main() -> ExitCode {
         })
         .test("removed_and_purged", &NEEDS, || {
             is("removed", "inactive configuration stays");
+            is("kept", "busy");
             is("purged", "nothing left");
         })
         .run()
@@ -101,9 +134,11 @@ static PACKAGE: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
     fs::create_dir_all(release.join("man")).unwrap();
     fs::copy(binary(), release.join("ccsd")).unwrap();
     assert!(EndedProgram::of(ccsd(["man", "--output"]).arg(release.join("man"))).status.success());
+    let pages = fs::read_dir(release.join("man")).unwrap().map(|entry| entry.unwrap().path());
+    run(Command::new("gzip").arg("-9nf").args(pages));
     let package = dir.path().join("ccsd.deb");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["deb", "--package=ccsd", "--no-build", "--no-strip", "--fast", "--offline", "--output"]).arg(&package);
+    cargo.args(["deb", "--package=ccsd", "--no-build", "--fast", "--offline", "--output"]).arg(&package);
     cargo.current_dir(root_of_sources()).env("CARGO_TARGET_DIR", dir.path().join("target"));
     let ended = EndedProgram::of(&mut cargo);
     assert!(ended.status.success(), "{ended:?}");
@@ -175,13 +210,29 @@ fn package_content() {
         ("-rw-r--r--", "./usr/lib/systemd/system/ccsd.socket"),
         ("-rw-r--r--", "./usr/lib/sysusers.d/ccsd.conf"),
         ("-rw-r--r--", "./usr/lib/tmpfiles.d/ccsd.conf"),
-        ("-rw-r--r--", "./usr/share/man/man1/ccsd-daemon-watches.1"),
+        ("-rw-r--r--", "./usr/share/bash-completion/completions/ccsd"),
+        ("-rw-r--r--", "./usr/share/zsh/vendor-completions/_ccsd"),
+        ("-rw-r--r--", "./usr/share/fish/vendor_completions.d/ccsd.fish"),
+        ("-rw-r--r--", "./usr/share/doc/ccsd/systemd/node-exporter.conf"),
+        ("-rw-r--r--", "./usr/share/man/man1/ccsd-daemon-watches.1.gz"),
     ] {
         let line = listed.lines().find(|line| line.ends_with(path)).unwrap_or_else(|| panic!("{path}: {listed}"));
         assert!(line.starts_with(mode) && line.contains(" 0/0 ") | line.contains(" root/root "), "{line}");
     }
     let field = |name: &str| EndedProgram::of(Command::new("dpkg-deb").arg("--field").arg(&PACKAGE.1).arg(name)).stdout;
-    assert!(field("Depends").contains("systemd") && field("Depends").contains("libc6"));
+    assert!(field("Depends").contains("init-system-helpers") && field("Depends").contains("libc6"));
+    assert_eq!(field("Recommends").trim(), "systemd");
+    // The binary is stripped; its debug symbols are in a package beside it.
+    let unpacked = PACKAGE.0.path().join("unpacked");
+    run(Command::new("dpkg-deb").arg("--extract").arg(&PACKAGE.1).arg(&unpacked));
+    let sections = EndedProgram::of(Command::new("readelf").args(["-SW"]).arg(unpacked.join("usr/bin/ccsd"))).stdout;
+    assert!(
+        sections.contains(".text") && !sections.contains(".debug_line") && !sections.contains(".symtab"),
+        "{sections}"
+    );
+    let beside = PACKAGE.1.with_extension("ddeb");
+    let debug = EndedProgram::of(Command::new("dpkg-deb").arg("--contents").arg(beside)).stdout;
+    assert!(debug.lines().any(|line| line.contains("./usr/lib/debug/") && line.ends_with(".debug")), "{debug}");
     let control = EndedProgram::of(Command::new("dpkg-deb").args(["--info"]).arg(&PACKAGE.1).arg("conffiles")).stdout;
     assert_eq!(control.trim(), "/etc/ccsd/ccsd.toml");
 }

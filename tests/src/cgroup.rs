@@ -1,0 +1,98 @@
+//! Control groups of a test's own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Where control groups of version 2 are mounted and may be made.
+#[must_use]
+pub fn mount() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/mounts").ok()?;
+    let mut found = mounts.lines().filter_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        let path = PathBuf::from(words.next()?);
+        (words.next()? == "cgroup2").then_some(path)
+    });
+    found.find(|path| {
+        let trial = path.join(format!("ccsd-trial-{}", std::process::id()));
+        let made = fs::create_dir(&trial).is_ok();
+        made && fs::remove_dir(&trial).is_ok()
+    })
+}
+
+/// A tree of control groups, which goes with it.
+pub struct CgroupTree {
+    root: PathBuf,
+    /// Its path within the hierarchy.
+    pub path: String,
+}
+
+impl CgroupTree {
+    /// Makes an empty tree, below a slice as systemd has it.
+    ///
+    /// # Panics
+    /// If there is no cgroup2 where it could be made.
+    #[must_use]
+    pub fn new() -> CgroupTree {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("ccsdtest{}x{}.slice", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let root = mount().unwrap().join(&name);
+        fs::create_dir(&root).unwrap();
+        CgroupTree { root, path: format!("/{name}") }
+    }
+
+    /// A group of it, made if it is not there.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub fn group(&self, name: &str) -> PathBuf {
+        let path = self.root.join(name);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    /// Moves a process into a group.
+    ///
+    /// # Panics
+    /// If it cannot be moved.
+    pub fn join(&self, name: &str, pid: u32) {
+        fs::write(self.group(name).join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    /// CPU time that a group has used, nanoseconds, as the kernel accounts for it.
+    ///
+    /// # Panics
+    /// If the kernel does not say.
+    #[must_use]
+    pub fn cpu_ns(&self, name: &str) -> u64 {
+        let text = fs::read_to_string(self.root.join(name).join("cpu.stat")).unwrap();
+        let used = text.lines().find_map(|line| line.strip_prefix("usage_usec ")).unwrap();
+        used.trim().parse::<u64>().unwrap() * 1_000
+    }
+}
+
+impl Default for CgroupTree {
+    fn default() -> CgroupTree {
+        CgroupTree::new()
+    }
+}
+
+impl Drop for CgroupTree {
+    fn drop(&mut self) {
+        // Processes of the test that still run go back, and a group goes before the one above it.
+        remove(&self.root);
+    }
+}
+
+fn remove(path: &Path) {
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove(&entry.path());
+        }
+    }
+    let processes = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    for pid in processes.lines() {
+        let _ = path.parent().map(|above| fs::write(above.join("cgroup.procs"), pid));
+    }
+    let _ = fs::remove_dir(path);
+}

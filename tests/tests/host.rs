@@ -1,0 +1,242 @@
+//! The whole machine, and parts of it by unit, control group, container and user.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use ccsd_profile::Profile;
+use ccsd_profile::view::{Selection, ThreadsView};
+use ccsd_tests::ccsd::{Collecting, EndedProgram, NOBODY, as_user, ccsd};
+use ccsd_tests::cgroup::CgroupTree;
+use ccsd_tests::daemon::Daemon;
+use ccsd_tests::fixture::{Running, build, copy_program, scratch};
+use ccsd_tests::recorded::Recorded;
+use ccsd_tests::suite::{CC, Need, Suite};
+
+/// A rate that a busy machine keeps up with.
+const RATE: [&str; 2] = ["-F", "499"];
+/// As docker and others make them.
+const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("everything_that_runs", &[CC, Need::Root], everything)
+        .test("short_processes_are_seen", &[CC, Need::Root], short_processes)
+        .test("forks_of_what_ran_before", &[CC, Need::Root], forks)
+        .test("excluded_names", &[CC, Need::Root], excluded)
+        .test("until_a_program_ends", &[Need::Root], until_a_program_ends)
+        .test("what_a_user_is_told", &[Need::Root], refused)
+        .test("through_the_daemon", &[CC, Need::Root], through_the_daemon)
+        .test("top_without_a_target", &[CC, Need::Root], top)
+        .test("a_unit_and_who_joins_and_leaves", &[CC, Need::Root, Need::Cgroup2], unit)
+        .test("a_group_a_container_a_user", &[CC, Need::Root, Need::Cgroup2], groups)
+        .test("nothing_fits_yet", &[Need::Root], nothing_fits)
+        .run()
+}
+
+fn forever() -> std::path::PathBuf {
+    build("forever.c", &["-O1"])
+}
+
+/// Samples of a process.
+fn samples_of(profile: &Profile, pid: u32) -> u64 {
+    let rows = ThreadsView::new(profile, &Selection::all()).processes;
+    rows.iter().filter(|process| process.pid == pid).map(|process| process.samples).sum()
+}
+
+/// `ccsd record` of a selection, until it is stopped.
+fn collect(options: &[&str]) -> Collecting {
+    let mut collecting = Collecting::start(|file| {
+        let mut command = ccsd(["record", "--no-adapt", "-o"]);
+        command.arg(file).args(RATE).args(options);
+        command
+    });
+    collecting.wait_for_writes(1);
+    collecting
+}
+
+/// Records a selection while a program runs.
+fn record(options: &[&str], program: &[&str]) -> Recorded {
+    let dir = scratch();
+    let file = dir.path().join("profile.ccsd");
+    let mut command = ccsd(["record", "--no-adapt", "-o"]);
+    let ended = EndedProgram::of(command.arg(&file).args(RATE).args(options).arg("--").args(program));
+    Recorded::open(dir, &file, ended)
+}
+
+/// Samples with the program's own loop on the stack. (Other tests may run a program of the same source.)
+fn in_forever(recorded: &Recorded, program: &Path) -> u64 {
+    let image = program.file_name().unwrap().to_str().unwrap();
+    let flat = recorded.flat();
+    flat.rows.iter().filter(|row| row.name == "forever" && row.image == image).map(|row| row.samples_inherited).sum()
+}
+
+fn everything() {
+    let program = forever();
+    let before = Running::start(&program, &[]);
+    let mut collecting = collect(&["-a"]);
+    let after = Running::start(&program, &[]);
+    let (before_pid, after_pid) = (before.pid(), after.pid());
+    collecting.wait_until(|profile| samples_of(profile, before_pid) > 50 && samples_of(profile, after_pid) > 50);
+    let recorded = collecting.stop();
+    recorded.assert_whole();
+    assert_eq!(recorded.profile.session().pids, [0u32; 0]);
+    assert!(recorded.profile.session().target.contains("the whole machine"), "{:?}", recorded.profile.session());
+    let processes = recorded.processes();
+    for pid in [before_pid, after_pid] {
+        let process = processes.iter().find(|process| process.pid == pid).unwrap();
+        assert!(process.name.starts_with("forever"), "{process:?}");
+    }
+    // Every process has a name, and what is idle has no samples.
+    assert!(processes.iter().all(|process| !process.name.is_empty()), "{processes:#?}");
+    assert!(processes.iter().all(|process| !process.name.starts_with("swapper")), "{processes:#?}");
+    let stacks = in_forever(&recorded, &program);
+    assert!(stacks * 10 > (samples_of(&recorded.profile, before_pid) + samples_of(&recorded.profile, after_pid)) * 9);
+    let idle = recorded.profile.session().notes.iter().find(|note| note.starts_with("this machine: ")).unwrap();
+    assert!(idle.contains("CPU") && idle.contains("idle"), "{idle}");
+}
+
+fn short_processes() {
+    let program = forever();
+    let script = format!("i=0; while [ $i -lt 60 ]; do {} 10; i=$((i+1)); done", program.display());
+    let recorded = record(&["-a"], &["sh", "-c", &script]);
+    recorded.assert_whole();
+    let named = recorded.processes().into_iter().filter(|process| process.name.starts_with("forever"));
+    let (mut processes, mut samples) = (0u64, 0u64);
+    for process in named {
+        processes += 1;
+        samples += process.samples;
+    }
+    // 60 processes of 10 ms each, which begin with measuring the machine: at least 300 samples, less those lost.
+    let accounting = recorded.profile.accounting();
+    let part = accounting.received as f64 / (accounting.received + accounting.lost).max(1) as f64;
+    assert!(samples as f64 > 240.0 * part && processes > 40, "{samples} samples of {processes}: {accounting:?}");
+    assert!(in_forever(&recorded, &program) as f64 > 200.0 * part, "{:?}", recorded.names());
+}
+
+fn forks() {
+    let mut fixture = Running::start(&build("processes.c", &["-O1", "-pthread", "-ldl"]), &["family"]);
+    let collecting = collect(&["-a"]);
+    fixture.go();
+    let _ = fixture.finish();
+    let recorded = collecting.stop();
+    recorded.assert_whole();
+    for name in ["parent_work", "old_child_work", "grandchild_work", "new_child_work"] {
+        assert!(recorded.samples(name).inherited > 20, "{name}: {:?}", recorded.names());
+    }
+}
+
+fn excluded() {
+    let dir = scratch();
+    let (kept, left_out) = (dir.path().join("is-kept"), dir.path().join("is-left-out"));
+    [&kept, &left_out].iter().for_each(|path| copy_program(forever(), path));
+    let (kept, left_out) = (Running::start(&kept, &[]), Running::start(&left_out, &[]));
+    let mut collecting = collect(&["-a", "--exclude", "is-left*"]);
+    let pid = kept.pid();
+    collecting.wait_until(|profile| samples_of(profile, pid) > 100);
+    let recorded = collecting.stop();
+    recorded.assert_whole();
+    assert_eq!(samples_of(&recorded.profile, left_out.pid()), 0);
+    assert!(recorded.profile.session().target.contains("without is-left*"));
+}
+
+fn until_a_program_ends() {
+    let recorded = record(&["-a"], &["sh", "-c", "exit 7"]);
+    assert_eq!(recorded.ended.status.code(), Some(7), "{:?}", recorded.ended);
+    assert!(recorded.finished);
+}
+
+fn refused() {
+    let mut command = ccsd(["record", "-a", "--no-output", "--duration", "1"]);
+    let ended = EndedProgram::of(as_user(&mut command, NOBODY));
+    ended.assert_refused(2, &["all that runs on this machine", "perf_event_paranoid=0", "root"]);
+    let refused = |args: &[&str], part: &str| EndedProgram::of(&mut ccsd(args)).assert_refused(2, &[part]);
+    refused(&["record", "-a", "--no-inherit", "--no-output"], "--no-inherit");
+    refused(&["record", "-a", "--unit", "x", "--no-output"], "--all samples everything");
+    refused(&["attach", "--uid", "nobody-of-this-name", "--no-output"], "there is no user");
+    refused(&["attach", "-a", "1"], "cannot be used with");
+    refused(&["record", "--exclude", "x", "--no-output", "true"], "required");
+}
+
+fn through_the_daemon() {
+    let daemon = Daemon::start(&["--socket-mode", "666"]);
+    let fixture = Running::start(&forever(), &[]);
+    let dir = scratch();
+    let file = dir.path().join("profile.ccsd");
+    let mut command = daemon.ccsd(["attach", "--daemon", "-a", "--duration", "1", "-o"]);
+    let ended = EndedProgram::of(command.arg(&file));
+    assert!(ended.status.success(), "{ended:?}");
+    let recorded = Recorded::open(dir, &file, ended);
+    assert!(samples_of(&recorded.profile, fixture.pid()) > 20);
+    let mut command = daemon.ccsd(["attach", "--daemon", "-a", "--duration", "1", "--no-output"]);
+    let ended = EndedProgram::of(as_user(&mut command, NOBODY));
+    ended.assert_refused(2, &["root and members of group ccsd"]);
+    daemon.stop();
+}
+
+fn top() {
+    let fixture = Running::start(&forever(), &[]);
+    let ended = EndedProgram::of(&mut ccsd(["top", "-a", "--json", "--duration", "1.5"]));
+    assert!(ended.status.success(), "{ended:?}");
+    assert!(ended.stdout.contains("\"forever\""), "{ended:?}");
+    drop(fixture);
+}
+
+fn unit() {
+    let tree = CgroupTree::new();
+    let program = forever();
+    let fixtures = [(); 3].map(|()| Running::start(&program, &[]));
+    let [inside, joins, outside] = fixtures.each_ref().map(Running::pid);
+    tree.join("a.service/worker", inside);
+    tree.join("b.service", joins);
+    let mut collecting = collect(&["--unit", "a"]);
+    collecting.wait_until(|profile| samples_of(profile, inside) > 50 && samples_of(profile, joins) == 0);
+    tree.join("a.service", joins);
+    collecting.wait_until(|profile| samples_of(profile, joins) > 50);
+    tree.join("b.service", joins);
+    // What it did until it is looked at again is kept: wait until that is over.
+    let last = std::cell::Cell::new((0, 0));
+    collecting.wait_until(|profile| {
+        let (now, of_inside) = (samples_of(profile, joins), samples_of(profile, inside));
+        let (before, since) = last.get();
+        if now != before {
+            last.set((now, of_inside));
+        }
+        now == before && of_inside > since + 300
+    });
+    let recorded = collecting.stop();
+    recorded.assert_whole();
+    assert_eq!(samples_of(&recorded.profile, outside), 0);
+    assert!(recorded.profile.session().target.contains("unit a.service"), "{:?}", recorded.profile.session());
+    assert_eq!(recorded.processes().len(), 2, "{:#?}", recorded.processes());
+    // A process of the unit that is forked or executed belongs to it at once.
+    drop(fixtures);
+}
+
+fn groups() {
+    let tree = CgroupTree::new();
+    let program = forever();
+    let fixtures = [(); 3].map(|()| Running::start(&program, &[]));
+    let nobodys = Running::start_command(as_user(&mut Command::new(&program), NOBODY));
+    let [grouped, contained, _other] = fixtures.each_ref().map(Running::pid);
+    tree.join("group/below", grouped);
+    tree.join(&format!("docker-{ID}.scope"), contained);
+    let path = format!("{}/group", tree.path);
+    for (options, pid) in [
+        (["--cgroup", path.as_str()], grouped),
+        (["--container", &ID[..12]], contained),
+        (["--uid", "nobody"], nobodys.pid()),
+    ] {
+        let mut collecting = collect(&options);
+        collecting.wait_until(|profile| samples_of(profile, pid) > 50);
+        let recorded = collecting.stop();
+        recorded.assert_whole();
+        let pids: Vec<u32> = recorded.processes().iter().map(|process| process.pid).collect();
+        assert_eq!(pids, [pid], "{options:?}: {:#?}", recorded.processes());
+    }
+}
+
+fn nothing_fits() {
+    let ended = EndedProgram::of(&mut ccsd(["attach", "--unit", "no-such-unit", "--duration", "0.3", "--no-output"]));
+    assert!(ended.status.success() && ended.stderr.contains("no process of unit no-such-unit.service"), "{ended:?}");
+}

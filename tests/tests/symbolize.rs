@@ -1,0 +1,175 @@
+//! Names that come later: a stripped program's profile, and debug files found elsewhere.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use ccsd_tests::ccsd::{EndedProgram, ccsd};
+use ccsd_tests::fixture::{build, scratch};
+use ccsd_tests::suite::{CC, Need, Suite};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const DEBUGINFOD: Need = Need::Program("debuginfod", "debuginfod");
+
+fn main() -> ExitCode {
+    Suite::new()
+        .test("from_debug_files_elsewhere", &[CC], from_debug_files)
+        .test("from_a_debuginfod_server", &[CC, DEBUGINFOD], from_debuginfod)
+        .test("only_a_file_of_the_build_id_names", &[CC], other_build_id)
+        .test("an_address_that_cannot_be_asked_is_refused", &[CC], refused_address)
+        .run()
+}
+
+/// The profile of a stripped program, and the debug file that it had not.
+struct Stripped {
+    dir: TempDir,
+    profile: PathBuf,
+    debug: PathBuf,
+}
+
+impl Stripped {
+    fn record() -> Stripped {
+        let dir = scratch();
+        let whole = build("images.c", &["-O1", "-g", "-Wl,--build-id=sha1"]);
+        fs::create_dir(dir.path().join("debug")).unwrap();
+        let [program, debug] = ["program", "debug/program.debug"].map(|name| dir.path().join(name));
+        for (option, to) in [("--only-keep-debug", &debug), ("--strip-all", &program)] {
+            assert!(Command::new("objcopy").arg(option).arg(&whole).arg(to).status().unwrap().success());
+        }
+        let profile = dir.path().join("profile.ccsd");
+        let mut record = ccsd(["record", "-q", "--no-daemon", "-F", "999", "-o"]);
+        let ended = EndedProgram::of(record.arg(&profile).arg("--").arg(&program).arg("now"));
+        assert!(ended.status.success(), "{ended:?}");
+        // As on another machine: the program is not there.
+        fs::remove_file(program).unwrap();
+        Stripped { dir, profile, debug }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// `ccsd symbolize`, which knows no server and has a cache of its own.
+    fn symbolize(&self, args: &[&str]) -> Command {
+        let mut command = ccsd(["symbolize"]);
+        command.args(args).arg(&self.profile).env_remove("DEBUGINFOD_URLS");
+        command.env("DEBUGINFOD_CACHE_PATH", self.path("cache")).env("no_proxy", "*").env_remove("http_proxy");
+        command
+    }
+}
+
+/// Rows of the flat profile: name, self weight, inherited weight.
+fn rows(profile: &Path) -> (Vec<(String, u64, u64)>, Value) {
+    let ended = EndedProgram::of(ccsd(["report", "--json"]).arg(profile).env_remove("DEBUGINFOD_CACHE_PATH"));
+    assert!(ended.status.success(), "{ended:?}");
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let row = |row: &Value| {
+        let weight = |name: &str| row[name].as_u64().unwrap();
+        (row["name"].as_str().unwrap().to_owned(), weight("self_weight"), weight("inherited_weight"))
+    };
+    let mut rows: Vec<_> = report["flat"]["rows"].as_array().unwrap().iter().map(row).collect();
+    rows.sort_by(|a, b| (a.1, a.2, &a.0).cmp(&(b.1, b.2, &b.0)));
+    (rows, report)
+}
+
+/// Every function of the program has its name, and all weights are as they were.
+fn assert_named(before: &Path, after: &Path) {
+    let ((before, old), (after, new)) = (rows(before), rows(after));
+    let of_program = |rows: &[(String, u64, u64)]| rows.iter().filter(|row| row.0.starts_with("program+")).count();
+    assert!(of_program(&before) >= 3, "{before:?}");
+    // What the linker made has no name.
+    assert!(of_program(&after) <= 1, "{after:?}");
+    for name in ["main", "image_work", "image_loop"] {
+        assert!(after.iter().any(|row| row.0 == name), "{name}: {after:?}");
+        assert!(!before.iter().any(|row| row.0 == name), "{name}: {before:?}");
+    }
+    let weights = |rows: &[(String, u64, u64)]| rows.iter().map(|row| (row.1, row.2)).collect::<Vec<_>>();
+    assert_eq!(weights(&before), weights(&after));
+    assert_eq!(old["accounting"]["received"], new["accounting"]["received"]);
+    let unsymbolised = |report: &Value| report["accounting"]["unsymbolised"].as_u64().unwrap();
+    assert!(unsymbolised(&new) * 2 < unsymbolised(&old), "{} of {}", unsymbolised(&new), unsymbolised(&old));
+}
+
+fn from_debug_files() {
+    let stripped = Stripped::record();
+    let named = stripped.path("named.ccsd");
+    let dir = stripped.debug.parent().unwrap().to_str().unwrap().to_owned();
+    let ended = EndedProgram::of(&mut stripped.symbolize(&["--debug-dir", &dir, "-o", named.to_str().unwrap()]));
+    assert!(ended.status.success() && ended.stdout.contains(" functions named"), "{ended:?}");
+    assert_named(&stripped.profile, &named);
+    // By build id, and in place; times are still there.
+    let whole = fs::read(&stripped.debug).unwrap();
+    let note = EndedProgram::of(Command::new("readelf").arg("-n").arg(&stripped.debug)).stdout;
+    let id = note.lines().find_map(|line| line.trim().strip_prefix("Build ID: ")).unwrap().to_owned();
+    let place = stripped.path(&format!("other/.build-id/{}", &id[..2]));
+    fs::create_dir_all(&place).unwrap();
+    fs::write(place.join(format!("{}.debug", &id[2..])), whole).unwrap();
+    let original = stripped.path("original.ccsd");
+    fs::copy(&stripped.profile, &original).unwrap();
+    let other = stripped.path("other").to_str().unwrap().to_owned();
+    assert!(EndedProgram::of(&mut stripped.symbolize(&["--debug-dir", &other])).status.success());
+    assert_named(&original, &stripped.profile);
+    let part = EndedProgram::of(ccsd(["report", "--since", "+0s", "--until", "+1h"]).arg(&stripped.profile));
+    assert!(part.status.success() && part.stdout.contains("image_loop"), "{part:?}");
+    // Nothing is left to be named.
+    let again = EndedProgram::of(&mut stripped.symbolize(&["--debug-dir", &other]));
+    assert!(again.stdout.starts_with("0 functions named"), "{again:?}");
+}
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn from_debuginfod() {
+    let stripped = Stripped::record();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let mut server = Command::new("debuginfod");
+    server.args(["-d", ":memory:", "-p", &port, "-F"]).arg(stripped.debug.parent().unwrap());
+    let _server = Server(server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let url = format!("http://127.0.0.1:{port}");
+    let named = stripped.path("named.ccsd");
+    let began = Instant::now();
+    // It scans its directory first.
+    loop {
+        let ended = EndedProgram::of(&mut stripped.symbolize(&["--debuginfod", &url, "-o", named.to_str().unwrap()]));
+        assert!(ended.status.success(), "{ended:?}");
+        if !ended.stdout.starts_with("0 functions") {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{ended:?}");
+    }
+    assert_named(&stripped.profile, &named);
+    drop(_server);
+    // From the cache, by the variable of elfutils.
+    let again = stripped.path("again.ccsd");
+    let mut command = stripped.symbolize(&["-o", again.to_str().unwrap()]);
+    let ended = EndedProgram::of(command.env("DEBUGINFOD_URLS", &url));
+    assert!(ended.status.success() && !ended.stdout.starts_with("0 functions"), "{ended:?}");
+    assert_named(&stripped.profile, &again);
+}
+
+fn other_build_id() {
+    let stripped = Stripped::record();
+    let other = build("images.c", &["-O2", "-g", "-Wl,--build-id=0x0123456789abcdef"]);
+    fs::copy(other, &stripped.debug).unwrap();
+    let dir = stripped.debug.parent().unwrap().to_str().unwrap().to_owned();
+    let before = fs::read(&stripped.profile).unwrap();
+    let ended = EndedProgram::of(&mut stripped.symbolize(&["--debug-dir", &dir]));
+    assert!(ended.status.success() && ended.stdout.contains("0 functions named; "), "{ended:?}");
+    assert_eq!(fs::read(&stripped.profile).unwrap(), before, "the file is untouched");
+}
+
+fn refused_address() {
+    let stripped = Stripped::record();
+    let refused = EndedProgram::of(&mut stripped.symbolize(&["--debuginfod", "https://localhost"]));
+    refused.assert_refused(2, &["https is not supported"]);
+}
