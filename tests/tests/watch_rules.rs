@@ -204,6 +204,6 @@ fn writable_configuration() {
     mode(0o644);
     let checked = check();
     let path: &Path = &service.program;
-    let shown = format!("watch busy: processes of user root, exe {}\n", path.display());
+    let shown = format!("watch busy: processes of user root, exe {}: ", path.display());
     assert!(checked.status.success() && (checked.stdout.contains(&shown) || !nix::unistd::geteuid().is_root()));
 }
