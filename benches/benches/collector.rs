@@ -7,8 +7,8 @@
 use std::hint::black_box;
 
 use ccsd_collector::internals::{
-    Bytes, Frame, Goroutines, ImageIndex, Images, ProcessTable, Record, Resolver, Root, SampleLayout, ShadowStack,
-    StackUnwinder, Target, parse,
+    Bytes, Frame, GoroutineTable, ImageIndex, Images, ProcessKey, ProcessTable, Record, Resolver, Root, SampleLayout,
+    ShadowStack, StackUnwinder, Target, parse,
 };
 use ccsd_collector::{Budget, EventChoice, EventSet, Layout, Scope, choose};
 use ccsd_profile::{Limits, Profile, Session};
@@ -54,12 +54,12 @@ fn bench(c: &mut Criterion) {
     let pid = std::process::id();
     table.read_process(pid, &mut images);
     let mut mappings = table.thread(pid, pid, &mut images).expect("this process").1.mappings.clone();
-    let mut goroutines = Goroutines::default();
+    let mut goroutines = GoroutineTable::default();
     let mut unwinder = StackUnwinder::default();
     let mut frames: Vec<Frame> = Vec::new();
     macro_rules! target {
         () => {
-            Target { mappings: &mut mappings, goroutines: &mut goroutines, images: &images }
+            Target { mappings: &mut mappings, process: ProcessKey(0), goroutines: &mut goroutines, images: &images }
         };
     }
     // One in some hundred samples ends early because a stack page is not resident.

@@ -11,7 +11,7 @@
 use std::hint::black_box;
 
 use ccsd_collector::internals::{
-    Aggregator, Batch, Bytes, Frame, Goroutines, ImageIndex, Images, Item, LayoutChoice, ProcessKey, ProcessTable,
+    Aggregator, Batch, Bytes, Frame, GoroutineTable, ImageIndex, Images, Item, LayoutChoice, ProcessKey, ProcessTable,
     Record, SampleLayout, ShadowStack, StackUnwinder, Target, ThreadKey, parse, ring_pages,
 };
 use ccsd_collector::usage::thread_cpu_ns;
@@ -148,7 +148,8 @@ fn fed(machine: Machine, spec: &EventSpec, recorded: &[Vec<u8>], layout: SampleL
     table.read_process(pid, &mut images);
     let mappings = table.thread(pid, pid, &mut images).expect("this process").1.mappings.clone();
     // Each process has its own.
-    let mut processes = vec![(mappings, Goroutines::default()); machine.processes];
+    let mut processes = vec![mappings; machine.processes];
+    let mut goroutines = GoroutineTable::default();
     let mut shadows = vec![ShadowStack::default(); machine.threads];
     let mut unwinder = StackUnwinder::within(budget.unwind_tables, budget.unwind_rules);
     let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
@@ -188,10 +189,15 @@ fn fed(machine: Machine, spec: &EventSpec, recorded: &[Vec<u8>], layout: SampleL
         let bytes = &recorded[if first { fed } else { (seed >> 20) as usize % recorded.len() }];
         let before = thread_cpu_ns();
         let Record::Sample(sample) = parse(Bytes::new(bytes), layout) else { panic!("not a sample") };
-        let (mappings, goroutines) = &mut processes[process_of(thread)];
+        let process = process_of(thread);
         let shadow = &mut shadows[thread];
         remembered -= shadow.remembered();
-        let target = Target { mappings, goroutines, images: &images };
+        let target = Target {
+            mappings: &mut processes[process],
+            process: ProcessKey(process as u32),
+            goroutines: &mut goroutines,
+            images: &images,
+        };
         let unwound = unwinder.unwind(&sample, target, shadow, remembered < budget.stack_frames, &mut frames);
         remembered += shadow.remembered();
         batch.frames.extend_from_slice(&frames);

@@ -22,6 +22,7 @@ use crate::process::{ProcessKey, ProcessTable, ThreadKey};
 use crate::sampler::{Channels, Sampler};
 use crate::stack_delta::Common;
 use crate::system::perf_max_sample_rate;
+use crate::unwind::go::goroutines::GoroutineTable;
 use crate::unwind::shadow::ShadowStack;
 use crate::unwind::{Frame, Root, StackUnwinder, Target};
 use ccsd_profile::view::{FlatView, Selection};
@@ -300,14 +301,18 @@ fn unwinding_a_stack_seen_before_allocates_nothing() {
     let pid = std::process::id();
     table.read_process(pid, &mut images);
     let mut unwinder = StackUnwinder::default();
-    let (mut shadow, mut frames) = (ShadowStack::default(), Vec::new());
+    let (mut shadow, mut goroutines, mut frames) = (ShadowStack::default(), GoroutineTable::default(), Vec::new());
     let mut found = Vec::new();
     recurse(20, &mut || {
         let (regs, stack) = own_stack();
         for round in 0..5 {
             let (_, process) = table.thread(pid, pid, &mut images).unwrap();
-            let target =
-                Target { mappings: &mut process.mappings, goroutines: &mut process.goroutines, images: &images };
+            let target = Target {
+                mappings: &mut process.mappings,
+                process: process.key,
+                goroutines: &mut goroutines,
+                images: &images,
+            };
             // Not shared with the last one: all of it is unwound.
             let mut new = ShadowStack::default();
             let shadow = if round % 2 == 0 { &mut new } else { &mut shadow };
@@ -374,10 +379,16 @@ fn looking_at_the_rings_allocates_nothing() {
         (ALLOCATIONS.get(), turns)
     };
     let begun = ALLOCATIONS.get();
-    let before = until(300);
-    let after = until(800);
-    assert!(before.0 - begun > 20 && after.1 - before.1 > 100, "{before:?} {after:?}: nothing is counted");
-    // The kernel may interrupt it where it never has before.
-    let allocated = after.0 - before.0;
-    assert!(allocated < 50, "{allocated} in {} turns with 500 samples", after.1 - before.1);
+    let first = until(300);
+    assert!(first.0 - begun > 20, "{first:?}: nothing is counted");
+    // The kernel may interrupt the target where it never has before, and work that is due by the clock falls into a window of
+    // samples that takes long because the machine is busy: one window without either is enough.
+    let mut before = first;
+    let mut windows = Vec::new();
+    while windows.len() < 5 && windows.last().is_none_or(|&(allocated, _)| allocated >= 50) {
+        let after = until(800 + windows.len() as u64 * 500);
+        windows.push((after.0 - before.0, after.1 - before.1));
+        before = after;
+    }
+    assert!(windows.last().is_some_and(|&(allocated, turns)| allocated < 50 && turns > 100), "{windows:?}");
 }

@@ -6,8 +6,9 @@ use crate::pace::RateChange;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::jit_code::JitEvent;
 use crate::process::{OTHER_PROCESS, Process, Thread, ThreadKey};
-use crate::tracker::Renamed;
+use crate::tracker::{Renamed, Tracker};
 use crate::unwind::{Frame, Unwound};
+use crate::unwinding::Unwinding;
 
 /// A batch is handed on when it has grown to this, even in the middle of a round: 64 KiB of frames are some 150 stacks.
 const BATCH_BYTES: usize = 64 << 10;
@@ -151,9 +152,14 @@ impl BatchBuilder {
         self.batch.items.push(Item::ThreadName { key, process, name });
     }
 
-    /// Announced threads are no more.
-    pub fn end_threads(&mut self, ended: impl Iterator<Item = ThreadKey>) {
-        self.batch.items.extend(ended.map(Item::ThreadEnd));
+    /// Adds the ends of announced threads since the last call, and removes what the unwinder remembers of these threads and
+    /// of processes that have ended.
+    pub fn end_threads(&mut self, tracker: &mut Tracker, unwinding: &mut Unwinding) {
+        for thread in tracker.take_ended() {
+            unwinding.remove_thread(thread);
+            self.batch.items.push(Item::ThreadEnd(thread));
+        }
+        tracker.take_ended_processes().for_each(|process| unwinding.remove_process(process));
     }
 
     /// A thread has used so much CPU time, as the kernel accounts for it.

@@ -82,7 +82,7 @@ pub mod internals {
     pub use crate::process::images::{ImageIndex, Images};
     pub use crate::process::{ProcessKey, ProcessTable, ThreadKey};
     pub use crate::resolve::Resolver;
-    pub use crate::unwind::go::goroutines::Goroutines;
+    pub use crate::unwind::go::goroutines::GoroutineTable;
     pub use crate::unwind::shadow::ShadowStack;
     pub use crate::unwind::{Frame, Root, StackUnwinder, Target};
 }

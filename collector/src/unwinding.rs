@@ -1,20 +1,27 @@
 //! Stacks of samples, and how much of the threads' last stacks is remembered for the next ones.
 
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
 use crate::budget::Budget;
 use crate::perf::record::Sample;
 use crate::process::images::{ImageIndex, Images};
-use crate::process::{Process, Thread};
+use crate::process::{Process, ProcessKey, Thread, ThreadKey};
 use crate::stack_delta::Common;
+use crate::unwind::go::goroutines::GoroutineTable;
 use crate::unwind::shadow::ShadowStack;
 use crate::unwind::{Frame, Root, StackUnwinder, Target, UnwindStats, Unwound};
 
-/// The unwinder with the stack that it has found last.
+/// The unwinder, with what it remembers of each thread and process, and the stack that it has found last.
 pub struct Unwinding {
     unwinder: StackUnwinder,
     frames: Vec<Frame>,
-    /// Frames of the threads' stacks that are remembered; too many by those of ended threads until [`Unwinding::forget`].
+    /// The last stack of each live thread that has been sampled.
+    stacks: HashMap<ThreadKey, ShadowStack, FxBuildHasher>,
+    goroutines: GoroutineTable,
+    /// Frames in `stacks`.
     remembered: usize,
-    /// The most that it may be; by default that is ten stacks of 100,000.
+    /// Maximum of `remembered`; by default ten stacks of 100,000 frames.
     most_remembered: usize,
     /// Stacks remembered only in part, because there was no room.
     cut_memories: u64,
@@ -26,60 +33,71 @@ impl Unwinding {
         Unwinding {
             unwinder: StackUnwinder::within(budget.unwind_tables, budget.unwind_rules),
             frames: Vec::new(),
+            stacks: HashMap::default(),
+            goroutines: GoroutineTable::default(),
             remembered: 0,
             most_remembered: budget.stack_frames,
             cut_memories: 0,
         }
     }
 
-    /// Unwinds a sample of a thread, `is_dying` if a signal has killed it and its stack will be shown, and remembers the stack for its next sample.
+    /// Unwinds a sample of a thread and remembers the stack for its next sample. `is_dying`: a signal has killed the thread,
+    /// and its stack will be shown.
     #[inline]
     pub fn unwind(
         &mut self,
         sample: &Sample<'_>,
-        thread: &mut Thread,
+        thread: &Thread,
         process: &mut Process,
         images: &Images,
         is_dying: bool,
     ) -> Unwound {
         let room = self.remembered < self.most_remembered && !thread.is_others;
-        let remembered = thread.shadow.remembered();
-        let target = Target { mappings: &mut process.mappings, goroutines: &mut process.goroutines, images };
+        let shadow = self.stacks.entry(thread.key).or_default();
+        if thread.is_others {
+            // The last stack was another thread's.
+            shadow.interrupt();
+        }
+        let remembered = shadow.remembered();
+        let (key, goroutines) = (process.key, &mut self.goroutines);
+        let target = Target { mappings: &mut process.mappings, process: key, goroutines, images };
         self.unwinder.set_dying(is_dying);
-        let mut unwound = self.unwinder.unwind(sample, target, &mut thread.shadow, room, &mut self.frames);
+        let mut unwound = self.unwinder.unwind(sample, target, shadow, room, &mut self.frames);
         let no_stack = is_dying && sample.stack.is_empty();
         let is_whole = unwound.root == Root::Complete && unwound.gap.is_none();
         if no_stack && !is_whole && unwound.gap.is_none_or(|gap| gap.outer == 0) {
             let followed = self.unwinder.follow_pointers(sample, &mut process.mappings, images, &mut self.frames);
             unwound.gap = followed.or(unwound.gap);
         }
-        // A shared stack of threads that are not followed is forgotten before each sample.
-        if !thread.is_others {
-            self.remembered = (self.remembered + thread.shadow.remembered()).saturating_sub(remembered);
-        }
-        // That threads which are not followed share one stack is counted as that.
+        self.remembered = (self.remembered + shadow.remembered()).saturating_sub(remembered);
+        // Threads that are not followed share one stack, which is never kept.
         self.cut_memories += u64::from(unwound.common.few && !thread.is_others);
         unwound
     }
 
     /// Takes over a stack that another profiler has followed, innermost frame first. The thread's next stack is unwound whole.
-    pub fn adopt(&mut self, thread: &mut Thread, stack: impl Iterator<Item = Frame>, root: Root) -> Unwound {
-        self.remembered = self.remembered.saturating_sub(thread.shadow.remembered());
-        thread.shadow = ShadowStack::default();
+    pub fn adopt(&mut self, thread: &Thread, stack: impl Iterator<Item = Frame>, root: Root) -> Unwound {
+        self.remove_thread(thread.key);
         self.frames.clear();
         self.frames.extend(stack);
         Unwound { root, common: Common::default(), gap: None }
+    }
+
+    /// Removes what is remembered of a thread that has ended.
+    pub fn remove_thread(&mut self, thread: ThreadKey) {
+        let removed = self.stacks.remove(&thread).map_or(0, |shadow| shadow.remembered());
+        self.remembered = self.remembered.saturating_sub(removed);
+    }
+
+    /// Removes what is remembered of a process that has ended.
+    pub fn remove_process(&mut self, process: ProcessKey) {
+        self.goroutines.remove(process);
     }
 
     /// The frames of the last stack that are not in common with the one before.
     #[inline]
     pub fn frames(&self) -> &[Frame] {
         &self.frames
-    }
-
-    /// So many frames that were remembered are of threads that have ended.
-    pub fn forget(&mut self, frames: usize) {
-        self.remembered = self.remembered.saturating_sub(frames);
     }
 
     /// Stacks remembered only in part, because there was no room.

@@ -11,6 +11,7 @@ use crate::process::ProcessTable;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::owner::Owner;
 use crate::resolve::Resolver;
+use crate::unwind::go::goroutines::GoroutineTable;
 use crate::unwind::shadow::ShadowStack;
 use crate::unwind::{Frame, Root, StackUnwinder, Target};
 
@@ -128,7 +129,8 @@ fn unwind(
         stack_full: thread.stack.more,
     };
     let (mut shadow, mut frames) = (ShadowStack::default(), Vec::new());
-    let target = Target { mappings: &mut process.mappings, goroutines: &mut process.goroutines, images };
+    let mut goroutines = GoroutineTable::default();
+    let target = Target { mappings: &mut process.mappings, process: process.key, goroutines: &mut goroutines, images };
     let unwound = unwinder.unwind(&sample, target, &mut shadow, false, &mut frames);
     let end = match (unwound.root, known) {
         (Root::Complete, _) => End::Complete,

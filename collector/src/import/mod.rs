@@ -368,8 +368,7 @@ impl<'a> Import<'a> {
 
     /// Gives the stacks so far to the aggregator, and makes an update if one is due.
     fn hand_on(&mut self, due: bool) {
-        self.batch.end_threads(self.tracker.take_ended());
-        self.unwinding.forget(self.tracker.take_ended_frames());
+        self.batch.end_threads(&mut self.tracker, &mut self.unwinding);
         let kernel = self.tracker.images.recorded().is_some_and(RecordedFiles::has_the_running_kernel);
         let (profile, metrics) = (&mut self.profile, self.metrics);
         let aggregator = self.aggregator.get_or_insert_with(|| {

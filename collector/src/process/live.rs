@@ -8,8 +8,6 @@ use super::jit_code::JitCode;
 use super::mappings::Mappings;
 use crate::backoff::Backoff;
 use crate::clock::{boot_ticks, now_ns};
-use crate::unwind::go::goroutines::Goroutines;
-use crate::unwind::shadow::ShadowStack;
 
 /// One identity of a process (pid, start, exec generation) in this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,8 +39,6 @@ pub struct Process {
     /// From when on its samples may be shown, `CLOCK_MONOTONIC`, nanoseconds: 0 where everything may be, [`NEVER`](super::NEVER) before it
     /// has been found permitted.
     pub permitted_from: u64,
-    /// Its goroutines that have deep stacks.
-    pub goroutines: Goroutines,
     /// The code that it, or whoever forked it, has generated.
     pub(super) jit: Option<Arc<JitCode>>,
     /// When it is looked at anew which mappings it really has, if there is no room for more.
@@ -67,8 +63,6 @@ pub struct Thread {
     pub announced: bool,
     /// The group's second counter.
     pub group_values: GroupValues,
-    /// Its last stack.
-    pub shadow: ShadowStack,
     /// When it was entered here, clock ticks since boot: it had started then.
     pub(super) known_since: u64,
     /// Whether it stands for all of its process that there was no room for.
@@ -78,8 +72,7 @@ pub struct Thread {
 impl Thread {
     pub(super) fn new(key: ThreadKey, pid: u32, name: String, is_others: bool) -> Thread {
         let known_since = boot_ticks(now_ns());
-        let (group_values, shadow) = (GroupValues::default(), ShadowStack::default());
-        Thread { key, pid, name, announced: false, group_values, shadow, is_others, known_since }
+        Thread { key, pid, name, announced: false, group_values: GroupValues::default(), is_others, known_since }
     }
 }
 

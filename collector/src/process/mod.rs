@@ -26,8 +26,6 @@ use crate::backoff::Backoff;
 use crate::clock::{boot_ticks, now_ns};
 use crate::perf::record::Fork;
 use crate::procfs;
-use crate::unwind::go::goroutines::Goroutines;
-use crate::unwind::shadow::ShadowStack;
 use images::Images;
 use mappings::{Mapping, Mappings};
 use untracked_threads::{UntrackedThread, UntrackedThreads};
@@ -101,10 +99,10 @@ pub struct ProcessTable {
     next_thread: u32,
     /// Calls of `execve`: each makes a new process, and a new thread, of old ones.
     execs: u32,
-    /// Announced threads that are no more.
+    /// Announced threads that have ended.
     ended: Vec<ThreadKey>,
-    /// Frames of last stacks that threads which are no more had kept.
-    ended_frames: usize,
+    /// Announced processes that have ended.
+    ended_processes: Vec<ProcessKey>,
     /// Processes that had ended at the last look, and had not been told to have.
     ended_untold: HashSet<ProcessKey>,
     /// [`Process::permitted_from`] of those that were not forked by a permitted one.
@@ -143,7 +141,7 @@ impl ProcessTable {
             next_thread: 0,
             execs: 0,
             ended: Vec::new(),
-            ended_frames: 0,
+            ended_processes: Vec::new(),
             ended_untold: HashSet::new(),
             newcomers_from: 0,
             observes_machine: false,
@@ -338,10 +336,7 @@ impl ProcessTable {
             self.next_thread += 1;
             self.others.insert(pid, Thread::new(key, pid, OTHERS.to_owned(), true));
         }
-        let (others, process) = (self.others.get_mut(&pid)?, self.processes.get_mut(&pid)?);
-        // The last stack was another's.
-        others.shadow.interrupt();
-        Some((others, process))
+        Some((self.others.get_mut(&pid)?, self.processes.get_mut(&pid)?))
     }
 
     /// Notes a thread of a known process that there is no room for, if that is not known.
@@ -397,7 +392,6 @@ impl ProcessTable {
             announced: false,
             mappings,
             permitted_from: self.newcomers_from,
-            goroutines: Goroutines::default(),
             jit: None,
             full: Backoff::default(),
             threads,
@@ -414,10 +408,7 @@ impl ProcessTable {
     pub fn add_thread(&mut self, pid: u32, tid: u32, name: String) {
         if let Some(old) = self.threads.get(&tid) {
             match old.pid == pid {
-                true => {
-                    self.ended_frames += old.shadow.remembered();
-                    self.ended.extend(old.announced.then_some(old.key));
-                }
+                true => self.ended.extend(old.announced.then_some(old.key)),
                 false => self.exit(old.pid, tid),
             }
         }
@@ -541,6 +532,7 @@ impl ProcessTable {
             return;
         }
         (process.parent, process.announced) = (Some(process.key), false);
+        self.ended_processes.push(process.key);
         process.key = ProcessKey(self.next_process);
         self.next_process += 1;
         process.exec_generation += 1;
@@ -548,9 +540,7 @@ impl ProcessTable {
         let of_it = self.threads.values_mut().filter(|thread| thread.pid == pid);
         for thread in of_it.chain(self.others.get_mut(&pid)).filter(|thread| thread.announced) {
             self.ended.push(thread.key);
-            self.ended_frames += thread.shadow.remembered();
             (thread.key, thread.announced) = (ThreadKey(self.next_thread), false);
-            thread.shadow = ShadowStack::default();
             self.next_thread += 1;
         }
     }
@@ -574,7 +564,6 @@ impl ProcessTable {
     /// A thread ended, and with the last one its process.
     pub fn exit(&mut self, pid: u32, tid: u32) {
         let thread = self.threads.remove(&tid);
-        self.ended_frames += thread.as_ref().map_or(0, |thread| thread.shadow.remembered());
         self.ended.extend(thread.as_ref().filter(|thread| thread.announced).map(|thread| thread.key));
         let is_unknown = thread.is_none() && !self.forget_untracked(pid, tid);
         let Some(process) = self.processes.get_mut(&pid) else { return };
@@ -595,16 +584,15 @@ impl ProcessTable {
         self.untracked.remove_process(pid, process.as_ref().map_or(0, |process| process.untracked as usize));
         let others = self.others.remove(&pid).filter(|others| others.announced);
         self.ended.extend(others.map(|others| others.key));
+        self.ended_processes.extend(process.as_ref().filter(|process| process.announced).map(|process| process.key));
         process.is_some()
     }
 
     /// Forgets a process and its threads.
     pub fn remove_process(&mut self, pid: u32) {
         if self.drop_process(pid) {
-            for (_, thread) in self.threads.extract_if(|_, thread| thread.pid == pid) {
-                self.ended_frames += thread.shadow.remembered();
-                self.ended.extend(thread.announced.then_some(thread.key));
-            }
+            let threads = self.threads.extract_if(|_, thread| thread.pid == pid);
+            self.ended.extend(threads.filter(|(_, thread)| thread.announced).map(|(_, thread)| thread.key));
         }
     }
 
@@ -640,14 +628,14 @@ impl ProcessTable {
         }
     }
 
-    /// Threads that others know of and that are no more, each told once, however their end became known.
+    /// Announced threads that have ended, each once, however their end became known.
     pub fn take_ended(&mut self) -> impl Iterator<Item = ThreadKey> + '_ {
         self.ended.drain(..)
     }
 
-    /// Frames that threads which are no more had kept, each told once.
-    pub fn take_ended_frames(&mut self) -> usize {
-        std::mem::take(&mut self.ended_frames)
+    /// The same of processes. One that executes another program ends, too.
+    pub fn take_ended_processes(&mut self) -> impl Iterator<Item = ProcessKey> + '_ {
+        self.ended_processes.drain(..)
     }
 }
 

@@ -97,8 +97,7 @@ impl Pipeline {
 
     /// Sends the batch, if there is room for it, or as soon as there is if `wait`.
     pub fn send(&mut self, channels: &Channels, wait: bool) {
-        self.batch.end_threads(self.tracker.take_ended());
-        self.unwinding.forget(self.tracker.take_ended_frames());
+        self.batch.end_threads(&mut self.tracker, &mut self.unwinding);
         let full = self.batch.take(self.counts(), channels.empty.try_recv().unwrap_or_default());
         if wait {
             // If the aggregator is gone there is no one to tell.

@@ -189,9 +189,9 @@ impl Tracker {
         self.table.pids()
     }
 
-    /// Frames of last stacks that threads which have ended since the last call had kept.
-    pub fn take_ended_frames(&mut self) -> usize {
-        self.table.take_ended_frames()
+    /// Announced processes that have ended since the last call.
+    pub fn take_ended_processes(&mut self) -> impl Iterator<Item = ProcessKey> + '_ {
+        self.table.take_ended_processes()
     }
 
     /// Announced threads that have ended since the last call.

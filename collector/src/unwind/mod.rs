@@ -59,6 +59,7 @@ use ccsd_profile::TruncationReason;
 use crate::budget::Budget;
 use crate::perf::record::Sample;
 use crate::perf::ring_buffer::Bytes;
+use crate::process::ProcessKey;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 use crate::stack_delta::Common;
@@ -66,7 +67,7 @@ use allowance::Allowance;
 use carried::Carried;
 use generated::GeneratedRules;
 use go::FrameChain;
-use go::goroutines::Goroutines;
+use go::goroutines::GoroutineTable;
 use known_rules::KnownRules;
 use loaded::LoadedImages;
 use memory::{Memory, Refusals, UserStack};
@@ -134,8 +135,10 @@ pub struct StackUnwinder {
 pub struct Target<'a> {
     /// Its code.
     pub mappings: &'a mut Mappings,
-    /// Its goroutines.
-    pub goroutines: &'a mut Goroutines,
+    /// Its identity.
+    pub process: ProcessKey,
+    /// The goroutines of all processes.
+    pub goroutines: &'a mut GoroutineTable,
     /// All images.
     pub images: &'a Images,
 }
@@ -187,7 +190,7 @@ impl StackUnwinder {
         room: bool,
         frames: &mut Vec<Frame>,
     ) -> Unwound {
-        let Target { mappings, goroutines, images } = target;
+        let Target { mappings, process, goroutines, images } = target;
         frames.clear();
         self.known.clear();
         self.carried.forget();
@@ -211,7 +214,7 @@ impl StackUnwinder {
                 self.read_late += u64::from(self.known.last().is_some_and(|known| !known.is_copied(&stack)));
                 let common = common.unwrap_or_default();
                 let common = shadow.remember(common, &self.known, &stack, mappings.generation(), room);
-                let target = Target { mappings, goroutines, images };
+                let target = Target { mappings, process, goroutines, images };
                 self.remember_goroutine(sample, &stack, target, shadow, frames);
                 Unwound { root: Root::Complete, common, gap: None }
             }
@@ -221,7 +224,7 @@ impl StackUnwinder {
                 Unwound { root: Root::Complete, common: Common::default(), gap: self.gap(frames) }
             }
             Err(stop) => {
-                let target = Target { mappings, goroutines, images };
+                let target = Target { mappings, process, goroutines, images };
                 self.join(&stop, sample, &stack, target, shadow, frames)
             }
         };

@@ -10,6 +10,7 @@ use gimli::X86_64 as R;
 use super::table_bytes::{push_cie, push_fde};
 use super::*;
 use crate::arch::user_regs::{OTHERS, UserRegs};
+use crate::process::ProcessKey;
 use crate::process::mappings::Mapping;
 
 #[path = "recorded_go.rs"]
@@ -166,9 +167,14 @@ impl Module {
         };
         let (mut frames, mut again) = (Vec::new(), Vec::new());
         let mut shadow = ShadowStack::default();
-        let mut goroutines = Goroutines::default();
+        let mut goroutines = GoroutineTable::default();
         let mut unwind = |frames: &mut Vec<Frame>| {
-            let target = Target { mappings: &mut mappings, goroutines: &mut goroutines, images: &images };
+            let target = Target {
+                mappings: &mut mappings,
+                process: ProcessKey(0),
+                goroutines: &mut goroutines,
+                images: &images,
+            };
             unwinder.unwind(&sample, target, &mut shadow, true, frames)
         };
         let Unwound { root, gap, .. } = unwind(&mut frames);
@@ -208,8 +214,9 @@ impl Module {
             stack: Bytes::new(stack),
             stack_full: false,
         };
-        let mut goroutines = Goroutines::default();
-        let target = Target { mappings: &mut mappings, goroutines: &mut goroutines, images: &images };
+        let mut goroutines = GoroutineTable::default();
+        let target =
+            Target { mappings: &mut mappings, process: ProcessKey(0), goroutines: &mut goroutines, images: &images };
         let mut frames = Vec::new();
         let unwound = StackUnwinder::default().unwind(&sample, target, &mut ShadowStack::default(), true, &mut frames);
         (frames.iter().map(|frame| self.place(frame.address)).collect(), unwound.root)

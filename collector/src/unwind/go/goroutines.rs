@@ -19,6 +19,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::super::memory::{MAX_PROBES, NOTHING_READ, Now, Slot, UserStack};
+use crate::process::ProcessKey;
 
 /// Frames kept of each: all can be compared at once, with the two words of the record.
 const FRAMES: usize = MAX_PROBES - 2;
@@ -33,8 +34,24 @@ const MAX_STACK: u64 = 1 << 30;
 /// Bytes above the outermost return address that belong to no frame.
 const MAX_ABOVE: u64 = 4096;
 
-/// Those of one process.
-#[derive(Clone, Debug, Default)]
+/// The remembered goroutines of all processes.
+#[derive(Debug, Default)]
+pub struct GoroutineTable(HashMap<ProcessKey, Goroutines, FxBuildHasher>);
+
+impl GoroutineTable {
+    /// Those of one process.
+    pub fn of(&mut self, process: ProcessKey) -> &mut Goroutines {
+        self.0.entry(process).or_default()
+    }
+
+    /// Removes those of a process that has ended.
+    pub fn remove(&mut self, process: ProcessKey) {
+        self.0.remove(&process);
+    }
+}
+
+/// The remembered goroutines of one process.
+#[derive(Debug, Default)]
 pub struct Goroutines {
     /// By the address of the record.
     known: HashMap<u64, Goroutine, FxBuildHasher>,

@@ -311,7 +311,13 @@ impl StackUnwinder {
         let by_register = || sample.regs.map(|regs| (regs.others[GOROUTINE], regs.sp));
         if let Some(goroutine) = self.goroutine.or_else(by_register) {
             let generation = target.mappings.generation();
-            target.goroutines.remember(shadow.outermost(), goroutine, sample.time, generation, stack);
+            target.goroutines.of(target.process).remember(
+                shadow.outermost(),
+                goroutine,
+                sample.time,
+                generation,
+                stack,
+            );
         }
     }
 
@@ -371,8 +377,8 @@ impl StackUnwinder {
         target: Target<'_>,
         frames: &mut Vec<Frame>,
     ) -> bool {
-        let Target { mappings, goroutines, .. } = target;
-        let outside = goroutines.outside(slot, mappings.generation(), stack);
+        let Target { mappings, process, goroutines, .. } = target;
+        let outside = goroutines.of(process).outside(slot, mappings.generation(), stack);
         let mut gap = None;
         for address in outside.map(|address| address.wrapping_sub(1)) {
             let Some(mapping) = mappings.find(address) else { break };
