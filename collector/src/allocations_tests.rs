@@ -97,7 +97,8 @@ fn aggregator(budget: &Budget) -> Aggregator {
 
 /// What comes before the samples of so many threads of one process. Addresses of "the kernel" are functions by themselves.
 fn beginning(threads: u32) -> Batch {
-    let image = |name: &str| Item::Image(Image { name: name.into(), elf: None, debug: DebugFileFinder::none() });
+    let image =
+        |name: &str| Item::Image(Image { name: name.into(), elf: None, key: None, debug: DebugFileFinder::none() });
     let key = ProcessKey(0);
     let process = Item::Process {
         key,

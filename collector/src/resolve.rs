@@ -128,7 +128,7 @@ impl Resolver {
 
     /// Enters the next image, in order of [`ImageIndex`].
     pub fn add_image(&mut self, profile: &mut Profile, image: Image) {
-        let Image { name, elf, debug } = image;
+        let Image { name, elf, key, debug } = image;
         let build_id = elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
         let id = profile.add_image(ProfileImage { name: name.clone(), build_id });
         let was_read = elf.is_some();
@@ -136,6 +136,7 @@ impl Resolver {
             id,
             name,
             elf,
+            key,
             was_read,
             debug,
             names: None,
@@ -158,7 +159,7 @@ impl Resolver {
     pub fn reopen(&mut self, profile: &mut Profile, index: ImageIndex, from: Image) {
         let Some(image) = self.images.get_mut(index.0 as usize) else { return };
         self.left.drop_names(image);
-        (image.elf, image.debug) = (from.elf, from.debug);
+        (image.elf, image.key, image.debug) = (from.elf, from.key, from.debug);
         if !std::mem::replace(&mut image.was_read, true) {
             // Addresses in it were offsets in its file, and nameless.
             self.known.retain(|frame, _| frame.image != index);

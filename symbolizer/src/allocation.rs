@@ -2,7 +2,7 @@
 //!
 //! Parsers of debug information build indexes whose size only their allocations show: ten bytes of debug information
 //! can take 150 bytes of index. So the program's allocator reports each allocation here (`ccsd_worker::Allocator`
-//! does), and a metered parser stops at its limit. Without such an allocator only the number of steps is limited.
+//! does), and a metered parser stops at its limit. Without such an allocator only sections, steps and time are limited.
 
 use std::cell::Cell;
 
@@ -22,11 +22,6 @@ pub fn allocated(bytes: usize) {
 #[inline]
 pub fn freed(bytes: usize) {
     let _ = BALANCE.try_with(|balance| balance.set(balance.get().wrapping_sub(bytes as u64)));
-}
-
-/// Excludes `bytes` that are limited elsewhere, such as sections.
-pub(crate) fn exclude(bytes: u64) {
-    BALANCE.with(|balance| balance.set(balance.get().wrapping_sub(bytes)));
 }
 
 /// The balance now.

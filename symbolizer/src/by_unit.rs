@@ -15,6 +15,7 @@ use hashbrown::HashMap;
 use crate::dwarf_frame::DwarfFrame;
 use crate::limits;
 use crate::lookup::{LookupContext, UnitLookup};
+use crate::meter;
 use crate::sections::{self, DebugSections, damaged};
 
 /// Maximum units tried for one address. Linkers leave the ranges of dropped functions, which then seem to overlap
@@ -94,6 +95,7 @@ impl ByUnit {
         if with_code.iter().filter(|&&has| has).count() * 2 < starts.len() {
             return Ok(None);
         }
+        meter::spend(meter::steps_of_sort(ranges.len())).map_err(|meter::Spent| damaged(gimli::Error::Io))?;
         ranges.sort_unstable_by_key(|range| (range.begin, range.unit));
         let mut reach = 0;
         for range in &mut ranges {

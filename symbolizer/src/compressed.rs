@@ -12,7 +12,7 @@ use std::sync::Arc;
 use object::LittleEndian as LE;
 use object::elf;
 use object::pod;
-use object::read::{CompressedData, CompressionFormat};
+use object::read::CompressionFormat;
 
 use crate::error::ImageError;
 use crate::limits;
@@ -61,25 +61,100 @@ pub(crate) fn legacy_section(raw: Arc<[u8]>, limit: u64) -> Result<Arc<[u8]>, Im
 
 fn expand(format: CompressionFormat, data: &[u8], size: u64, limit: u64) -> Result<Arc<[u8]>, ImageError> {
     within(size, data, limit)?;
-    if format == CompressionFormat::Zlib {
-        return inflate(data, size);
+    reserve(size)?;
+    match format {
+        CompressionFormat::Zlib => inflate(data, size),
+        _ => zstandard(data, size),
     }
-    let compressed = CompressedData { format, data, uncompressed_size: size };
-    // Allocates exactly `size`, checked above, and stops when that is full.
-    let bytes = compressed.decompress().map_err(|_| ImageError::Compression("damaged data"))?;
-    Ok(Arc::from(&*bytes))
+}
+
+/// Bytes decompressed between two looks at what is left of the grant.
+const PIECE: usize = 1 << 20;
+/// Maximum window of a zstd stream; debug information is compressed at level 3, with 2 MiB. (`zstd -19` has 8 MiB.)
+const MAX_ZSTD_WINDOW: usize = 64 << 20;
+
+fn reserve(size: u64) -> Result<(), ImageError> {
+    meter::reserve(size).map_err(|meter::Spent| ImageError::Spent)
+}
+
+fn spend(bytes: usize) -> Result<(), ImageError> {
+    // Decompressing takes about as long as ten steps for 64 bytes.
+    meter::spend(10 * meter::steps_of(bytes)).map_err(|meter::Spent| ImageError::Spent)
+}
+
+/// `size` bytes to be filled.
+fn room(size: u64) -> Result<Arc<[u8]>, ImageError> {
+    let size = usize::try_from(size).map_err(|_| damaged())?;
+    Ok(std::iter::repeat_n(0, size).collect())
+}
+
+fn damaged() -> ImageError {
+    ImageError::Compression("damaged data")
 }
 
 /// Decompresses a zlib stream in place: copying a large section takes a third of the time of decompressing it.
 fn inflate(data: &[u8], size: u64) -> Result<Arc<[u8]>, ImageError> {
-    let damaged = || ImageError::Compression("damaged data");
-    let size = usize::try_from(size).map_err(|_| damaged())?;
-    let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, size).collect();
-    let room = Arc::get_mut(&mut bytes).ok_or_else(damaged)?;
+    let mut bytes = room(size)?;
+    let all = Arc::get_mut(&mut bytes).ok_or_else(damaged)?;
     let mut stream = flate2::Decompress::new(true);
-    let status = stream.decompress(data, room, flate2::FlushDecompress::Finish).map_err(|_| damaged())?;
-    let whole = status == flate2::Status::StreamEnd && stream.total_out() == size as u64;
-    if whole { Ok(bytes) } else { Err(damaged()) }
+    loop {
+        let (read, written) = (position(stream.total_in()), position(stream.total_out()));
+        let input = data.get(read..).unwrap_or_default();
+        let rest = all.get_mut(written..).unwrap_or_default();
+        let piece = rest.len().min(PIECE);
+        spend(piece)?;
+        let piece = rest.get_mut(..piece).unwrap_or_default();
+        let status = stream.decompress(input, piece, flate2::FlushDecompress::None).map_err(|_| damaged())?;
+        if status == flate2::Status::StreamEnd {
+            break;
+        }
+        if (read, written) == (position(stream.total_in()), position(stream.total_out())) {
+            return Err(damaged());
+        }
+    }
+    if stream.total_out() == size { Ok(bytes) } else { Err(damaged()) }
+}
+
+fn position(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// Decompresses zstd frames in place.
+fn zstandard(mut data: &[u8], size: u64) -> Result<Arc<[u8]>, ImageError> {
+    let mut bytes = room(size)?;
+    let mut rest = Arc::get_mut(&mut bytes).ok_or_else(damaged)?;
+    while !data.is_empty() {
+        if let Some(after) = after_skippable(data) {
+            data = after;
+            continue;
+        }
+        let frame = ruzstd::decoding::StreamingDecoder::new_with_max_window_size(&mut data, MAX_ZSTD_WINDOW as u64);
+        let mut frame = frame.map_err(|_| damaged())?;
+        loop {
+            let piece = rest.len().min(PIECE);
+            spend(PIECE)?;
+            // A byte beyond the stated size shows that there is more.
+            let mut beyond = [0];
+            let count = match rest.get_mut(..piece) {
+                Some(piece) if !piece.is_empty() => frame.read(piece),
+                _ => frame.read(&mut beyond),
+            };
+            match count.map_err(|_| damaged())? {
+                0 => break,
+                _ if piece == 0 => return Err(damaged()),
+                count => rest = rest.get_mut(count..).unwrap_or_default(),
+            }
+        }
+    }
+    if rest.is_empty() { Ok(bytes) } else { Err(damaged()) }
+}
+
+/// What follows a skippable frame (RFC 8878, section 3.1.2).
+fn after_skippable(data: &[u8]) -> Option<&[u8]> {
+    let (magic, rest) = data.split_first_chunk::<4>()?;
+    let (size, rest) = rest.split_first_chunk::<4>()?;
+    let is_skippable = (0x184D_2A50..=0x184D_2A5F).contains(&u32::from_le_bytes(*magic));
+    is_skippable.then(|| rest.get(u32::from_le_bytes(*size) as usize..).unwrap_or_default())
 }
 
 /// Decompresses a stream of `xz(1)`, whose header does not state its size.
@@ -87,13 +162,18 @@ pub(crate) fn xz(data: &[u8], limit: u64) -> Result<Vec<u8>, ImageError> {
     let limit = limit.min((data.len() as u64).saturating_mul(limits::MAX_COMPRESSION_RATIO));
     let mut bytes = Vec::new();
     let read = meter::catch_panic(|| {
-        let reader = lzma_rust2::XzReader::new_mem_limit(data, false, limits::MAX_XZ_MEMORY_KIB);
-        reader.take(limit.saturating_add(1)).read_to_end(&mut bytes)
+        let memory = u32::try_from(meter::bytes_left() >> 10).unwrap_or(u32::MAX);
+        let mut reader = lzma_rust2::XzReader::new_mem_limit(data, false, memory.min(limits::MAX_XZ_MEMORY_KIB));
+        loop {
+            spend(PIECE)?;
+            let before = bytes.len();
+            (&mut reader).take(PIECE as u64).read_to_end(&mut bytes).map_err(|_| damaged())?;
+            if bytes.len() == before || bytes.len() as u64 > limit {
+                return Ok(());
+            }
+        }
     });
-    match read {
-        Some(Ok(_)) => {}
-        _ => return Err(ImageError::Compression("damaged data")),
-    }
+    read.unwrap_or_else(|| Err(damaged()))?;
     within(bytes.len() as u64, data, limit)?;
     Ok(bytes)
 }

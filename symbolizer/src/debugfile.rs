@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::door::{Door, ForUser};
 use crate::elf::ElfFile;
 use crate::limits;
+use crate::meter;
 use crate::root::Root;
 
 /// Where separate debug files of an image are searched.
@@ -342,6 +343,7 @@ fn crc_of(file: &File) -> io::Result<u32> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         };
+        meter::spend(meter::steps_of(count)).map_err(|meter::Spent| io::Error::from(io::ErrorKind::FileTooLarge))?;
         hasher.update(buffer.get(..count).unwrap_or_default());
         offset += count as u64;
     }

@@ -5,6 +5,8 @@
 //! list of the units' address ranges, units are loaded one at a time; see [`by_unit`](crate::by_unit). Type units are
 //! not needed.
 
+use std::sync::Arc;
+
 use hashbrown::HashSet;
 
 use crate::by_unit::{ByUnit, UnitAnswer};
@@ -12,7 +14,7 @@ use crate::dwarf_frame::DwarfFrame;
 use crate::elf::ElfFile;
 use crate::limits;
 use crate::lookup::{LookupContext, UnitLookup};
-use crate::meter::{self, Grant, MeterStop};
+use crate::meter::{self, Grant, MemoryGate, MeterStop};
 use crate::sections::{self, DebugSections, ReadBudget};
 use crate::split::SplitFiles;
 
@@ -22,8 +24,8 @@ pub(crate) struct Dwarf {
     index: UnitIndex,
     /// What is left of the grant.
     grant: Grant,
-    /// Bytes of index granted at first.
-    index_bytes: u64,
+    /// Bytes granted at first.
+    most: u64,
     used_steps: u64,
     shared: LookupContext,
 }
@@ -37,8 +39,8 @@ enum UnitIndex {
 }
 
 impl Dwarf {
-    /// Reads the debug sections of `file`, and of its `supplement` from `dwz(1)`; `split` finds split files. Reads at
-    /// most `most` bytes.
+    /// Reads the debug sections of `file`, and of its `supplement` from `dwz(1)`; `split` finds split files. Takes at most
+    /// `most` bytes, of which sections may be two thirds; takes more than a small image's only inside the `gate`.
     ///
     /// # Errors
     /// The reason, in words for the user, why the debug information cannot be used.
@@ -46,14 +48,18 @@ impl Dwarf {
         file: &ElfFile,
         supplement: Option<&ElfFile>,
         split: SplitFiles,
-        most: u64,
+        (most, gate): (u64, Option<Arc<dyn MemoryGate>>),
     ) -> Result<Dwarf, String> {
-        let mut budget = ReadBudget::new(most);
-        let sections = DebugSections::read(file, &mut budget)?;
-        let supplement = supplement.map(|supplement| DebugSections::read(supplement, &mut budget)).transpose()?;
+        let mut budget = ReadBudget::new(most / 3 * 2);
+        let mut grant = Grant { steps: limits::MAX_DWARF_STEPS, bytes: most, cpu: limits::MAX_DWARF_CPU, gate };
+        let read = meter::run(&mut grant, limits::MAX_DWARF_STACK, || {
+            let sections = DebugSections::read(file, &mut budget)?;
+            let supplement = supplement.map(|supplement| DebugSections::read(supplement, &mut budget)).transpose()?;
+            Ok::<_, String>((sections, supplement))
+        });
+        let (sections, supplement) = read.map_err(describe)??;
         let granted = limits::MAX_DWARF_STEPS + budget.used() / limits::DEBUG_BYTES_PER_STEP;
-        let index_bytes = limits::MAX_INDEX_BYTES.min(most);
-        let mut grant = Grant { steps: granted, bytes: index_bytes };
+        grant.steps = granted;
         let parsed = meter::run(&mut grant, limits::MAX_DWARF_STACK, || {
             if supplement.is_none()
                 && let Some(units) = ByUnit::new(&sections)?
@@ -64,7 +70,7 @@ impl Dwarf {
         });
         let index = parsed.map_err(describe)??;
         let shared = LookupContext { files: HashSet::new(), split, budget, short_names: false };
-        Ok(Dwarf { sections, index, grant, index_bytes, used_steps: granted - grant.steps, shared })
+        Ok(Dwarf { sections, index, most, used_steps: granted - grant.steps, grant, shared })
     }
 
     /// The functions at `svma`, innermost first; none if the debug information has no answer or is damaged there. A
@@ -137,8 +143,8 @@ impl Dwarf {
         let list = if let UnitIndex::ByUnit(units) = &self.index { units.bytes() } else { 0 };
         let estimate = self.used_steps * INDEX_BYTES_PER_STEP + list as u64;
         // Zero where the program's allocator reports nothing.
-        let reported = self.index_bytes - self.grant.bytes;
-        self.shared.budget.used() + estimate.max(reported)
+        let reported = self.most.saturating_sub(self.grant.bytes);
+        (self.shared.budget.used() + estimate).max(reported)
     }
 
     /// Takes the notes about split files since the last call.
@@ -156,6 +162,7 @@ impl std::fmt::Debug for Dwarf {
 fn describe(stopped: MeterStop) -> String {
     match stopped {
         MeterStop::OutOfBytes => "debug information takes more memory than the limit allows".to_owned(),
+        MeterStop::OutOfTime => "debug information takes more time than the limit allows".to_owned(),
         MeterStop::OutOfSteps => "debug information takes more work than the limit allows".to_owned(),
         MeterStop::Panicked => "debug information made its parser fail".to_owned(),
     }

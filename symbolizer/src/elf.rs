@@ -123,6 +123,13 @@ impl ElfFile {
         self.go.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 
+    /// Whether it names functions: it has a symbol table or debug information. (Files in debug directories may have neither.)
+    #[must_use]
+    pub fn has_names(&self) -> bool {
+        let has = |section: Option<&Section>| section.is_some_and(|section| self.section_size(section) > 0);
+        has(self.section(b".symtab")) || has(self.debug_section(".debug_info"))
+    }
+
     /// Whether there is unwind information. Reads it, like [`ElfFile::unwind_sections`].
     pub fn has_unwind_info(&self) -> bool {
         let sections = self.unwind_sections();

@@ -30,6 +30,9 @@ pub enum ImageError {
         /// The limit, in bytes.
         limit: u64,
     },
+    /// Reading it would take more memory or time than an image may.
+    #[error("it takes more memory or time than the limit allows")]
+    Spent,
     /// A compressed section contradicts its header, or uses an unknown method.
     #[error("cannot decompress a section: {0}")]
     Compression(&'static str),

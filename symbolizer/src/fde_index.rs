@@ -13,6 +13,7 @@ use gimli::{
 use hashbrown::HashMap;
 
 use crate::limits::MAX_FDES;
+use crate::meter;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
@@ -25,6 +26,8 @@ const MIN_FDE_BYTES: usize = 10;
 /// Bytes of one entry. All of it may be run each time a row is looked up, and it grows only with the pushes and pops of
 /// one function: compilers' entries are below a page.
 pub const MAX_ENTRY_BYTES: usize = 1 << 20;
+/// Steps that decoding an entry takes, for [`meter::spend`].
+const STEPS_PER_ENTRY: u64 = 8;
 /// Common information entries remembered while a section is read. A linker merges those of `.eh_frame` to a handful;
 /// `.debug_frame` has one per object file, followed by the functions that use it.
 const MAX_CIES: usize = 4096;
@@ -60,6 +63,9 @@ impl FdeIndex {
         let mut cies: HashMap<usize, CommonInformationEntry<Slice<'a>>> = HashMap::new();
         let mut entries = section.entries(bases);
         while let Ok(Some(entry)) = entries.next() {
+            if meter::spend(STEPS_PER_ENTRY).is_err() {
+                break;
+            }
             match entry {
                 CieOrFde::Cie(cie) => {
                     if cie.offset() >= MAX_WALKED_BYTES {

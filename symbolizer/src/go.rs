@@ -225,6 +225,7 @@ mod tests {
             eh_frame_hdr_segment: None,
             build_id: None,
             entry: 0,
+            is_complete: false,
         };
         let elf = ElfFile::from_parts(file, parts, Links::default()).unwrap();
         assert!(elf.known_go_functions().is_none());

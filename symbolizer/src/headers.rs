@@ -16,10 +16,13 @@ use crate::elf::{DecodedHeaders, ElfFile, Section, Segment};
 use crate::error::ImageError;
 use crate::go::SECTIONS as GO_SECTIONS;
 use crate::limits;
+use crate::meter::{self, Grant};
 
 /// Sections looked up in an image besides those of Go. Only the last may be compressed.
 const SECTIONS: [&str; 5] = [".text", ".got", ".eh_frame", ".eh_frame_hdr", DEBUG_FRAME];
 const DEBUG_FRAME: &str = ".debug_frame";
+/// Bytes that reading the headers of a file may take: a compressed section, the same decompressed, and a copy to be sent.
+const MAX_BYTES: u64 = 3 * limits::MAX_UNWIND_BYTES;
 
 /// The headers that an unwinder and a table of mappings need.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +33,8 @@ pub struct Headers {
     eh_frame_hdr_segment: Option<Segment>,
     sections: Vec<NamedSection>,
     links: Links,
+    /// Whether the sections have their bytes, and the file is not read any more.
+    is_complete: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +50,27 @@ struct NamedSection {
 }
 
 impl Headers {
+    /// Maximum sections whose bytes come with the headers.
+    pub const MOST_SECTIONS: u64 = (SECTIONS.len() + GO_SECTIONS.len()) as u64;
+
+    /// Opens a file, or a debug file, and reads its headers, within limits of memory and time; with the bytes of its
+    /// sections, if this file is not to be read by the other process.
+    ///
+    /// # Errors
+    /// Those of [`ElfFile::open`]; [`ImageError::Spent`].
+    pub fn read(file: File, is_debug: bool, with_contents: bool) -> Result<Headers, ImageError> {
+        let mut grant = Grant { steps: u64::MAX, bytes: MAX_BYTES, cpu: limits::MAX_HEADERS_CPU, gate: None };
+        let read = || {
+            let elf = if is_debug { ElfFile::open_debug(file)? } else { ElfFile::open(file)? };
+            let mut headers = Headers::of(&elf);
+            if with_contents {
+                headers.add_contents(&elf);
+            }
+            Ok(headers)
+        };
+        meter::run_partly(&mut grant, limits::MAX_DWARF_STACK, read).0.unwrap_or(Err(ImageError::Spent))
+    }
+
     /// Reads the headers of a file.
     #[must_use]
     pub fn of(file: &ElfFile) -> Headers {
@@ -74,7 +100,23 @@ impl Headers {
             eh_frame_hdr_segment: file.eh_frame_hdr_segment().cloned(),
             sections: named.collect(),
             links: file.links(),
+            is_complete: false,
         }
+    }
+
+    /// Adds the bytes of the sections that an unwinder reads. Those that cannot be read are left out.
+    fn add_contents(&mut self, file: &ElfFile) {
+        self.sections.retain_mut(|named| {
+            let is_read = !matches!(named.name.as_str(), ".text" | ".got");
+            if is_read && named.bytes.is_none() {
+                let section = file.debug_section(&named.name);
+                let data = section.and_then(|section| file.section_data(section, limits::MAX_UNWIND_BYTES).ok());
+                named.bytes = data.map(|data| data.to_vec());
+            }
+            !is_read || named.bytes.is_some()
+        });
+        self.eh_frame_hdr_segment = None;
+        self.is_complete = true;
     }
 
     /// Creates a file with these headers. It has only the sections that an unwinder needs: names must be requested from
@@ -83,7 +125,7 @@ impl Headers {
     /// # Errors
     /// [`ImageError::NotRegular`]; [`ImageError::Malformed`] if something exceeds [`limits`].
     pub fn apply(self, file: File) -> Result<ElfFile, ImageError> {
-        let Headers { entry, build_id, segments, eh_frame_hdr_segment, sections: named, links } = self;
+        let Headers { entry, build_id, segments, eh_frame_hdr_segment, sections: named, links, is_complete } = self;
         let too_many_sections = named.len() > SECTIONS.len() + GO_SECTIONS.len();
         if segments.len() > limits::MAX_PROGRAM_HEADERS || too_many_sections {
             return Err(ImageError::Malformed("more headers than there may be"));
@@ -113,7 +155,7 @@ impl Headers {
         let section_names = Arc::from(names);
         ElfFile::from_parts(
             file,
-            DecodedHeaders { segments, sections, section_names, eh_frame_hdr_segment, build_id, entry },
+            DecodedHeaders { segments, sections, section_names, eh_frame_hdr_segment, build_id, entry, is_complete },
             links,
         )
     }
@@ -141,6 +183,16 @@ mod tests {
         assert_eq!(Headers::of(&again), Headers::of(&file));
         // It has no symbol tables.
         assert!(again.section(b".symtab").is_none() && again.section(b".dynsym").is_none());
+    }
+
+    #[test]
+    fn a_file_with_its_contents_is_not_read() {
+        let file = ElfFile::open(own()).unwrap();
+        let headers = Headers::read(own(), false, true).unwrap();
+        // Another file in its place.
+        let again = headers.apply(tempfile::tempfile().unwrap()).unwrap();
+        assert_eq!(file.unwind_sections(), again.unwind_sections());
+        assert!(again.has_unwind_info() && again.code(file.entry(), 64).is_none());
     }
 
     #[test]

@@ -56,7 +56,8 @@ pub use fde_index::{FdeIndex, MAX_ENTRY_BYTES};
 pub use go::{GoFunction, GoFunctions};
 pub use headers::Headers;
 pub use kernel::{KernelFunction, KernelSymbols, KernelSymbolsError};
-pub use root::Root as FileRoot;
+pub use meter::MemoryGate;
+pub use root::{FileIdentity, Root as FileRoot};
 pub use symbols::{Function, Symbols};
 pub use unwind::{UnwindSection, UnwindSections};
 

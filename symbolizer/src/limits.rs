@@ -3,6 +3,8 @@
 //! Images come from the profiled programs, so every size in them is untrusted. A limit is well above what real programs
 //! have (the figure beside it) and well below what would harm the machine.
 
+use std::time::Duration;
+
 /// Program headers of one file. Real ones have 6 to 15; `e_phnum` is 16 bits wide and larger counts only exist in
 /// cores.
 pub const MAX_PROGRAM_HEADERS: usize = 1024;
@@ -21,9 +23,10 @@ pub const MAX_SECTION_BYTES: u64 = 256 << 20;
 /// Bytes of one section of unwind information. Chromium's release build has 25 MiB of `.eh_frame`, `rustc` 15 MiB.
 pub const MAX_UNWIND_BYTES: u64 = 64 << 20;
 
-/// Bytes of all debug sections (`.debug_info`, `.debug_line`, ...) of one image together, after decompression. They are
-/// held in memory as long as the image: `rustc`'s own debug build fits; a full Chromium or a `vmlinux` does not, and
-/// falls back to symbol tables with a note.
+/// Bytes of all debug sections (`.debug_info`, `.debug_line`, ...) of one image together, after decompression, and at most
+/// two thirds of what the image may take ([`MAX_IMAGE_BYTES`], or what a session or worker allows: 256 MiB of sections in
+/// the daemon's worker, 341 MiB in a session by itself). They are held in memory as long as the image. A full Chromium or a
+/// `vmlinux` does not fit, and falls back to symbol tables with a note.
 pub const MAX_DEBUG_BYTES: u64 = 512 << 20;
 
 /// Maximum compression ratio of a section. zlib cannot exceed 1032:1 and debug information reaches 3:1 to 6:1; a higher
@@ -81,13 +84,35 @@ pub const MAX_ATTRIBUTES: usize = 256;
 /// unit is parsed once, when first needed. Measured: finding the units of 12 MiB of Rust debug information takes 0.7
 /// million, all of its functions another 3 million, all of glibc's 5 million; 20,000 addresses all over a program with
 /// 60 MiB take 23 million. Decoding this many takes about half a second. The index takes up to 7 bytes for each on
-/// average; hostile entries reach 70, which [`MAX_INDEX_BYTES`] bounds.
+/// average; hostile entries reach 70, which [`MAX_IMAGE_BYTES`] bounds.
 pub const MAX_DWARF_STEPS: u64 = 64 << 20;
 
-/// Bytes allocated for the index of one image's debug information, and at most as much as the sections may take.
-/// At 7 bytes
-/// for each value, the largest program measured below takes 160 MiB. At the limit, a list that is being doubled may take up to twice as much.
-pub const MAX_INDEX_BYTES: u64 = 384 << 20;
+/// CPU time for reading one image's debug information over its life. Steps are what stops a parser as a rule; time bounds
+/// what no step shows, such as sorting. An optimised build reads the largest programs measured in two seconds; others are
+/// twenty times slower.
+pub const MAX_DWARF_CPU: Duration = Duration::from_secs(if cfg!(debug_assertions) { 120 } else { 6 });
+
+/// Steps for reading one image's symbols and linkage tables, and for finding functions in them, over its life. A symbol
+/// takes three, and some more where several share an address; Chromium's 3 million are read in 20 million.
+pub const MAX_TABLE_STEPS: u64 = 512 << 20;
+
+/// The same in CPU time.
+pub const MAX_TABLE_CPU: Duration = Duration::from_secs(if cfg!(debug_assertions) { 30 } else { 3 });
+
+/// CPU time for reading the headers of a file, which takes less than a millisecond. Only a compressed `.debug_frame` may
+/// take more.
+pub const MAX_HEADERS_CPU: Duration = Duration::from_millis(if cfg!(debug_assertions) { 10_000 } else { 500 });
+
+/// Bytes for the names of one image while they are read and afterwards, sections, symbols and indexes together, if no
+/// other limit is given. The index of the largest program measured above takes 160 MiB.
+pub const MAX_IMAGE_BYTES: u64 = 768 << 20;
+
+/// Bytes that symbols may take where less is left for the whole image: without debug information they are all that there
+/// is, and 64 MiB hold those of all but the largest programs.
+pub const MIN_TABLE_BYTES: u64 = 64 << 20;
+
+/// Bytes that reading an image may take without waiting for others; see [`MemoryGate`](crate::MemoryGate).
+pub const SMALL_IMAGE_BYTES: u64 = 16 << 20;
 
 /// Bytes of debug sections per additional value that may be decoded, so that the largest files can be used completely.
 pub const DEBUG_BYTES_PER_STEP: u64 = 2;

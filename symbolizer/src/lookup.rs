@@ -6,7 +6,6 @@ use addr2line::{Context, Frame, LookupContinuation, LookupResult};
 use gimli::{AttributeValue, Reader, UnitRef};
 use hashbrown::{HashMap, HashSet};
 
-use crate::allocation;
 use crate::dwarf_frame::{Declaration, DwarfFrame};
 use crate::limits;
 use crate::meter::Metered;
@@ -121,9 +120,7 @@ fn finish<L: LookupContinuation<Buf = Metered>>(
         lookup = match lookup {
             LookupResult::Output(output) => return output,
             LookupResult::Load { load, continuation } => {
-                let before = budget.used();
                 let loaded = split.load(&load, budget);
-                allocation::exclude(budget.used() - before);
                 continuation.resume(loaded)
             }
         };

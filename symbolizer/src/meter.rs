@@ -1,38 +1,66 @@
-//! Bounds on the cost of parsing debug information.
+//! Bounds on the cost of reading an image's names.
 //!
-//! `addr2line` and `gimli` check what they read but not how much work it causes: a few megabytes of hostile DWARF can
-//! take hours (many units that share one long range list), overflow the stack (inlined functions nested a million
-//! deep), or produce an index many times their size. All of that goes through reads, so this module's reader counts
-//! reads, checks the depth of the stack and the bytes [allocated](crate::allocation), and fails beyond the granted
-//! limits.
+//! Parsers check what they read but not how much work it causes: a few megabytes of hostile DWARF can take hours (many
+//! units that share one long range list), overflow the stack (inlined functions nested a million deep), or produce an
+//! index many times their size; a symbol table can have eight million names of 16 KiB that overlap. So everything that
+//! reads names runs under a [`Grant`] of steps, bytes and CPU time. The reader of debug information counts each value
+//! ([`Metered`]), other loops count by [`spend`], sections and large tables are announced by [`reserve`], and all fail
+//! beyond the grant. Bytes are those that the thread [allocates](crate::allocation).
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::allocation;
 use gimli::{EndianReader, Error, LittleEndian, Reader, ReaderOffsetId, Result};
+use nix::time::{ClockId, clock_gettime};
+
+/// Steps between two looks at the clock, each of which takes about as long as 30 steps.
+const LOOK_AT_CLOCK: u64 = 4096;
 
 /// What one thread may still spend. Thread-local, because a reader is cloned for every attribute and string: a pointer
 /// in each would be slower and take memory.
 struct Meter {
+    is_running: Cell<bool>,
     steps: Cell<u64>,
+    /// Steps left at which the clock is looked at.
+    next_look: Cell<u64>,
+    /// CPU time of the thread at which it stops.
+    deadline: Cell<Duration>,
+    out_of_time: Cell<bool>,
     /// Bytes that may be allocated, and the balance of the thread at the start.
     bytes: Cell<u64>,
     balance: Cell<u64>,
+    /// Bytes from which on the thread needs the memory for large images; see [`MemoryGate`].
+    large_from: Cell<u64>,
     /// The lowest stack address allowed; stacks grow downwards.
     floor: Cell<usize>,
+    gate: RefCell<Option<Arc<dyn MemoryGate>>>,
 }
 
 thread_local! {
     // Outside of `run` nothing is granted.
     static METER: Meter = const { Meter {
+        is_running: Cell::new(false),
         steps: Cell::new(0),
+        next_look: Cell::new(0),
+        deadline: Cell::new(Duration::MAX),
+        out_of_time: Cell::new(false),
         bytes: Cell::new(0),
         balance: Cell::new(0),
+        large_from: Cell::new(u64::MAX),
         floor: Cell::new(usize::MAX),
+        gate: RefCell::new(None),
     } };
+}
+
+/// Lets one thread at a time take the memory that a large image needs.
+pub trait MemoryGate: Debug + Send + Sync {
+    /// Waits until this thread may take that memory. It has it until its question is answered.
+    fn enter(&self);
 }
 
 /// Why a metered call was stopped.
@@ -42,50 +70,88 @@ pub(crate) enum MeterStop {
     OutOfSteps,
     /// All granted bytes were allocated.
     OutOfBytes,
+    /// The granted CPU time was used.
+    OutOfTime,
     /// The parser panicked. It must not be called again with the same data.
     Panicked,
 }
 
-/// What parsing may cost.
-#[derive(Debug, Clone, Copy)]
+/// A call was refused: what it needs is more than is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Spent;
+
+/// What reading may cost.
+#[derive(Debug, Clone)]
 pub(crate) struct Grant {
     /// Values that may be decoded.
     pub(crate) steps: u64,
     /// Bytes that may be allocated and kept.
     pub(crate) bytes: u64,
+    /// CPU time.
+    pub(crate) cpu: Duration,
+    /// What to wait for before more than [`crate::limits::SMALL_IMAGE_BYTES`] are allocated.
+    pub(crate) gate: Option<Arc<dyn MemoryGate>>,
 }
 
-/// Calls `parse` with a `grant`, which is reduced by the steps and bytes used, and `stack` bytes of stack.
+/// Calls `parse` with a `grant`, which is reduced by the steps, bytes and time used, and `stack` bytes of stack.
 pub(crate) fn run<T>(grant: &mut Grant, stack: usize, parse: impl FnOnce() -> T) -> std::result::Result<T, MeterStop> {
-    let before = allocation::balance();
+    let (value, stop) = run_partly(grant, stack, parse);
+    match (value, stop) {
+        (_, Some(stop)) => Err(stop),
+        (None, None) => Err(MeterStop::Panicked),
+        (Some(value), None) => Ok(value),
+    }
+}
+
+/// As [`run`], with the value of a call that was stopped. There is none after a panic.
+pub(crate) fn run_partly<T>(
+    grant: &mut Grant,
+    stack: usize,
+    parse: impl FnOnce() -> T,
+) -> (Option<T>, Option<MeterStop>) {
+    let (before, began) = (allocation::balance(), thread_cpu());
     METER.with(|meter| {
+        meter.is_running.set(true);
         meter.steps.set(grant.steps);
+        meter.next_look.set(grant.steps.saturating_sub(LOOK_AT_CLOCK));
+        meter.deadline.set(began.saturating_add(grant.cpu));
+        meter.out_of_time.set(grant.cpu.is_zero());
         meter.bytes.set(grant.bytes);
         meter.balance.set(before);
+        meter.large_from.set(if grant.gate.is_some() { crate::limits::SMALL_IMAGE_BYTES } else { u64::MAX });
         meter.floor.set(stack_pointer().saturating_sub(stack));
+        *meter.gate.borrow_mut() = grant.gate.clone();
     });
-    // The only place that catches panics: third-party parsers on untrusted data. A panic costs the names of one image,
-    // not the profile. The closure touches nothing else, and the parser's state is not used again.
-    let result = catch_unwind(AssertUnwindSafe(parse));
-    METER.with(|meter| {
-        grant.steps = meter.steps.get();
+    // Third-party parsers on untrusted data may panic. A panic costs the names of one image, not the profile. The
+    // closure touches nothing else, and the parser's state is not used again.
+    let result = catch_unwind(AssertUnwindSafe(parse)).ok();
+    let out_of_time = METER.with(|meter| {
+        meter.is_running.set(false);
+        grant.steps = meter.steps.replace(0);
         grant.bytes = meter.bytes.get().saturating_sub(allocation::held_since(before));
-        meter.steps.set(0);
         meter.floor.set(usize::MAX);
+        *meter.gate.borrow_mut() = None;
+        meter.out_of_time.get()
     });
-    match result {
-        Err(_) => Err(MeterStop::Panicked),
-        Ok(_) if grant.bytes == 0 => Err(MeterStop::OutOfBytes),
-        Ok(_) if grant.steps == 0 => Err(MeterStop::OutOfSteps),
-        Ok(value) => Ok(value),
-    }
+    grant.cpu = grant.cpu.saturating_sub(thread_cpu().saturating_sub(began));
+    let stop = match () {
+        () if result.is_none() => Some(MeterStop::Panicked),
+        () if grant.bytes == 0 => Some(MeterStop::OutOfBytes),
+        () if out_of_time => Some(MeterStop::OutOfTime),
+        () if grant.steps == 0 => Some(MeterStop::OutOfSteps),
+        () => None,
+    };
+    (result, stop)
 }
 
 /// Calls a third-party parser that reads no [`Metered`] section, such as a demangler; `None` if it panicked.
 pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Option<T> {
-    // It takes no steps.
-    let mut grant = Grant { steps: 1, bytes: u64::MAX };
-    run(&mut grant, crate::limits::MAX_DWARF_STACK, work).ok()
+    catch_unwind(AssertUnwindSafe(work)).ok()
+}
+
+/// CPU time of this thread: a thread that waits for a CPU is not charged for it.
+fn thread_cpu() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 /// Approximate end of the stack: the address of a local variable.
@@ -95,24 +161,103 @@ fn stack_pointer() -> usize {
     std::ptr::from_ref(std::hint::black_box(&here)).addr()
 }
 
-/// Takes one step, and one more for every 64 bytes searched: searching a byte costs much less than decoding a value.
+/// Takes steps: one for decoding a value, and one more for every 64 bytes searched or copied, which costs much less. Has
+/// no effect outside of [`run`], where sizes alone limit what is read.
+///
+/// # Errors
+/// If they are not granted; the rest of the [`run`] fails, too.
 #[inline]
-fn charge(bytes: usize) -> Result<()> {
-    let cost = 1 + (bytes as u64 >> 6);
+pub(crate) fn spend(steps: u64) -> std::result::Result<(), Spent> {
+    METER.with(|meter| if meter.is_running.get() { meter.take(steps) } else { Ok(()) })
+}
+
+/// Steps for searching or copying bytes.
+pub(crate) fn steps_of(bytes: usize) -> u64 {
+    bytes as u64 >> 6
+}
+
+/// Steps for sorting a list.
+pub(crate) fn steps_of_sort(entries: usize) -> u64 {
+    let depth = u64::from(entries.checked_ilog2().unwrap_or(0));
+    (entries as u64).saturating_mul(depth) / 4
+}
+
+/// To be called before many bytes are allocated at once.
+///
+/// # Errors
+/// If they are not granted. Fewer bytes may be.
+pub(crate) fn reserve(bytes: u64) -> std::result::Result<(), Spent> {
     METER.with(|meter| {
-        let left = meter.steps.get().saturating_sub(cost);
-        meter.steps.set(left);
-        if allocation::held_since(meter.balance.get()) >= meter.bytes.get() {
-            // What was allocated may be freed before the call returns.
-            meter.bytes.set(0);
-            return Err(Error::UnexpectedEof(ReaderOffsetId(0)));
+        if !meter.is_running.get() {
+            return Ok(());
         }
-        if left == 0 || stack_pointer() < meter.floor.get() {
-            // gimli's errors are a closed set; this is its error for a section that ends here.
-            return Err(Error::UnexpectedEof(ReaderOffsetId(0)));
+        let wanted = allocation::held_since(meter.balance.get()).saturating_add(bytes);
+        if wanted >= meter.bytes.get() {
+            return Err(Spent);
+        }
+        if wanted >= meter.large_from.get() {
+            meter.enter_gate();
         }
         Ok(())
     })
+}
+
+/// Bytes that may still be allocated.
+pub(crate) fn bytes_left() -> u64 {
+    METER.with(|meter| match meter.is_running.get() {
+        true => meter.bytes.get().saturating_sub(allocation::held_since(meter.balance.get())),
+        false => u64::MAX,
+    })
+}
+
+impl Meter {
+    #[inline]
+    fn take(&self, steps: u64) -> std::result::Result<(), Spent> {
+        let left = self.steps.get().saturating_sub(steps);
+        self.steps.set(left);
+        let held = allocation::held_since(self.balance.get());
+        if held >= self.large_from.get() {
+            self.enter_gate();
+        }
+        if held >= self.bytes.get() {
+            // What was allocated may be freed before the call returns.
+            self.bytes.set(0);
+            return Err(Spent);
+        }
+        if left <= self.next_look.get() {
+            self.look_at_clock(left);
+        }
+        if left == 0 || self.out_of_time.get() || stack_pointer() < self.floor.get() {
+            return Err(Spent);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn look_at_clock(&self, left: u64) {
+        self.next_look.set(left.saturating_sub(LOOK_AT_CLOCK));
+        if thread_cpu() >= self.deadline.get() {
+            self.out_of_time.set(true);
+        }
+    }
+
+    #[cold]
+    fn enter_gate(&self) {
+        self.large_from.set(u64::MAX);
+        let gate = self.gate.borrow().clone();
+        if let Some(gate) = gate {
+            gate.enter();
+        }
+    }
+}
+
+/// Takes one step, and those for bytes searched.
+#[inline]
+fn charge(bytes: usize) -> Result<()> {
+    // gimli's errors are a closed set; this is its error for a section that ends here.
+    METER
+        .with(|meter| if meter.is_running.get() { meter.take(1 + steps_of(bytes)) } else { Err(Spent) })
+        .map_err(|Spent| Error::UnexpectedEof(ReaderOffsetId(0)))
 }
 
 /// A section of debug information that charges for being read.
@@ -205,12 +350,16 @@ mod tests {
     use super::*;
 
     fn granted(steps: u64) -> Grant {
-        Grant { steps, bytes: u64::MAX }
+        Grant { steps, bytes: u64::MAX, cpu: Duration::MAX, gate: None }
+    }
+
+    fn with_bytes(bytes: u64) -> Grant {
+        Grant { bytes, ..granted(1000) }
     }
 
     #[test]
     fn reads_stop_when_the_bytes_are_used_up() {
-        let mut grant = Grant { steps: 1000, bytes: 100 };
+        let mut grant = with_bytes(100);
         let mut reader = Metered::new(Arc::from(vec![1u8; 100]));
         let read = |reader: &mut Metered| {
             (0..10)
@@ -224,7 +373,7 @@ mod tests {
         assert_eq!(run(&mut grant, 1 << 20, || done = read(&mut reader)), Err(MeterStop::OutOfBytes));
         assert_eq!(done, 3);
         // Bytes that are freed may be allocated again; those that are kept reduce the grant.
-        let mut grant = Grant { steps: 1000, bytes: 100 };
+        let mut grant = with_bytes(100);
         let kept = run(&mut grant, 1 << 20, || {
             for _ in 0..10 {
                 allocation::allocated(90);
@@ -235,7 +384,7 @@ mod tests {
             Some(())
         });
         assert_eq!((kept, grant.bytes), (Err(MeterStop::OutOfBytes), 0));
-        let mut grant = Grant { steps: 1000, bytes: 100 };
+        let mut grant = with_bytes(100);
         assert_eq!(run(&mut grant, 1 << 20, || allocation::allocated(40)), Ok(()));
         assert_eq!(grant.bytes, 60);
         assert_eq!(run(&mut grant, 1 << 20, || allocation::freed(400)), Ok(()));
@@ -274,6 +423,52 @@ mod tests {
         let mut reader = Metered::new(Arc::from(vec![1u8; 10_000_000]));
         let depth = run(&mut grant, 256 << 10, || recurse(&mut reader, 0)).unwrap();
         assert!((10..256 << 10).contains(&depth), "{depth}");
+    }
+
+    #[test]
+    fn reads_stop_when_the_time_is_used_up() {
+        let mut grant = Grant { cpu: Duration::from_millis(20), ..granted(u64::MAX) };
+        let endless = || {
+            let mut reader = Metered::new(Arc::from(vec![1u8; 8]));
+            while reader.clone().read_u8().is_ok() {
+                reader = reader.clone();
+            }
+        };
+        assert_eq!(run(&mut grant, 1 << 20, endless), Err(MeterStop::OutOfTime));
+        assert_eq!((grant.cpu, run(&mut grant, 1 << 20, || ())), (Duration::ZERO, Err(MeterStop::OutOfTime)));
+        let mut grant = Grant { cpu: Duration::from_millis(20), ..granted(u64::MAX) };
+        let spending = || while spend(100).is_ok() {};
+        assert_eq!(run_partly(&mut grant, 1 << 20, spending), (Some(()), Some(MeterStop::OutOfTime)));
+    }
+
+    #[test]
+    fn large_images_wait_for_their_turn() {
+        #[derive(Debug, Default)]
+        struct Entered(std::sync::atomic::AtomicU32);
+        impl MemoryGate for Entered {
+            fn enter(&self) {
+                self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+        let gate = Arc::new(Entered::default());
+        let entered = || gate.0.load(std::sync::atomic::Ordering::Relaxed);
+        let shared: Arc<dyn MemoryGate> = Arc::<Entered>::clone(&gate);
+        let mut grant = Grant { gate: Some(shared), ..with_bytes(u64::MAX) };
+        let small = crate::limits::SMALL_IMAGE_BYTES;
+        assert_eq!(run(&mut grant, 1 << 20, || reserve(small / 2)), Ok(Ok(())));
+        assert_eq!(entered(), 0);
+        // Once for each run, by what is announced and by what is allocated.
+        assert_eq!(run(&mut grant, 1 << 20, || reserve(small).and(reserve(2 * small))), Ok(Ok(())));
+        assert_eq!(entered(), 1);
+        let allocate = || {
+            allocation::allocated(2 << 30);
+            let spent = spend(1).and(spend(1));
+            allocation::freed(2 << 30);
+            spent
+        };
+        assert_eq!(run(&mut grant, 1 << 20, allocate), Ok(Ok(())));
+        assert_eq!(entered(), 2);
+        assert_eq!(run(&mut with_bytes(100), 1 << 20, || (reserve(100), reserve(50))), Ok((Err(Spent), Ok(()))));
     }
 
     #[test]

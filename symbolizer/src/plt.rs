@@ -16,6 +16,7 @@ use object::pod;
 use crate::arch::{self, Relocation, StubTarget};
 use crate::elf::{ElfFile, Section, string_at};
 use crate::limits;
+use crate::meter;
 use crate::names;
 
 /// The stubs of one image.
@@ -71,6 +72,7 @@ impl Plt {
             let Ok(code) = image.section_data(section, limits::MAX_SECTION_BYTES) else { continue };
             let size = arch::stub_size(section.entry_size, &code);
             let stubs = code.chunks(size.into()).zip((section.svma..).step_by(size.into()));
+            let stubs = stubs.take_while(|_| meter::spend(4).is_ok()).take(limits::MAX_PLT_SLOTS);
             self.stubs.extend(stubs.filter_map(|(code, start)| {
                 let callee = match arch::stub_target(code, start)? {
                     StubTarget::Slot(slot) => *slots.by_address.get(&slot)?,
@@ -78,6 +80,9 @@ impl Plt {
                 };
                 Some(Stub { start, size, callee })
             }));
+        }
+        if meter::spend(meter::steps_of_sort(self.stubs.len())).is_err() {
+            self.stubs.clear();
         }
         self.stubs.sort_unstable_by_key(|stub| stub.start);
         self.strings = slots.strings;
@@ -125,6 +130,9 @@ fn read_slots(image: &ElfFile) -> Option<Slots> {
         let count = bytes.len() / size_of::<elf::Rela64<LE>>();
         let Ok((relocations, _)) = pod::slice_from_bytes::<elf::Rela64<LE>>(&bytes, count) else { continue };
         for relocation in relocations.iter().take(limits::MAX_PLT_SLOTS) {
+            if meter::spend(2).is_err() {
+                return None;
+            }
             let symbol = || symbols.get(relocation.r_sym(LE, false) as usize).map_or(0, |it| it.st_name.get(LE));
             let callee = match arch::relocation_of(relocation.r_type(LE, false)) {
                 // The first name of every string table is empty.

@@ -12,8 +12,9 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2};
-use nix::sys::stat::Mode;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat};
+use nix::sys::stat::Mode as NixMode;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, statx};
 
 /// A root directory for resolving paths, as for a program with that root.
 #[derive(Debug, Clone)]
@@ -23,6 +24,9 @@ pub enum Root {
     /// Another root, held open. Its mounts disappear with the last program of its mount namespace.
     Other(Arc<OwnedFd>),
 }
+
+/// Maximum links followed at the end of a path.
+const MAX_LINKS: usize = 16;
 
 /// Attempts to resolve a path if a concurrent rename makes the kernel return EAGAIN.
 const TRIES: usize = 4;
@@ -40,7 +44,7 @@ impl Root {
     /// Those of opening a directory.
     pub fn at(path: &Path) -> io::Result<Root> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        Ok(Root::Other(Arc::new(open(path, flags, Mode::empty())?)))
+        Ok(Root::Other(Arc::new(open(path, flags, NixMode::empty())?)))
     }
 
     /// The directory itself (O_PATH).
@@ -48,7 +52,7 @@ impl Root {
         match self {
             Root::Own => {
                 let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-                Ok(open("/", flags, Mode::empty())?)
+                Ok(open("/", flags, NixMode::empty())?)
             }
             Root::Other(root) => root.try_clone(),
         }
@@ -57,13 +61,82 @@ impl Root {
     /// Resolves an absolute path to an O_PATH handle, with the rights of this process.
     pub(crate) fn find(&self, path: &Path) -> io::Result<OwnedFd> {
         match self {
-            Root::Own => Ok(open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?),
+            Root::Own => Ok(open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, NixMode::empty())?),
             Root::Other(root) => {
                 let beneath = path.strip_prefix("/").unwrap_or(path);
                 // An empty path is invalid.
                 resolve_beneath(root, if beneath.as_os_str().is_empty() { Path::new(".") } else { beneath })
             }
         }
+    }
+}
+
+/// What identifies a file while it exists. Its creation time distinguishes it from later files with the same inode number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileIdentity {
+    /// Device and inode.
+    pub file: (u32, u32, u64),
+    /// Creation time, seconds and nanoseconds, if the file system has one.
+    pub born: Option<(i64, u32)>,
+    /// Whether it is a regular file.
+    pub is_regular: bool,
+}
+
+impl FileIdentity {
+    /// The file at a path without links on the way, or at a link of /proc: by what the kernel knows already. A server that
+    /// does not answer is not asked.
+    ///
+    /// # Errors
+    /// Those of `statx(2)`.
+    pub fn of_link(link: &Path) -> io::Result<FileIdentity> {
+        FileIdentity::read(CWD, link, AtFlags::empty())
+    }
+
+    /// The file at an absolute path, if the kernel has all of the path in memory, as it has that of a running program. So a
+    /// path that a stranger chooses leads to no mount that hangs. With `follows`, the last name may be a link; one that the
+    /// kernel does not follow from memory, because it would note the time of access, is followed on this process's root file
+    /// system.
+    ///
+    /// # Errors
+    /// `WouldBlock` if not all is in memory, or the kernel is older than 5.12; those of `openat2(2)`.
+    pub fn at_once(path: &Path, follows: bool) -> io::Result<FileIdentity> {
+        let mut path = path.to_owned();
+        for _ in 0..MAX_LINKS {
+            match FileIdentity::in_memory(&path, follows) {
+                Err(error) if follows && error.kind() == io::ErrorKind::WouldBlock => {}
+                found => return found.map(|(identity, _)| identity),
+            }
+            let (link, handle) = FileIdentity::in_memory(&path, false)?;
+            let root = FileIdentity::of_link(Path::new("/"))?;
+            if (link.file.0, link.file.1) != (root.file.0, root.file.1) {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let to = readlinkat(&handle, "")?;
+            // An absolute path replaces the directory.
+            path = path.parent().unwrap_or(Path::new("/")).join(to);
+        }
+        Err(Errno::ELOOP.into())
+    }
+
+    fn in_memory(path: &Path, follows: bool) -> io::Result<(FileIdentity, OwnedFd)> {
+        check_path(path)?;
+        let flags = OFlags::PATH | OFlags::CLOEXEC | if follows { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let handle = match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => return Err(io::ErrorKind::WouldBlock.into()),
+            handle => handle?,
+        };
+        Ok((FileIdentity::read(&handle, Path::new(""), AtFlags::EMPTY_PATH)?, handle))
+    }
+
+    fn read(at: impl std::os::fd::AsFd, path: &Path, flags: AtFlags) -> io::Result<FileIdentity> {
+        let wanted = StatxFlags::INO | StatxFlags::TYPE | StatxFlags::BTIME;
+        let found = statx(at, path, flags | AtFlags::STATX_DONT_SYNC, wanted)?;
+        let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+        Ok(FileIdentity {
+            file: (found.stx_dev_major, found.stx_dev_minor, found.stx_ino),
+            born: has_birth.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec)),
+            is_regular: FileType::from_raw_mode(found.stx_mode.into()) == FileType::RegularFile,
+        })
     }
 }
 
@@ -89,7 +162,7 @@ pub(crate) fn open_regular(
     admit(&handle, &meta)?;
     let same = PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()));
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    Ok(File::from(open(&same, flags, Mode::empty())?))
+    Ok(File::from(open(&same, flags, NixMode::empty())?))
 }
 
 /// Resolves `path` with `root` as `/` to an O_PATH handle.
@@ -112,7 +185,7 @@ fn walk(root: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     let mut at = root.try_clone()?;
     for component in path.components() {
         match component {
-            Component::Normal(name) => at = openat(&at, name, flags, Mode::empty())?,
+            Component::Normal(name) => at = openat(&at, name, flags, NixMode::empty())?,
             Component::CurDir => {}
             _ => return Err(io::ErrorKind::InvalidInput.into()),
         }
@@ -168,7 +241,7 @@ mod tests {
     #[test]
     fn only_regular_files_are_opened() {
         let dir = tempfile::tempdir().unwrap();
-        nix::unistd::mkfifo(&dir.path().join("fifo"), Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+        nix::unistd::mkfifo(&dir.path().join("fifo"), NixMode::S_IRUSR | NixMode::S_IWUSR).unwrap();
         std::fs::create_dir(dir.path().join("directory")).unwrap();
         for root in [Root::at(dir.path()).unwrap(), Root::Own] {
             let at = |name: &str| match root {
@@ -182,5 +255,19 @@ mod tests {
         assert!(Door::default().open(&Root::Own, Path::new("/dev/null")).is_err());
         assert!(Door::default().open(&Root::Own, Path::new("/proc/self/exe")).is_ok());
         assert!(Door::default().open(&Root::Own, Path::new("Cargo.toml")).is_err(), "it is there, but relative");
+    }
+
+    #[test]
+    fn a_file_is_itself_by_every_way() {
+        let exe = std::fs::read_link("/proc/self/exe").unwrap();
+        let by_link = FileIdentity::of_link(Path::new("/proc/self/exe")).unwrap();
+        assert!(by_link.is_regular);
+        assert_eq!(FileIdentity::at_once(&exe, false).unwrap(), by_link);
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        symlink(&exe, &link).unwrap();
+        assert_eq!(FileIdentity::at_once(&link, true).unwrap(), by_link);
+        assert!(!FileIdentity::at_once(&link, false).unwrap().is_regular);
+        assert!(FileIdentity::at_once(Path::new("relative"), true).is_err());
     }
 }

@@ -8,12 +8,15 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use crate::error::ImageError;
+use crate::meter;
 
 /// The source of an image's bytes.
 #[derive(Debug)]
 pub(crate) enum ImageSource {
     /// A regular file and its size when opened.
     File(File, u64),
+    /// A file that another process reads: here it is only passed on.
+    Handle(File),
     /// Bytes without a file (the vdso).
     Bytes(Arc<[u8]>),
 }
@@ -31,6 +34,7 @@ impl ImageSource {
     pub(crate) fn len(&self) -> u64 {
         match self {
             ImageSource::File(_, len) => *len,
+            ImageSource::Handle(_) => 0,
             ImageSource::Bytes(bytes) => bytes.len() as u64,
         }
     }
@@ -45,7 +49,10 @@ impl ImageSource {
         if size > limit {
             return Err(ImageError::TooLarge { what, size, limit });
         }
+        let spent = |meter::Spent| ImageError::Spent;
+        meter::reserve(size).map_err(spent)?;
         let len = usize::try_from(size).map_err(|_| ImageError::Malformed(what))?;
+        meter::spend(meter::steps_of(len)).map_err(spent)?;
         match self {
             ImageSource::File(file, _) => {
                 // Collecting an exact-size iterator allocates the Arc once; it is then filled in place.
@@ -55,6 +62,7 @@ impl ImageSource {
                 }
                 Ok(bytes)
             }
+            ImageSource::Handle(_) => Err(ImageError::Malformed(what)),
             ImageSource::Bytes(all) => {
                 let start = usize::try_from(offset).map_err(|_| ImageError::Malformed(what))?;
                 let part = all.get(start..).and_then(|rest| rest.get(..len));

@@ -11,12 +11,13 @@ use gimli::{DebugFrame, EhFrame, EhFrameOffset, EndianSlice, LittleEndian, Unwin
 
 use crate::by_address::ByAddress;
 use crate::fde_index::FdeIndex;
+use crate::meter;
 use crate::unwind::{UnwindSection, UnwindSections};
 
 type SectionReader<'a> = EndianSlice<'a, LittleEndian>;
 
 /// The functions with a frame description.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct FunctionStarts {
     sections: Arc<UnwindSections>,
     index: StartIndex,
@@ -29,6 +30,12 @@ enum StartIndex {
     Table { offset: usize, count: usize },
     /// Entries sorted by start, for files without a usable table.
     Scanned(FdeIndex),
+}
+
+impl Default for StartIndex {
+    fn default() -> StartIndex {
+        StartIndex::Scanned(FdeIndex::default())
+    }
 }
 
 /// Size of an entry of the search table: two 32-bit offsets from the start of `.eh_frame_hdr`, to the function and to
@@ -46,6 +53,9 @@ impl FunctionStarts {
             StartIndex::Table { count, .. } => *count,
             StartIndex::Scanned(fdes) => fdes.len(),
         };
+        if meter::spend(count as u64).is_err() {
+            return FunctionStarts::default();
+        }
         starts.by_address = ByAddress::new(count, |index| starts.beginning(index));
         starts
     }

@@ -15,7 +15,7 @@ use crate::dwarf_frame::DwarfFrame;
 use crate::elf::ElfFile;
 use crate::go::GoFunctions;
 use crate::limits;
-use crate::meter;
+use crate::meter::{self, Grant, MemoryGate};
 use crate::names;
 use crate::plt::Plt;
 use crate::sections;
@@ -68,11 +68,17 @@ pub struct Symbols {
     frames: Vec<DwarfFrame>,
     notes: Vec<String>,
     short_names_noted: bool,
-    /// Maximum bytes of debug information to read.
+    /// What reading the tables and searching them may still cost.
+    grant: Grant,
+    /// Maximum bytes of tables and debug information.
     most: u64,
+    /// Whether debug information is left out.
+    symbols_only: bool,
+    /// Whether a note says that the tables have cost too much.
+    stop_noted: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct NameTables {
     symbols: SymbolTable,
     starts: FunctionStarts,
@@ -96,15 +102,39 @@ impl Symbols {
             frames: Vec::new(),
             notes: Vec::new(),
             short_names_noted: false,
-            most: limits::MAX_DEBUG_BYTES,
+            grant: Grant {
+                steps: limits::MAX_TABLE_STEPS,
+                bytes: limits::MAX_IMAGE_BYTES,
+                cpu: limits::MAX_TABLE_CPU,
+                gate: None,
+            },
+            most: limits::MAX_IMAGE_BYTES,
+            symbols_only: false,
+            stop_noted: false,
         }
     }
 
-    /// Limits the bytes of debug sections. If there are more, none are read: functions are then known by the symbol
-    /// table alone, and a note says so.
+    /// Limits the bytes that the names take, while they are read and afterwards. If debug information would take more,
+    /// functions are known by the symbol table alone; if symbols would take more than this and
+    /// [`limits::MIN_TABLE_BYTES`], some are missing. A note says so.
     #[must_use]
-    pub fn within(self, bytes: u64) -> Symbols {
-        Symbols { most: bytes, ..self }
+    pub fn within(mut self, bytes: u64) -> Symbols {
+        self.grant.bytes = bytes.max(limits::MIN_TABLE_BYTES);
+        self.most = bytes;
+        self
+    }
+
+    /// Enters `gate` before reading takes more than [`limits::SMALL_IMAGE_BYTES`].
+    #[must_use]
+    pub fn through(mut self, gate: Arc<dyn MemoryGate>) -> Symbols {
+        self.grant.gate = Some(gate);
+        self
+    }
+
+    /// Leaves debug information out: functions are known by the symbol table alone.
+    #[must_use]
+    pub fn symbols_only(self) -> Symbols {
+        Symbols { symbols_only: true, ..self }
     }
 
     /// Finds the functions that contain the stated address `svma`: inlined ones first, from the innermost out, and last
@@ -124,9 +154,10 @@ impl Symbols {
     /// - Both lose symbol versions and clone suffixes (`@GLIBC_2.2.5`, `.cold`), and constructor variants are unified.
     pub fn resolve(&mut self, svma: u64, out: &mut Vec<Function>) {
         out.clear();
-        let most = self.most;
-        let tables =
-            self.tables.get_or_insert_with(|| NameTables::load(&self.image, &self.finder, most, &mut self.notes));
+        if self.tables.is_none() {
+            self.tables = Some(self.load());
+        }
+        let Some(tables) = &mut self.tables else { return };
         self.frames.clear();
         // No unit covers the linker's stubs; searching all units to learn that would take long.
         if !tables.plt.contains(svma)
@@ -144,7 +175,12 @@ impl Symbols {
             self.short_names_noted = true;
             self.notes.push(SHORT_NAMES.to_owned());
         }
-        let called = tables.called(&self.image, svma);
+        let (called, stop) =
+            meter::run_partly(&mut self.grant, limits::MAX_DWARF_STACK, || tables.called(&self.image, svma));
+        let called = called.unwrap_or_default();
+        if stop.is_some() && !std::mem::replace(&mut self.stop_noted, true) {
+            self.notes.push(COSTLY.to_owned());
+        }
         // The last frame is the called function; without a name it is just a source line.
         let outermost = self.frames.pop();
         for frame in self.frames.drain(..) {
@@ -161,7 +197,8 @@ impl Symbols {
             // Without a declaration, the out-of-line copy identifies the function.
             if frame.declaration.file.is_none()
                 && names::may_be_local(name)
-                && let Some(definition) = tables.symbols.definition_of(name)
+                && let Ok(Some(definition)) =
+                    meter::run(&mut self.grant, limits::MAX_DWARF_STACK, || tables.symbols.definition_of(name))
             {
                 local = definition.local;
                 start = definition.local.then_some(definition.start);
@@ -192,6 +229,34 @@ impl Symbols {
         out.push(Function { local, ..function(named, start.or(called.start), frame, false) });
     }
 
+    /// Reads the tables, and the debug information with what they leave of the bytes.
+    fn load(&mut self) -> NameTables {
+        let (before, granted) = (self.notes.len(), self.grant.bytes);
+        let (image, finder, notes) = (&self.image, &self.finder, &mut self.notes);
+        let read = || NameTables::read(image, finder, notes);
+        let (tables, stop) = meter::run_partly(&mut self.grant, limits::MAX_DWARF_STACK, read);
+        self.notes.truncate(before.max(limits::MAX_NOTES));
+        let cut = tables.as_ref().is_some_and(|(tables, ..)| tables.symbols.cut);
+        if cut || stop.is_some() {
+            self.stop_noted = true;
+            self.notes.push(COSTLY.to_owned());
+        }
+        let Some((mut tables, debug)) = tables else { return NameTables::default() };
+        if self.symbols_only {
+            return tables;
+        }
+        // What stops the tables does not stop the debug information, as far as there are bytes.
+        let left = self.most.saturating_sub(granted - self.grant.bytes);
+        let room = (left, self.grant.gate.clone());
+        tables.dwarf = if sections::is_in(&self.image) {
+            load_dwarf(&self.image, None, &self.finder, room, &mut self.notes)
+        } else {
+            let found = debug.as_ref().filter(|debug| sections::is_in(&debug.file));
+            found.and_then(|debug| load_dwarf(&debug.file, Some(debug), &self.finder, room, &mut self.notes))
+        };
+        tables
+    }
+
     /// Approximate bytes held for this image's names, including sections that it may share with an unwinder. Dropping
     /// the `Symbols` frees them, and a new one starts over.
     #[must_use]
@@ -211,6 +276,9 @@ impl Symbols {
         &self.notes
     }
 }
+
+/// The note for symbols beyond a limit.
+const COSTLY: &str = "the symbols of this image are above a limit: some are not used";
 
 /// The note for images with line tables only.
 const SHORT_NAMES: &str = "debug information has line tables only: inlined functions are known by their last name";
@@ -271,7 +339,8 @@ impl Called {
 }
 
 impl NameTables {
-    fn load(image: &ElfFile, finder: &DebugFileFinder, most: u64, notes: &mut Vec<String>) -> NameTables {
+    /// Reads the tables of an image, and finds the file with its debug information.
+    fn read(image: &ElfFile, finder: &DebugFileFinder, notes: &mut Vec<String>) -> (NameTables, Option<DebugFile>) {
         let has_dwarf = sections::is_in(image);
         // An image with both needs no debug file.
         let has_symbols = image.section(b".symtab").is_some();
@@ -281,19 +350,9 @@ impl NameTables {
         let mini = if names_found { None } else { mini_debug(image, notes) };
         let files: Vec<&ElfFile> = [Some(image), debug_file, mini.as_ref()].into_iter().flatten().collect();
         let symbols = SymbolTable::read(&files);
-        if symbols.cut {
-            notes.push("the symbols of this image are above a limit: some are not used".to_owned());
-        }
-        let dwarf = if has_dwarf {
-            load_dwarf(image, None, finder, most, notes)
-        } else {
-            debug_file
-                .filter(|file| sections::is_in(file))
-                .and_then(|file| load_dwarf(file, debug.as_ref(), finder, most, notes))
-        };
         let starts = FunctionStarts::new(image.unwind_sections());
         let entry = entry_function(image, &symbols, &starts);
-        NameTables { symbols, starts, plt: Plt::new(image), go: OnceCell::new(), dwarf, entry }
+        (NameTables { symbols, starts, plt: Plt::new(image), go: OnceCell::new(), dwarf: None, entry }, debug)
     }
 
     fn called(&mut self, image: &ElfFile, svma: u64) -> Called {
@@ -357,12 +416,12 @@ fn load_dwarf(
     file: &ElfFile,
     debug: Option<&DebugFile>,
     finder: &DebugFileFinder,
-    most: u64,
+    room: (u64, Option<Arc<dyn MemoryGate>>),
     notes: &mut Vec<String>,
 ) -> Option<Dwarf> {
     let path = debug.and_then(|debug| debug.path.as_deref());
     let supplement = finder.find_supplement(file, path, notes);
-    match Dwarf::load(file, supplement.as_ref(), SplitFiles::new(finder.clone(), path), most) {
+    match Dwarf::load(file, supplement.as_ref(), SplitFiles::new(finder.clone(), path), room) {
         Ok(dwarf) => Some(dwarf),
         Err(why) => {
             notes.push(why);

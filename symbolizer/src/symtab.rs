@@ -14,7 +14,9 @@ use object::pod;
 
 use crate::by_address::ByAddress;
 use crate::elf::{ElfFile, string_at};
+use crate::error::ImageError;
 use crate::limits;
+use crate::meter;
 use crate::names;
 
 /// The function symbols of an image, at most one for each address.
@@ -24,6 +26,8 @@ pub(crate) struct SymbolTable {
     symbols: Vec<Symbol>,
     /// For each symbol, the compilation unit that alone sees it, or [`GLOBAL`].
     units: Vec<u32>,
+    /// Symbols with a compilation unit, ordered by it.
+    by_unit: OnceCell<Vec<(u32, u32)>>,
     /// Symbols by a hash of their names.
     by_name: OnceCell<HashMap<u64, Owners>>,
     hasher: DefaultHashBuilder,
@@ -115,16 +119,21 @@ pub(crate) struct FoundSymbol<'a> {
 }
 
 /// A symbol while the table is built.
+#[derive(Debug, Clone, Copy)]
 struct SymbolCandidate {
     svma: u64,
-    size: u64,
+    /// Saturated.
+    size: u32,
     name: NameRef,
+    unit: u32,
     local: bool,
     weak: bool,
     /// Whether its address is that of an ifunc resolver (STT_GNU_IFUNC).
     chooses: bool,
-    unit: u32,
 }
+
+// They are held beside the strings.
+const _: () = assert!(size_of::<SymbolCandidate>() == 24);
 
 impl SymbolTable {
     /// Reads `.symtab` and `.dynsym` of `files`: the image, then its separate debug file if there is one.
@@ -140,7 +149,7 @@ impl SymbolTable {
             .map(|segment| segment.svma..segment.svma.saturating_add(segment.mem_size))
             .collect();
         // Without section headers only the segments distinguish code from data.
-        let code = if code.is_empty() { segments } else { code };
+        let code = disjoint(if code.is_empty() { segments } else { code });
         let mut candidates = Vec::new();
         for file in files {
             table.read_file(file, &code, &mut candidates);
@@ -158,14 +167,26 @@ impl SymbolTable {
         for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
             let Some(section) = file.sections().iter().find(|section| section.kind == kind) else { continue };
             let Some(strings) = file.sections().get(section.link as usize) else { continue };
-            let Ok(bytes) = file.section_data(section, limits::MAX_SECTION_BYTES) else { continue };
+            let bytes = match file.section_data(section, limits::MAX_SECTION_BYTES) {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    self.cut |= is_limit(&error);
+                    continue;
+                }
+            };
             let count = bytes.len() / size_of::<elf::Sym64<LE>>();
             // Linkers repeat all of `.dynsym` in `.symtab`; only `strip` with special options leaves fewer symbols
             // there.
             if kind == elf::SHT_DYNSYM && candidates.len() - first >= count {
                 continue;
             }
-            let Ok(strings) = file.section_data(strings, limits::MAX_SECTION_BYTES) else { continue };
+            let strings = match file.section_data(strings, limits::MAX_SECTION_BYTES) {
+                Ok(strings) => strings,
+                Err(error) => {
+                    self.cut |= is_limit(&error);
+                    continue;
+                }
+            };
             let Ok((symbols, _)) = pod::slice_from_bytes::<elf::Sym64<LE>>(&bytes, count) else { continue };
             let index = self.strings.len();
             let before = candidates.len();
@@ -179,7 +200,7 @@ impl SymbolTable {
                     file = (!nameless).then_some(unit);
                     continue;
                 }
-                if candidates.len() >= limits::MAX_SYMBOLS {
+                if candidates.len() >= limits::MAX_SYMBOLS || meter::spend(1).is_err() {
                     self.cut = true;
                     break;
                 }
@@ -196,6 +217,10 @@ impl SymbolTable {
     fn choose(&mut self, mut candidates: Vec<SymbolCandidate>) {
         let strings = std::mem::take(&mut self.strings);
         let text = |name: NameRef| name_in(&strings, name);
+        if meter::spend(meter::steps_of_sort(candidates.len())).is_err() {
+            self.cut = true;
+            return;
+        }
         candidates.sort_unstable_by_key(|candidate| candidate.svma);
         // Names are read only where several symbols share an address: string tables are many times larger than the
         // symbol table.
@@ -204,8 +229,10 @@ impl SymbolTable {
             let bytes = |group: &[SymbolCandidate]| group.iter().map(|c| text(c.name).len() + 1).sum::<usize>();
             // Measured in parts, because measuring is the expensive step.
             for part in group.chunks(1024) {
-                budget = budget.saturating_sub(bytes(part));
-                if budget == 0 {
+                let bytes = bytes(part);
+                budget = budget.saturating_sub(bytes);
+                if budget == 0 || meter::spend(4 * (part.len() as u64 + meter::steps_of(bytes))).is_err() {
+                    budget = 0;
                     break;
                 }
             }
@@ -221,10 +248,14 @@ impl SymbolTable {
         let mut chosen = HashMap::new();
         let mut chosen_at_start = HashMap::new();
         for candidate in candidates {
+            if meter::spend(1).is_err() {
+                self.cut = true;
+                break;
+            }
             if candidate.chooses {
                 chosen_at_start.entry(candidate.svma).or_insert(candidate.name);
             }
-            let size = u32::try_from(candidate.size).unwrap_or(u32::MAX);
+            let size = candidate.size;
             match symbols.last_mut() {
                 Some(last) if last.svma == candidate.svma => {
                     last.size = last.size.max(size);
@@ -277,8 +308,8 @@ impl SymbolTable {
             if svma - symbol.svma < u64::from(symbol.size) {
                 return Some(found(symbol, true, steps));
             }
-            let together = |range: &Range<u64>| range.contains(&symbol.svma) && range.contains(&svma);
-            if steps == 0 && symbol.size == 0 && self.code.iter().any(together) {
+            let together = || range_of(&self.code, svma).is_some_and(|range| range.contains(&symbol.svma));
+            if steps == 0 && symbol.size == 0 && together() {
                 return Some(found(symbol, false, steps));
             }
         }
@@ -308,17 +339,44 @@ impl SymbolTable {
             self.clones.borrow_mut().insert(found.index, definition);
             return definition;
         }
-        let of_unit = |(symbol, _): &(&Symbol, &u32)| {
+        let of_unit = |symbol: &&Symbol| {
             let other = str::from_utf8(self.text(symbol.name)).unwrap_or_default();
             other.starts_with(whole) && names::without_clone_suffixes(other) == whole
         };
-        let family = self.symbols.iter().zip(&self.units).filter(|(_, of)| **of == unit).filter(of_unit);
-        let starts = family.map(|(symbol, _)| (self.text(symbol.name).len() != whole.len(), symbol.svma));
+        let family = self.of_unit(unit).take_while(|symbol| self.pay_for(symbol)).filter(of_unit);
+        let starts = family.map(|symbol| (self.text(symbol.name).len() != whole.len(), symbol.svma));
         let (is_clone, lowest) = starts.min().unwrap_or((true, found.start));
         let definition = if is_clone { self.shared(whole) } else { None };
         let definition = definition.unwrap_or(SymbolDefinition { local, start: lowest });
         self.clones.borrow_mut().insert(found.index, definition);
         definition
+    }
+
+    /// The symbols of a compilation unit.
+    fn of_unit(&self, unit: u32) -> impl Iterator<Item = &Symbol> {
+        let by_unit = self.by_unit.get_or_init(|| {
+            let mut by_unit: Vec<(u32, u32)> = Vec::new();
+            let of_units = self.units.iter().zip(0u32..).filter(|(unit, _)| **unit < OF_NO_FILE);
+            for (&unit, index) in of_units {
+                if meter::spend(1).is_err() {
+                    return Vec::new();
+                }
+                by_unit.push((unit, index));
+            }
+            if meter::spend(meter::steps_of_sort(by_unit.len())).is_err() {
+                return Vec::new();
+            }
+            by_unit.sort_unstable();
+            by_unit
+        });
+        let first = by_unit.partition_point(|(other, _)| *other < unit);
+        let symbols = by_unit.get(first..).unwrap_or_default().iter().take_while(move |(other, _)| *other == unit);
+        symbols.filter_map(|(_, index)| self.symbols.get(*index as usize))
+    }
+
+    /// Counts looking at a symbol's name. False if that is not granted any more.
+    fn pay_for(&self, symbol: &Symbol) -> bool {
+        meter::spend(1 + meter::steps_of(self.text(symbol.name).len())).is_ok()
     }
 
     /// The one function of a name without a unit.
@@ -341,6 +399,7 @@ impl SymbolTable {
         let of_no_file = of_no_file.filter_map(|(symbol, &unit)| Some((symbol, position_of_no_file(unit)?)));
         let nearest = of_no_file
             .map(|(symbol, other)| (symbol, self.text(symbol.name), other))
+            .take_while(|(_, text, _)| meter::spend(1 + meter::steps_of(text.len())).is_ok())
             .filter(|(_, text, _)| wholes.contains(&text.len()) && name.as_bytes().starts_with(text))
             .min_by_key(|(_, text, other)| (text.len(), other.abs_diff(position)));
         nearest.map(|(symbol, ..)| SymbolDefinition { local: true, start: symbol.svma })
@@ -365,6 +424,10 @@ impl SymbolTable {
         let by_name = self.by_name.get_or_init(|| {
             let mut by_name: HashMap<u64, Owners> = HashMap::new();
             for ((symbol, unit), index) in self.symbols.iter().zip(&self.units).zip(0u32..) {
+                // A part of it would give wrong answers.
+                if !self.pay_for(symbol) {
+                    return HashMap::new();
+                }
                 let owners = by_name.entry(self.hasher.hash_one(self.text(symbol.name))).or_default();
                 let of_unit = *unit < OF_NO_FILE;
                 *(if of_unit { &mut owners.local } else { &mut owners.shared }) = Some(index);
@@ -396,8 +459,17 @@ impl SymbolTable {
         let overlaps = self.overlaps.capacity() * size_of::<Range<u64>>();
         let units = self.units.capacity() * size_of::<u32>();
         let names = self.by_name.get().map_or(0, |names| names.capacity() * size_of::<(u64, Owners)>());
-        (strings + overlaps + units + names + self.by_address.bytes() + self.symbols.capacity() * size_of::<Symbol>())
-            as u64
+        let units = units + self.by_unit.get().map_or(0, |by_unit| by_unit.capacity() * size_of::<(u32, u32)>());
+        let aliases: usize = self.aliases.values().map(|names| names.capacity() * size_of::<NameRef>() + 48).sum();
+        let chosen: usize = self.chosen.keys().map(|name| name.len() + 48).sum();
+        (strings
+            + overlaps
+            + units
+            + names
+            + aliases
+            + chosen
+            + self.by_address.bytes()
+            + self.symbols.capacity() * size_of::<Symbol>()) as u64
     }
 
     fn text(&self, name: NameRef) -> &[u8] {
@@ -437,6 +509,27 @@ fn name_in(strings: &[Arc<[u8]>], name: NameRef) -> &[u8] {
     strings.get(table).map_or(&[], |strings| string_at(strings, offset))
 }
 
+/// Whether a section was not read because of its size.
+fn is_limit(error: &ImageError) -> bool {
+    matches!(error, ImageError::Spent | ImageError::TooLarge { .. })
+}
+
+/// Sorts ranges, and cuts each where the next one begins. (Those of real files do not overlap.)
+fn disjoint(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| (range.start, range.end));
+    let nexts: Vec<u64> = ranges.iter().skip(1).map(|range| range.start).chain([u64::MAX]).collect();
+    for (range, next) in ranges.iter_mut().zip(nexts) {
+        range.end = range.end.min(next);
+    }
+    ranges
+}
+
+/// The one of disjoint, sorted ranges that contains an address.
+fn range_of(ranges: &[Range<u64>], svma: u64) -> Option<&Range<u64>> {
+    let after = ranges.partition_point(|range| range.start <= svma);
+    ranges.get(after.checked_sub(1)?).filter(|range| range.contains(&svma))
+}
+
 /// A symbol is a function if it has that type (STT_FUNC, STT_GNU_IFUNC), or is untyped but lies in code and has a size
 /// or is global: assembly files often omit the type, and `_start` of many C libraries omits both.
 fn candidate(
@@ -456,9 +549,7 @@ fn candidate(
         elf::STT_NOTYPE if size > 0 || !local => {}
         _ => return None,
     }
-    if !code.iter().any(|range| range.contains(&svma)) {
-        return None;
-    }
+    range_of(code, svma)?;
     let offset = symbol.st_name.get(LE);
     // The name is empty or outside the table.
     if strings.get(offset as usize).is_none_or(|&byte| byte == 0) {
@@ -467,6 +558,7 @@ fn candidate(
     let weak = symbol.st_bind() == elf::STB_WEAK;
     let unit = if local { local_unit } else { GLOBAL };
     let chooses = symbol.st_type() == elf::STT_GNU_IFUNC;
+    let size = u32::try_from(size).unwrap_or(u32::MAX);
     Some(SymbolCandidate { svma, size, name: NameRef::new(table, offset)?, local, weak, chooses, unit })
 }
 

@@ -50,9 +50,12 @@ pub struct GrowingFile {
 }
 
 impl GrowingFile {
-    /// From its beginning.
-    pub fn new(file: File) -> io::Result<GrowingFile> {
-        let key = ccsd_worker::file_key(&file)?.while_growing();
+    /// From its beginning, as the process `pid` has it. A file that is served by others is not read.
+    pub fn new(file: File, pid: u32) -> io::Result<GrowingFile> {
+        let key = ccsd_worker::file_key(&file, Some(pid))?.while_growing();
+        if key.is_remote() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         Ok(GrowingFile { file, key, offset: 0, len: 0, read: 0, tail: Vec::new() })
     }
 
@@ -75,12 +78,12 @@ impl GrowingFile {
             source.door.withhold(&format!("/tmp{name}"));
         }
         let file = opened.ok()?;
-        is_believed(&file, source).then(|| GrowingFile::new(file).ok()).flatten()
+        is_believed(&file, source).then(|| GrowingFile::new(file, source.pid).ok()).flatten()
     }
 
     /// A jitdump that the process has mapped, if it is to be believed.
     pub fn dump(file: File, source: &JitSource) -> Option<GrowingFile> {
-        is_believed(&file, source).then(|| GrowingFile::new(file).ok()).flatten()
+        is_believed(&file, source).then(|| GrowingFile::new(file, source.pid).ok()).flatten()
     }
 
     /// Reads on. `feed` takes bytes and says how many it used, which may be more than it got. True if a whole look was
@@ -158,7 +161,7 @@ mod tests {
     fn a_file_is_read_on_and_anew() {
         let path = std::env::temp_dir().join(format!("ccsd-growing-{}", std::process::id()));
         let mut out = File::create(&path).unwrap();
-        let mut file = GrowingFile::new(File::open(&path).unwrap()).unwrap();
+        let mut file = GrowingFile::new(File::open(&path).unwrap(), std::process::id()).unwrap();
         let mut seen = Vec::new();
         let mut look = |seen: &mut Vec<u8>| {
             let (grown, _) = file.look(|bytes| {
@@ -189,7 +192,7 @@ mod tests {
     fn what_is_passed_over_may_not_be_there_yet() {
         let path = std::env::temp_dir().join(format!("ccsd-passed-over-{}", std::process::id()));
         let mut out = File::create(&path).unwrap();
-        let mut file = GrowingFile::new(File::open(&path).unwrap()).unwrap();
+        let mut file = GrowingFile::new(File::open(&path).unwrap(), std::process::id()).unwrap();
         let mut seen = Vec::new();
         // A digit says how many bytes follow that are of no interest.
         let mut look = |seen: &mut Vec<u8>| {

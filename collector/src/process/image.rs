@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ccsd_symbolizer::{DebugFileFinder, ElfFile};
+use ccsd_worker::FileKey;
 
 /// Position of an image in [`Images`](super::images::Images).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,6 +23,8 @@ pub struct Image {
     pub name: String,
     /// The file, if it could be opened and is an ELF file, and some process has it mapped.
     pub elf: Option<Arc<ElfFile>>,
+    /// Which file it is.
+    pub key: Option<FileKey>,
     /// Where to look for its debug files.
     pub debug: DebugFileFinder,
 }

@@ -36,6 +36,15 @@ const MAX_AWAITED: usize = 256;
 /// How long it may take to ask for them again. The rest has its turn the next time.
 const MAX_RETRY: Duration = Duration::from_millis(20);
 
+/// How long the images of a session may take in all, waiting for the workers of other users' files: most of what a program
+/// has mapped is then known before its first sample.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The same of each image afterwards. What is not known then is awaited, and samples go on.
+const MAX_OPEN: Duration = Duration::from_millis(20);
+
+/// The shortest and the longest pause between two attempts to read images that are awaited.
+const RETRIES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
 /// Files that are left for others than images, of all that may be open: to look at /proc, and for the profile. Where few may be,
 /// an eighth.
 const FILES_LEFT: u64 = 64;
@@ -49,11 +58,21 @@ enum Key {
     Name(String),
 }
 
+impl Key {
+    fn file(&self) -> Option<&FileKey> {
+        match self {
+            Key::File(key) => Some(key),
+            Key::Name(_) => None,
+        }
+    }
+}
+
 /// An image whose headers nobody could be asked for; see [`Opened::NotNow`].
 #[derive(Debug)]
 struct Awaited {
     index: ImageIndex,
     file: File,
+    key: FileKey,
     /// A process that has it mapped.
     pid: u32,
 }
@@ -86,6 +105,11 @@ pub struct Images {
     /// The number that the file of an image may not have, because there are too many then.
     most_files: u64,
     awaited: VecDeque<Awaited>,
+    /// What is left of [`PATIENCE`].
+    patience: Duration,
+    /// When those are asked for next, and the pause before.
+    retry_at: Instant,
+    retry_pause: Duration,
     stats: ImageStats,
     door: Door,
     debug_roots: DebugRoots,
@@ -105,7 +129,8 @@ impl Default for Images {
 impl Images {
     /// None yet, and never more than so many, of names of usual length.
     pub fn within(images: usize) -> Self {
-        let special = |name: &str| Image { name: name.to_owned(), elf: None, debug: DebugFileFinder::none() };
+        let special =
+            |name: &str| Image { name: name.to_owned(), elf: None, key: None, debug: DebugFileFinder::none() };
         Images {
             list: vec![special("[unknown]"), special("[kernel]")],
             by_key: HashMap::new(),
@@ -117,6 +142,9 @@ impl Images {
             bytes: 0,
             most_files: files_for_images(system::file_limit()),
             awaited: VecDeque::new(),
+            patience: PATIENCE,
+            retry_at: Instant::now(),
+            retry_pause: RETRIES.0,
             stats: ImageStats::default(),
             door: Door::default(),
             debug_roots: DebugRoots::default(),
@@ -191,11 +219,12 @@ impl Images {
         let name = mapped.name();
         let file = if mapped.inode == 0 { None } else { mapped.open(&self.door) };
         let file = file.filter(|file| self.may_keep(file));
-        let Some((key, file)) = file.and_then(|file| Some((ccsd_worker::file_key(&file).ok()?, file))) else {
+        let key = |file: &File| ccsd_worker::file_key(file, Some(mapped.pid)).ok();
+        let Some((key, file)) = file.and_then(|file| Some((key(&file)?, file))) else {
             return self.intern(Key::Name(name.clone()), &name, mapped.pid, || Opened::NoImage);
         };
         let kept = file.try_clone();
-        let index = self.intern(Key::File(key.clone()), &name, mapped.pid, || ccsd_worker::open(file));
+        let index = self.of_key(&name, mapped.pid, &key, file);
         if let Ok(file) = kept
             && index != ImageIndex::UNKNOWN
         {
@@ -277,16 +306,24 @@ impl Images {
     /// A new image for one process's generated code, for which there is room.
     fn add_anonymous(list: &mut Vec<Image>, bytes: &mut usize) -> ImageIndex {
         *bytes += IMAGE_BYTES;
-        list.push(Image { name: Self::ANONYMOUS.to_owned(), elf: None, debug: DebugFileFinder::none() });
+        list.push(Image { name: Self::ANONYMOUS.to_owned(), elf: None, key: None, debug: DebugFileFinder::none() });
         ImageIndex(list.len() as u32 - 1)
     }
 
     /// The image in a file that is open already.
     pub fn of_file(&mut self, name: &str, file: File) -> ImageIndex {
-        match ccsd_worker::file_key(&file) {
-            Ok(key) => self.intern(Key::File(key), name, 0, || ccsd_worker::open(file)),
+        match ccsd_worker::file_key(&file, None) {
+            Ok(key) => self.of_key(name, 0, &key, file),
             Err(_) => self.by_name(name),
         }
+    }
+
+    fn of_key(&mut self, name: &str, pid: u32, key: &FileKey, file: File) -> ImageIndex {
+        let (left, began) = (self.patience, Instant::now());
+        let patience = left.max(MAX_OPEN);
+        let index = self.intern(Key::File(key.clone()), name, pid, || ccsd_worker::open(file, key, patience));
+        self.patience = left.saturating_sub(began.elapsed());
+        index
     }
 
     /// An image of which no more is known than its name.
@@ -317,7 +354,9 @@ impl Images {
         }
         let index = ImageIndex(self.list.len() as u32);
         let opened = open();
-        self.list.push(Image { name: name.to_owned(), elf: None, debug: DebugFileFinder::none() });
+        let file_key = key.file().cloned();
+        let image = Image { name: name.to_owned(), elf: None, key: file_key, debug: DebugFileFinder::none() };
+        self.list.push(image);
         self.by_key.insert(key, index);
         self.enter(index, pid, opened);
         // It has been there for nobody yet.
@@ -343,8 +382,11 @@ impl Images {
             Opened::NoImage => {}
             Opened::NotNow(file) => {
                 self.stats.unread += 1;
-                if self.awaited.len() < MAX_AWAITED {
-                    self.awaited.push_back(Awaited { index, file, pid });
+                self.retry_pause = RETRIES.0;
+                if self.awaited.len() < MAX_AWAITED
+                    && let Some(key) = image.key.clone()
+                {
+                    self.awaited.push_back(Awaited { index, file, key, pid });
                 }
             }
         }
@@ -356,10 +398,13 @@ impl Images {
     pub fn retry(&mut self) -> Vec<ImageIndex> {
         let mut found = Vec::new();
         let began = Instant::now();
+        if began < self.retry_at {
+            return found;
+        }
         for _ in 0..self.awaited.len() {
-            let Some(Awaited { index, file, pid }) = self.awaited.pop_front() else { break };
-            match ccsd_worker::open(file) {
-                Opened::NotNow(file) => self.awaited.push_back(Awaited { index, file, pid }),
+            let Some(Awaited { index, file, key, pid }) = self.awaited.pop_front() else { break };
+            match ccsd_worker::open(file, &key, Duration::ZERO) {
+                Opened::NotNow(file) => self.awaited.push_back(Awaited { index, file, key, pid }),
                 opened => {
                     found.extend(matches!(opened, Opened::Image(_)).then_some(index));
                     self.enter(index, pid, opened);
@@ -369,6 +414,9 @@ impl Images {
                 break;
             }
         }
+        // What was not known soon may not be for long.
+        self.retry_pause = if found.is_empty() { (2 * self.retry_pause).min(RETRIES.1) } else { RETRIES.0 };
+        self.retry_at = began + self.retry_pause;
         found
     }
 

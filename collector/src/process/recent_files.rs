@@ -43,7 +43,7 @@ impl RecentFiles {
             (*pid, *device, *inode, &**path) == (mapped.pid, mapped.device, mapped.inode, mapped.path)
         };
         let recent = self.list.iter().find(is_it)?;
-        (ccsd_worker::file_key(&recent.file).ok()? == recent.key).then_some(recent.image)
+        (ccsd_worker::file_key(&recent.file, Some(recent.pid)).ok()? == recent.key).then_some(recent.image)
     }
 
     /// Keeps a file in the place of the oldest one, or of what it was before.
@@ -85,7 +85,7 @@ mod tests {
         let path_bytes = path.as_os_str().as_bytes();
         let mapped =
             MappedFile { pid: 1, start: 0, end: 4096, device, inode: meta.ino(), build_id: &[], path: path_bytes };
-        let key = ccsd_worker::file_key(&file).unwrap();
+        let key = ccsd_worker::file_key(&file, None).unwrap();
         let mut recent = RecentFiles::default();
         let keep = |recent: &mut RecentFiles, mapped: &MappedFile<'_>| {
             recent.keep(mapped, file.try_clone().unwrap(), key.clone(), ImageIndex(7));

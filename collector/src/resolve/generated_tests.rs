@@ -27,7 +27,7 @@ impl Generating {
     fn new() -> Generating {
         let mut profile = Profile::new(Session::default(), Limits::default());
         let mut resolver = Resolver::new(false, &Budget::default());
-        let image = Image { name: "[anon]".to_owned(), elf: None, debug: DebugFileFinder::none() };
+        let image = Image { name: "[anon]".to_owned(), elf: None, key: None, debug: DebugFileFinder::none() };
         resolver.add_image(&mut profile, image);
         let pid = std::process::id();
         let user = Some(nix::unistd::geteuid().as_raw());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ccsd_profile::ImageId;
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function};
-use ccsd_worker::Names;
+use ccsd_worker::{FileKey, Names};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -24,6 +24,7 @@ pub(super) struct ImageSymbols {
     pub(super) id: ImageId,
     pub(super) name: String,
     pub(super) elf: Option<Arc<ElfFile>>,
+    pub(super) key: Option<FileKey>,
     /// Whether there was an ELF file at some time.
     pub(super) was_read: bool,
     pub(super) debug: DebugFileFinder,

@@ -38,9 +38,9 @@ impl Resolver {
         image.used = self.resolved;
         let Some(elf) = &image.elf else { return Told::Known };
         self.left.loaded |= image.names.is_none();
-        // What is made of the sections takes about half as much again.
-        let most = if image.has_symbols_only() { 0 } else { self.budget.debug_information_of_one() / 3 * 2 };
-        let names = image.names.get_or_insert_with(|| Names::new(Arc::clone(elf), image.debug.clone()).within(most));
+        let (most, symbols_only) = (self.budget.debug_information_of_one(), image.has_symbols_only());
+        let new = || Names::new(Arc::clone(elf), image.key.as_ref(), image.debug.clone()).within(most, symbols_only);
+        let names = image.names.get_or_insert_with(new);
         // The kernel's vdso has no file, and is never read elsewhere.
         if elf.file().is_some() {
             self.batch.asks_together = names.batch() > 1;
@@ -151,7 +151,7 @@ mod tests {
         // The first two stand for unknown memory and the kernel.
         for i in 0..6 {
             let elf = (i >= 2).then(program);
-            let image = Image { name: format!("program{i}"), elf, debug: DebugFileFinder::none() };
+            let image = Image { name: format!("program{i}"), elf, key: None, debug: DebugFileFinder::none() };
             resolver.add_image(&mut profile, image);
         }
         let mut names = Vec::new();

@@ -24,8 +24,8 @@ use crate::procfs;
 use admission::Admission;
 use scan::ForkLog;
 
-/// Time between two attempts to read images that could not be read because the symbol worker was down, nanoseconds.
-const RETRY_NS: u64 = 1_000_000_000;
+/// Time between two looks at whether images that could not be read at first can be now, nanoseconds.
+const RETRY_NS: u64 = 50_000_000;
 
 /// Time between two looks at what all processes belong to, nanoseconds, at least, and the part of the time that they take,
 /// one in so many.

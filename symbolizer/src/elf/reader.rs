@@ -39,6 +39,8 @@ pub(crate) struct DecodedHeaders {
     pub(crate) eh_frame_hdr_segment: Option<Segment>,
     pub(crate) build_id: Option<Vec<u8>>,
     pub(crate) entry: u64,
+    /// Whether the file itself is not to be read.
+    pub(crate) is_complete: bool,
 }
 
 impl ElfReader {
@@ -70,9 +72,10 @@ impl ElfReader {
 
     /// Creates a reader from headers that were already read; see [`Headers`](crate::Headers).
     pub(crate) fn from_parts(file: File, parts: DecodedHeaders) -> Result<ElfReader, ImageError> {
-        let DecodedHeaders { segments, sections, section_names, eh_frame_hdr_segment, build_id, entry } = parts;
+        let DecodedHeaders { segments, sections, section_names, eh_frame_hdr_segment, build_id, entry, is_complete } =
+            parts;
         Ok(ElfReader {
-            source: ImageSource::from_file(file)?,
+            source: if is_complete { ImageSource::Handle(file) } else { ImageSource::from_file(file)? },
             segments,
             sections,
             section_names,
@@ -86,7 +89,7 @@ impl ElfReader {
     #[must_use]
     pub fn file(&self) -> Option<&File> {
         match &self.source {
-            ImageSource::File(file, _) => Some(file),
+            ImageSource::File(file, _) | ImageSource::Handle(file) => Some(file),
             ImageSource::Bytes(_) => None,
         }
     }

@@ -164,6 +164,12 @@ impl Blame {
         }
     }
 
+    /// Notes that the worker was ended for a reason that no question has to do with.
+    pub fn interrupted(&mut self) {
+        self.alone = false;
+        self.asked.clear();
+    }
+
     /// Notes that the worker died.
     pub fn died(&mut self, now: Instant) {
         self.alone = false;
@@ -203,12 +209,11 @@ impl Blame {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
-    use crate::principal::Principal;
 
     const AGE: Duration = Duration::from_secs(60);
 
     fn keys(count: usize) -> Vec<FileKey> {
-        let file = FileKey::new(&tempfile::tempfile().unwrap().metadata().unwrap(), Principal::Own);
+        let file = FileKey::own(&tempfile::tempfile().unwrap().metadata().unwrap());
         (0..count).map(|number| file.numbered_for_test(number as u64)).collect()
     }
 

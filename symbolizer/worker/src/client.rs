@@ -30,8 +30,11 @@ const CONNECTIONS: usize = 8;
 pub const QUICK: usize = 2;
 /// Time limit for the start of a worker.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a start waits for killed processes to end.
-const DYING_PATIENCE: Duration = Duration::from_millis(200);
+/// How long a start waits for killed processes of the same principal to end, which hold its places. (That of this
+/// machine's own files does not wait: it always has a place.)
+pub const DYING_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a process that was ended for another principal's does not start again.
+const REST: Duration = Duration::from_secs(1);
 /// Maximum bytes of its greeting.
 const MAX_GREETING: usize = 1024;
 /// Maximum workers started within [`Patience::starts`].
@@ -128,6 +131,7 @@ struct RunningWorker {
     _control: Channel,
     /// Its place among the running processes.
     slot: Slot,
+    since: Instant,
     free: Vec<ClientConnection>,
 }
 
@@ -146,6 +150,8 @@ struct ClientState {
     /// Killed workers that have not ended yet, for example because they hang in a read.
     dying: Vec<(Child, Slot)>,
     blame: Blame,
+    /// Until when its place is another principal's.
+    rests_until: Option<Instant>,
     /// Whether it was logged that no more workers are started for now.
     said: bool,
 }
@@ -179,6 +185,7 @@ impl Worker {
             starts: VecDeque::new(),
             dying: Vec::new(),
             blame: Blame::new(patience.blame, principal != Principal::Own),
+            rests_until: None,
             said: false,
         };
         Worker { program, patience, principal, slots, state: Mutex::new(state), freed: Condvar::new() }
@@ -228,6 +235,25 @@ impl Worker {
         let _ = running.child.kill();
         let _ = running.child.wait();
         true
+    }
+
+    /// Since when the process has run; `None` if it does not.
+    pub fn running_since(&self) -> Option<Instant> {
+        self.lock().running.as_ref().map(|running| running.since)
+    }
+
+    /// Ends the process for another principal's. Nobody is blamed: questions under way have no answer, and the process
+    /// does not start again for a moment.
+    pub fn evict(&self) {
+        let mut state = self.lock();
+        let Some(mut running) = state.running.take() else { return };
+        // Its start does not count as one after a death.
+        state.starts.pop_back();
+        state.blame.interrupted();
+        state.rests_until = Some(Instant::now() + REST);
+        let _ = running.child.kill();
+        state.dying.push((running.child, running.slot));
+        self.freed.notify_all();
     }
 
     /// Process id of the running worker.
@@ -314,6 +340,9 @@ impl Worker {
                 if state.blame.is_given_up(key, !quick, now) {
                     return Err(NoAnswer::GivenUp);
                 }
+                if state.rests_until.is_some_and(|until| now < until) {
+                    return Err(NoAnswer::NoWorker);
+                }
                 if !state.starting {
                     state = self.begin_again(state)?;
                     continue;
@@ -395,7 +424,7 @@ impl Worker {
         let mut dying = std::mem::take(&mut state.dying);
         drop(state);
         // They hold the places of this principal.
-        let until = now + DYING_PATIENCE;
+        let until = if self.principal == Principal::Own { now } else { now + DYING_PATIENCE };
         while !dying.is_empty() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
             dying.retain_mut(|(child, _)| !has_ended(child));
@@ -432,8 +461,8 @@ impl Worker {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        match greet(&control, generation, slot.memory(), self.patience.answer) {
-            Ok(free) => Ok(RunningWorker { child, _control: control, slot, free }),
+        match greet(&control, generation, &slot, self.patience.answer) {
+            Ok(free) => Ok(RunningWorker { child, _control: control, slot, since: Instant::now(), free }),
             Err(error) => {
                 let _ = child.kill();
                 let how = child.wait().map(told).unwrap_or_default();
@@ -484,12 +513,13 @@ impl Drop for Worker {
 }
 
 /// Gives a new worker its connections, and waits until it has given up its rights.
-fn greet(control: &Channel, generation: u64, memory: u64, patience: Duration) -> io::Result<Vec<ClientConnection>> {
+fn greet(control: &Channel, generation: u64, slot: &Slot, patience: Duration) -> io::Result<Vec<ClientConnection>> {
     let pairs: io::Result<Vec<(Channel, Channel)>> = (0..CONNECTIONS).map(|_| Channel::pair()).collect();
     let (ours, theirs): (Vec<Channel>, Vec<Channel>) = pairs?.into_iter().unzip();
     let files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
     control.set_patience(START_PATIENCE)?;
-    control.send(&WorkerRequest::Begin { memory }, &files)?;
+    let begin = WorkerRequest::Begin { memory: slot.memory(), is_own: slot.is_own() };
+    control.send(&begin, &files)?;
     let mut buffer = Vec::new();
     control.receive(&mut buffer, MAX_GREETING, Instant::now() + START_PATIENCE)?;
     if !matches!(postcard::from_bytes(&buffer), Ok(WorkerReply::Ready)) {

@@ -6,20 +6,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, OpenFiles, Symbols};
+use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, MemoryGate, OpenFiles, Symbols};
 use hashbrown::HashMap;
 
 use crate::message::ImageKey;
 
-/// Parts of the process's memory. Symbols and debug information of all images together: a sixth (256 of 1,536 MiB;
-/// `rustc` takes about 200 MiB). A single image that exceeds this: a half. Sections of debug information of an image
-/// being read: a third; its index may take as much, and twice as much while a list grows.
-const ALL_PART: u64 = 6;
+/// Parts of the process's memory. Symbols and debug information of all images together: an eighth. A single image, while
+/// it is read and afterwards: a half; less for one that is read beside others. The rest is for the small images that the
+/// other threads read meanwhile ([`SMALL_IMAGE_BYTES`](ccsd_symbolizer::limits::SMALL_IMAGE_BYTES) each), answers and stacks.
+const ALL_PART: u64 = 8;
 const IMAGE_PART: u64 = 2;
-const SECTIONS_PART: u64 = 3;
-/// An image of at least this size, debug files included, is read while no other such image is. Compressed debug
-/// information expands about five times, so that six concurrent readers and the kept images stay within the process's
-/// limit.
+/// An image of at least this size, debug files included, is read while no other such image is, like one that takes more
+/// memory than a small one.
 const LARGE: u64 = 8 << 20;
 /// Maximum images. Each has one or more files open.
 const MAX_IMAGES: usize = 512;
@@ -36,12 +34,12 @@ pub trait Asker: OpenFiles {
 
 /// Lets one large image be read at a time, to bound memory.
 #[derive(Debug, Default)]
-struct Gate {
+struct LargeImages {
     busy: Mutex<bool>,
     left: Condvar,
 }
 
-impl Gate {
+impl LargeImages {
     fn enter(&self) {
         let mut busy = lock(&self.busy);
         while *busy {
@@ -56,19 +54,19 @@ impl Gate {
     }
 }
 
-/// The current question about an image: opens debug files through the client. Waits for the [`Gate`] when the image
+/// The current question about an image: opens debug files through the client. Waits for the [`LargeImages`] when the image
 /// becomes large.
 #[derive(Debug)]
 struct Current {
     asker: Mutex<Option<Arc<dyn OpenFiles>>>,
-    gate: Arc<Gate>,
+    gate: Arc<LargeImages>,
     /// Bytes of the image and its debug files so far.
     bytes: AtomicU64,
     inside: AtomicBool,
 }
 
 impl Current {
-    fn new(gate: Arc<Gate>) -> Current {
+    fn new(gate: Arc<LargeImages>) -> Current {
         Current { asker: Mutex::default(), gate, bytes: AtomicU64::new(0), inside: AtomicBool::new(false) }
     }
 
@@ -89,7 +87,15 @@ impl Current {
 
     fn grow(&self, bytes: u64) {
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        if before.saturating_add(bytes) >= LARGE && !self.inside.swap(true, Ordering::Relaxed) {
+        if before.saturating_add(bytes) >= LARGE {
+            self.enter();
+        }
+    }
+}
+
+impl MemoryGate for Current {
+    fn enter(&self) {
+        if !self.inside.swap(true, Ordering::Relaxed) {
             self.gate.enter();
         }
     }
@@ -115,7 +121,7 @@ struct ImageEntry {
 #[derive(Debug)]
 struct ImageState {
     current: Arc<Current>,
-    /// Maximum bytes of sections of debug information.
+    /// Maximum bytes of its names.
     most: u64,
     symbols: Option<Symbols>,
     /// Why there are no symbols.
@@ -127,7 +133,7 @@ struct ImageState {
 #[derive(Debug)]
 pub struct ImageCache {
     entries: Mutex<HashMap<ImageKey, Arc<ImageEntry>>>,
-    gate: Arc<Gate>,
+    gate: Arc<LargeImages>,
     began: Instant,
     /// Memory of the process, bytes.
     memory: u64,
@@ -168,7 +174,7 @@ impl ImageCache {
 
     fn new_entry(&self) -> Arc<ImageEntry> {
         let current = Arc::new(Current::new(Arc::clone(&self.gate)));
-        let most = self.memory / SECTIONS_PART;
+        let most = self.memory / IMAGE_PART;
         let state = ImageState { current, most, symbols: None, failed: None, until_look: 0 };
         Arc::new(ImageEntry { state: Mutex::new(state), used: AtomicU64::new(0), held: AtomicU64::new(0) })
     }
@@ -221,7 +227,8 @@ impl ImageState {
                     if let Some(path) = &key.path {
                         finder = finder.image_path(PathBuf::from(std::ffi::OsString::from(text(path))));
                     }
-                    self.symbols = Some(Symbols::new(Arc::new(elf), finder).within(self.most));
+                    let gate: Arc<dyn MemoryGate> = Arc::<Current>::clone(&self.current);
+                    self.symbols = Some(Symbols::new(Arc::new(elf), finder).within(self.most).through(gate));
                 }
                 Err(error) => {
                     self.failed = Some(error.to_string());
@@ -255,9 +262,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::message::FileKey;
-    use crate::principal::Principal;
 
-    const MEMORY: u64 = 1536 << 20;
+    const MEMORY: u64 = 768 << 20;
 
     #[derive(Debug, Default)]
     struct OwnFile(AtomicU64);
@@ -277,7 +283,7 @@ mod tests {
 
     fn key(view: u64) -> ImageKey {
         let file = File::open(std::env::current_exe().unwrap()).unwrap();
-        ImageKey { file: FileKey::new(&file.metadata().unwrap(), Principal::Own), path: None, view, user: None }
+        ImageKey { file: FileKey::own(&file.metadata().unwrap()), path: None, view, user: None }
     }
 
     #[test]
@@ -321,7 +327,7 @@ mod tests {
     }
 
     fn at_once(bytes: u64) -> u64 {
-        let (gate, most) = (Arc::new(Gate::default()), Arc::new(AtomicU64::new(0)));
+        let (gate, most) = (Arc::new(LargeImages::default()), Arc::new(AtomicU64::new(0)));
         let now = Arc::new(AtomicU64::new(0));
         let all_there = std::sync::Barrier::new(4);
         std::thread::scope(|scope| {

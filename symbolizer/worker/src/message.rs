@@ -13,7 +13,7 @@ use ccsd_symbolizer::{ForUser, Function, Headers, limits};
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
-use crate::principal::Principal;
+use crate::principal::{Place, Principal};
 
 /// Maximum addresses in one question.
 pub const MAX_ADDRESSES: usize = 256;
@@ -45,19 +45,27 @@ pub struct FileKey {
     changed: (i64, i64),
     /// Who answers for the file, for a process with workers.
     principal: Principal,
+    /// Whether this process must not read it; see [`FileKey::is_remote`].
+    is_remote: bool,
 }
 
 impl FileKey {
-    /// The key of a file for which `principal` answers.
-    pub fn new(meta: &Metadata, principal: Principal) -> FileKey {
+    /// The key of a file at a place.
+    pub fn new(meta: &Metadata, place: Place) -> FileKey {
         FileKey {
             device: meta.dev(),
             inode: meta.ino(),
             size: meta.len(),
             modified: (meta.mtime(), meta.mtime_nsec()),
             changed: (meta.ctime(), meta.ctime_nsec()),
-            principal,
+            principal: place.principal,
+            is_remote: place.is_remote && place.principal != Principal::Own,
         }
+    }
+
+    /// The key of a file of this machine.
+    pub fn own(meta: &Metadata) -> FileKey {
+        FileKey::new(meta, Place { principal: Principal::Own, is_remote: false })
     }
 
     /// The key of another file.
@@ -70,6 +78,13 @@ impl FileKey {
     #[must_use]
     pub fn principal(&self) -> Principal {
         self.principal
+    }
+
+    /// Whether another machine or a user's program serves the file: reading it may take for ever, so that only the worker
+    /// does.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.is_remote
     }
 
     /// Size of the file, bytes.
@@ -104,6 +119,8 @@ pub enum WorkerRequest {
     Headers {
         /// Whether the file is a debug file.
         debug: bool,
+        /// Whether to read the sections that an unwinder needs, too.
+        contents: bool,
     },
     /// The functions at addresses (SVMAs) of an image.
     Names {
@@ -125,6 +142,8 @@ pub enum WorkerRequest {
     Begin {
         /// Maximum bytes of memory.
         memory: u64,
+        /// Whether it reads this machine's own files.
+        is_own: bool,
     },
 }
 
@@ -133,8 +152,10 @@ impl WorkerRequest {
     #[must_use]
     pub fn max_answer(&self, key: &FileKey) -> usize {
         match self {
-            WorkerRequest::Headers { .. } => {
-                let unpacked = key.size().saturating_mul(limits::MAX_COMPRESSION_RATIO).min(limits::MAX_UNWIND_BYTES);
+            WorkerRequest::Headers { contents, .. } => {
+                let sections = if *contents { Headers::MOST_SECTIONS } else { 1 };
+                let most = limits::MAX_UNWIND_BYTES * sections;
+                let unpacked = key.size().saturating_mul(limits::MAX_COMPRESSION_RATIO).min(most);
                 HEADERS_BYTES + usize::try_from(unpacked).unwrap_or(usize::MAX - HEADERS_BYTES)
             }
             WorkerRequest::Names { addresses, .. } => {
@@ -381,12 +402,13 @@ mod tests {
     }
 
     fn key() -> FileKey {
-        FileKey::new(&tempfile::tempfile().unwrap().metadata().unwrap(), Principal::Own)
+        FileKey::own(&tempfile::tempfile().unwrap().metadata().unwrap())
     }
 
     #[test]
     fn an_answer_is_bounded_by_its_question() {
-        let of_size = |size| WorkerRequest::Headers { debug: false }.max_answer(&FileKey { size, ..key() });
+        let of_size =
+            |size| WorkerRequest::Headers { debug: false, contents: false }.max_answer(&FileKey { size, ..key() });
         assert_eq!(of_size(100), HEADERS_BYTES + 100 * limits::MAX_COMPRESSION_RATIO as usize);
         assert_eq!(of_size(u64::MAX), HEADERS_BYTES + limits::MAX_UNWIND_BYTES as usize);
         let bytes = b"1 1 a\n".repeat(1000);

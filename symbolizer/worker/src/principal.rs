@@ -2,21 +2,29 @@
 //!
 //! The owner of a file answers for what it does to the process that reads it. Subordinate user ids (subuid(5)) count
 //! for the user who owns their range. A file of root's counts as the daemon's own only where root of this machine has
-//! put it: in the mount namespace of the daemon or of the first process, and on no file system that a user's program
-//! serves (FUSE), where the owner is what that program says. Elsewhere, mostly in a container, the file system answers.
+//! put it, which is one of:
+//!
+//! - It is in a mount of the daemon or of the first process.
+//! - It is in a mount of the process that maps it, which has this machine's root directory and user namespace, and the
+//!   mount shows the same directory of the same file system as one of this machine's. A service with mounts of its own
+//!   (systemd's `PrivateTmp=`) sees the machine's libraries like that. A container has another root directory, even if
+//!   its root is this machine's and a directory of the machine is bound into it.
+//!
+//! Never on a file system that a user's program serves (FUSE), where the owner is what that program says. Other files of
+//! root's are those of a container: the user namespace of the process and the file system answer.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, Metadata};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Mutex, PoisonError};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use nix::unistd::geteuid;
-use rustix::fs::{AtFlags, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 
 /// Who answers for a file.
@@ -27,8 +35,13 @@ pub enum Principal {
     Own,
     /// A user.
     User(u32),
-    /// Whoever has put files of root's on this device, elsewhere than root of this machine.
-    Elsewhere(u64),
+    /// Whoever has put files of root's there, elsewhere than root of this machine.
+    Elsewhere {
+        /// The user namespace of the process that maps the file; 0 if it is not known.
+        namespace: u64,
+        /// The device of the file.
+        device: u64,
+    },
 }
 
 impl std::fmt::Display for Principal {
@@ -36,95 +49,207 @@ impl std::fmt::Display for Principal {
         match self {
             Principal::Own => f.write_str("of this machine"),
             Principal::User(uid) => write!(f, "of user {uid}"),
-            Principal::Elsewhere(device) => write!(f, "of a container (device {device:#x})"),
+            Principal::Elsewhere { namespace, device } => {
+                write!(f, "of a container (device {device:#x}, user namespace {namespace})")
+            }
         }
     }
 }
 
+/// What a file's place tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Who answers for the file.
+    pub principal: Principal,
+    /// Whether another machine or a program serves the file, so that reading it may take for ever.
+    pub is_remote: bool,
+}
+
 /// Bytes read of a table of mounts or users. A mount takes some 150 bytes.
 const MAX_TABLE_BYTES: u64 = 16 << 20;
+/// Bytes read of another process's table of mounts. Beyond it nothing is known of its mounts.
+const MAX_OTHER_TABLE_BYTES: u64 = 1 << 20;
 /// Maximum ranges of subordinate ids.
 const MAX_RANGES: usize = 65_536;
 /// Interval of looking whether the ranges have changed.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// Time for which another process's mounts are remembered: its files are looked for one after the other.
+const REMEMBERED: Duration = Duration::from_secs(1);
+/// File systems that another machine or a program serves, by the beginnings of their names.
+const REMOTE: [&str; 10] = ["fuse", "nfs", "9p", "cifs", "smb", "ceph", "afs", "lustre", "gfs", "ocfs"];
 
 /// Finds principals. Keeps the tables that decide.
 #[derive(Debug)]
 pub struct Principals {
     mounts: Mutex<Vec<MountTable>>,
+    last: Mutex<Option<OtherMounts>>,
     users: SubordinateIds,
 }
 
 impl Default for Principals {
     fn default() -> Principals {
         let tables = ["/proc/self/mountinfo", "/proc/1/mountinfo"].into_iter().filter_map(MountTable::open);
-        Principals { mounts: Mutex::new(tables.collect()), users: SubordinateIds::default() }
+        Principals { mounts: Mutex::new(tables.collect()), last: Mutex::default(), users: SubordinateIds::default() }
     }
 }
 
 impl Principals {
-    /// The principal of an open file with this `meta`.
-    pub fn of(&self, file: &File, meta: &Metadata) -> Principal {
-        match meta.uid() {
-            0 if self.is_of_this_machine(file) => Principal::Own,
-            0 => Principal::Elsewhere(meta.dev()),
-            own if own == geteuid().as_raw() => Principal::Own,
-            uid => Principal::User(self.users.owner(uid)),
-        }
+    /// The place of an open file with this `meta`, as the process `pid` maps it, if one does.
+    pub fn place(&self, file: &File, meta: &Metadata, pid: Option<u32>) -> Place {
+        let id = mount_id(file);
+        let own = id.and_then(|id| self.of_this_machine(id));
+        let others = || self.of_process(pid?, id?);
+        let principal = match (meta.uid(), &own) {
+            (0, Some(mount)) if !mount.is_fuse() => Principal::Own,
+            (0, _) => {
+                let is_own = own.is_none() && others().is_some_and(|(mount, is_own)| is_own && !mount.is_fuse());
+                match is_own {
+                    true => Principal::Own,
+                    false => Principal::Elsewhere {
+                        namespace: pid.and_then(user_namespace).unwrap_or(0),
+                        device: meta.dev(),
+                    },
+                }
+            }
+            (uid, _) if uid == geteuid().as_raw() => Principal::Own,
+            (uid, _) => Principal::User(self.users.owner(uid)),
+        };
+        // What is not known may be anywhere.
+        let mount = own.or_else(|| Some(others()?.0));
+        Place { principal, is_remote: mount.is_none_or(|mount| mount.is_remote()) }
     }
 
-    fn is_of_this_machine(&self, file: &File) -> bool {
-        if !fstatfs(file).is_ok_and(|system| system.filesystem_type() != FUSE_SUPER_MAGIC) {
-            return false;
+    fn of_this_machine(&self, id: u64) -> Option<Mount> {
+        let mut tables = lock(&self.mounts);
+        tables.iter_mut().find_map(|table| table.get(id))
+    }
+
+    /// A mount of a process, and whether it shows the process a part of this machine's file system.
+    fn of_process(&self, pid: u32, id: u64) -> Option<(Mount, bool)> {
+        let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()?.into_os_string();
+        let mut last = lock(&self.last);
+        let is_it = |known: &OtherMounts| {
+            (known.pid, &known.namespace) == (pid, &namespace) && known.read.elapsed() < REMEMBERED
+        };
+        if !last.as_ref().is_some_and(is_it) {
+            let mut bytes = Vec::new();
+            let table = File::open(format!("/proc/{pid}/mountinfo")).ok()?;
+            table.take(MAX_OTHER_TABLE_BYTES).read_to_end(&mut bytes).ok()?;
+            let has_own_root = user_namespace(pid).is_some_and(|of| Some(of) == user_namespace(std::process::id()))
+                && root_of(pid).is_some_and(|root| Some(root) == root_of(std::process::id()));
+            *last =
+                Some(OtherMounts { pid, namespace, read: Instant::now(), has_own_root, mounts: parse_mounts(&bytes) });
         }
-        let Ok(found) = statx(file.as_fd(), c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID) else { return false };
-        if !StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID) {
-            return false;
-        }
-        let mut tables = self.mounts.lock().unwrap_or_else(PoisonError::into_inner);
-        tables.iter_mut().any(|table| table.has(found.stx_mnt_id))
+        let known = last.as_ref()?;
+        let mount = known.mounts.get(&id)?.clone();
+        let is_shown_here = || lock(&self.mounts).iter().any(|table| table.shown.contains(&mount.shows));
+        let is_own = known.has_own_root && is_shown_here();
+        Some((mount, is_own))
     }
 }
 
-/// The mounts of a mount namespace.
+/// The mount that an open file is in; `None` where the kernel does not say.
+fn mount_id(file: &File) -> Option<u64> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = statx(file.as_fd(), c"", flags, StatxFlags::MNT_ID).ok()?;
+    StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID).then_some(found.stx_mnt_id)
+}
+
+/// Device and inode of a process's root directory. A server that does not answer is not asked.
+fn root_of(pid: u32) -> Option<(u32, u32, u64)> {
+    let path = format!("/proc/{pid}/root/");
+    let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
+    Some((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
+}
+
+/// The number of a process's user namespace, from `user:[4026531837]`.
+fn user_namespace(pid: u32) -> Option<u64> {
+    let link = fs::read_link(format!("/proc/{pid}/ns/user")).ok()?;
+    link.to_str()?.strip_prefix("user:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// Which directory of which file system a mount shows: the device's numbers as text, and the directory.
+type Shown = (Box<[u8]>, Box<[u8]>);
+
+/// A mount.
+#[derive(Clone, Debug)]
+struct Mount {
+    shows: Shown,
+    /// Type of the file system.
+    kind: Box<str>,
+}
+
+impl Mount {
+    fn is_fuse(&self) -> bool {
+        self.kind.starts_with("fuse")
+    }
+
+    fn is_remote(&self) -> bool {
+        REMOTE.iter().any(|name| self.kind.starts_with(name))
+    }
+}
+
+/// The mounts of another process's mount namespace.
+#[derive(Debug)]
+struct OtherMounts {
+    pid: u32,
+    namespace: std::ffi::OsString,
+    read: Instant,
+    /// Whether the process has this process's root directory and user namespace.
+    has_own_root: bool,
+    mounts: HashMap<u64, Mount>,
+}
+
+/// The mounts of a mount namespace of this machine.
 #[derive(Debug)]
 struct MountTable {
     file: File,
     /// Empty until read.
-    ids: HashSet<u64>,
+    mounts: HashMap<u64, Mount>,
+    shown: HashSet<Shown>,
 }
 
 impl MountTable {
     fn open(path: &str) -> Option<MountTable> {
-        let mut table = MountTable { file: File::open(path).ok()?, ids: HashSet::new() };
+        let file = File::open(Path::new(path)).ok()?;
+        let mut table = MountTable { file, mounts: HashMap::new(), shown: HashSet::new() };
         table.read();
         Some(table)
     }
 
-    fn has(&mut self, id: u64) -> bool {
+    fn get(&mut self, id: u64) -> Option<Mount> {
         // The kernel reports changes since the last call (proc_pid_mountinfo(5)); the ids of mounts are reused.
         let mut changed = [PollFd::new(self.file.as_fd(), PollFlags::POLLPRI)];
         let is_same = matches!(poll(&mut changed, PollTimeout::ZERO), Ok(0));
         if !is_same {
             self.read();
         }
-        self.ids.contains(&id)
+        self.mounts.get(&id).cloned()
     }
 
     fn read(&mut self) {
-        self.ids.clear();
-        let mut text = String::new();
-        let read = self.file.seek(SeekFrom::Start(0)).and_then(|_| {
-            // Names of mounts may be any bytes.
-            let mut bytes = Vec::new();
-            (&self.file).take(MAX_TABLE_BYTES).read_to_end(&mut bytes)?;
-            text = String::from_utf8_lossy(&bytes).into_owned();
-            Ok(())
-        });
-        if read.is_ok() {
-            self.ids.extend(text.lines().filter_map(|line| line.split(' ').next()?.parse::<u64>().ok()));
-        }
+        let mut bytes = Vec::new();
+        let read =
+            self.file.seek(SeekFrom::Start(0)).and_then(|_| (&self.file).take(MAX_TABLE_BYTES).read_to_end(&mut bytes));
+        self.mounts = if read.is_ok() { parse_mounts(&bytes) } else { HashMap::new() };
+        self.shown = self.mounts.values().map(|mount| mount.shows.clone()).collect();
     }
+}
+
+/// Parses `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw` (proc_pid_mountinfo(5)). Names may be any bytes.
+fn parse_mounts(bytes: &[u8]) -> HashMap<u64, Mount> {
+    let mount = |line: &[u8]| {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+        let (device, root) = (fields.nth(1)?, fields.next()?);
+        let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+        Some((id, Mount { shows: (device.into(), root.into()), kind: String::from_utf8_lossy(kind).into() }))
+    };
+    bytes.split(|&byte| byte == b'\n').filter_map(mount).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The users to whom ranges of subordinate ids belong.
@@ -143,7 +268,7 @@ impl SubordinateIds {
     /// The user who answers for `uid`: the owner of the range that contains it, or the user itself.
     #[must_use]
     pub fn owner(&self, uid: u32) -> u32 {
-        let mut ranges = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ranges = lock(&self.0);
         if ranges.looked.is_none_or(|looked| looked.elapsed() >= LOOK_AGAIN) {
             ranges.looked = Some(Instant::now());
             let modified = fs::metadata("/etc/subuid").and_then(|meta| meta.modified()).ok();
@@ -200,7 +325,7 @@ mod tests {
     #[test]
     fn files_of_this_machine_and_of_users_differ() {
         let principals = Principals::default();
-        let of = |file: &File| principals.of(file, &file.metadata().unwrap());
+        let of = |file: &File| principals.place(file, &file.metadata().unwrap(), None).principal;
         let own = File::open("/proc/self/exe").unwrap();
         assert_eq!(of(&own), Principal::Own);
         let file = tempfile::tempfile().unwrap();
@@ -209,5 +334,18 @@ mod tests {
             std::os::unix::fs::fchown(&file, Some(54_321), None).unwrap();
             assert_eq!(of(&file), Principal::User(54_321));
         }
+    }
+
+    #[test]
+    fn mounts_are_parsed() {
+        let table = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw\nx\n\
+            40 36 0:31 / /h rw - fuse.sshfs a@b: rw\n41 36 0:32 / /n rw shared:2 propagate_from:1 - nfs4 h:/ rw\n42 36 8:1\n";
+        let mounts = parse_mounts(table);
+        assert_eq!(mounts.len(), 3);
+        assert_eq!(mounts[&36].shows, (b"98:0".as_slice().into(), b"/mnt1".as_slice().into()));
+        let kinds = [36, 40, 41].map(|id| (mounts[&id].is_fuse(), mounts[&id].is_remote()));
+        assert_eq!(kinds, [(false, false), (true, true), (false, true)]);
+        let own = MountTable::open("/proc/self/mountinfo").unwrap();
+        assert!(own.mounts.len() >= own.shown.len() && !own.shown.is_empty());
     }
 }

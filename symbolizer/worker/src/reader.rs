@@ -3,12 +3,13 @@
 //! A process reads images itself, with its own rights, unless it starts a worker at its beginning ([`read_in`]). This
 //! applies to the whole process: one with the daemon's rights must not parse other users' files anywhere.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use ccsd_symbolizer::jit::{self, Parsed, Parser};
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Headers, Symbols};
@@ -31,6 +32,7 @@ static READER: OnceLock<RemoteReader> = OnceLock::new();
 struct RemoteReader {
     workers: Workers,
     files: Mutex<OpenImages>,
+    pending: PendingHeaders,
 }
 
 /// Open images, shared by all sessions.
@@ -43,7 +45,7 @@ struct OpenImages {
 /// Makes workers read all images for this process. The first ones stay.
 pub fn read_in(workers: Workers) {
     let files = Mutex::new(OpenImages { open: HashMap::new(), sweep_at: SWEEP_AT });
-    let _ = READER.set(RemoteReader { workers, files });
+    let _ = READER.set(RemoteReader { workers, files, pending: PendingHeaders::default() });
 }
 
 /// Forgets the worker's deaths.
@@ -60,18 +62,16 @@ pub fn end_idle() {
     }
 }
 
-/// The key of an open file. Without workers, this process answers for all files.
+/// The key of an open file that the process `pid` maps, if one does. Without workers, this process answers for all files.
 ///
 /// # Errors
 /// Those of `fstat(2)`.
-pub fn file_key(file: &File) -> io::Result<FileKey> {
+pub fn file_key(file: &File, pid: Option<u32>) -> io::Result<FileKey> {
     let meta = file.metadata()?;
-    Ok(FileKey::new(&meta, principal(file, &meta)))
-}
-
-/// Who answers for a file.
-fn principal(file: &File, meta: &Metadata) -> Principal {
-    READER.get().map_or(Principal::Own, |reader| reader.workers.principals().of(file, meta))
+    Ok(match READER.get() {
+        None => FileKey::own(&meta),
+        Some(reader) => FileKey::new(&meta, reader.workers.principals().place(file, &meta, pid)),
+    })
 }
 
 /// Process id of the worker for a principal's images, if it runs.
@@ -95,22 +95,23 @@ pub enum Opened {
     NotNow(File),
 }
 
-/// Opens an image.
-pub fn open(file: File) -> Opened {
+/// Opens an image with its `key`. The sampling thread waits for it: no longer than `patience` for a file that others
+/// answer for. Its worker then goes on, and a later call has the answer.
+pub fn open(file: File, key: &FileKey, patience: Duration) -> Opened {
     match READER.get() {
         None => ElfFile::open(file).map_or(Opened::NoImage, |elf| Opened::Image(Arc::new(elf))),
-        Some(reader) => reader.open(file),
+        Some(reader) => reader.open(file, key, patience),
     }
 }
 
-/// Opens a debug file for its headers.
+/// Opens a debug file for its headers: in this process, or a file of this machine's through its worker. Others' are not
+/// waited for.
 pub fn open_debug(file: File) -> Option<ElfFile> {
-    match READER.get() {
-        None => ElfFile::open_debug(file).ok(),
-        Some(reader) => match reader.headers(&file_key(&file).ok()?, &file, true) {
-            Ok(headers) => headers?.apply(file).ok(),
-            Err(NoAnswer::GivenUp | NoAnswer::NoWorker) => None,
-        },
+    let Some(reader) = READER.get() else { return ElfFile::open_debug(file).ok() };
+    let key = file_key(&file, None).ok().filter(|key| key.principal() == Principal::Own)?;
+    match reader.headers(&key, &file, true) {
+        Ok(headers) => headers?.apply(file).ok(),
+        Err(NoAnswer::GivenUp | NoAnswer::NoWorker) => None,
     }
 }
 
@@ -126,13 +127,16 @@ pub fn parse_code(key: &FileKey, parser: Parser, bytes: &[u8]) -> Option<Parsed>
 }
 
 impl RemoteReader {
-    fn open(&self, file: File) -> Opened {
-        let Ok(key) = file_key(&file) else { return Opened::NoImage };
+    fn open(&'static self, file: File, key: &FileKey, patience: Duration) -> Opened {
         let lock = || self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = lock().open.get(&key).and_then(Weak::upgrade) {
+        if let Some(known) = lock().open.get(key).and_then(Weak::upgrade) {
             return Opened::Image(known);
         }
-        let headers = match self.headers(&key, &file, false) {
+        let headers = match key.principal() {
+            Principal::Own => self.headers(key, &file, false),
+            _ => self.headers_in_time(key, &file, patience),
+        };
+        let headers = match headers {
             Ok(Some(headers)) => headers,
             Ok(None) => return Opened::NoImage,
             // A given-up file may be tried again much later.
@@ -141,15 +145,37 @@ impl RemoteReader {
         let Ok(new) = headers.apply(file).map(Arc::new) else { return Opened::NoImage };
         let mut files = lock();
         // Another thread may have opened it meanwhile.
-        if let Some(known) = files.open.get(&key).and_then(Weak::upgrade) {
+        if let Some(known) = files.open.get(key).and_then(Weak::upgrade) {
             return Opened::Image(known);
         }
-        files.open.insert(key, Arc::downgrade(&new));
+        files.open.insert(key.clone(), Arc::downgrade(&new));
         if files.open.len() > files.sweep_at {
             files.open.retain(|_, file| file.strong_count() > 0);
             files.sweep_at = SWEEP_AT.max(2 * files.open.len());
         }
         Opened::Image(new)
+    }
+
+    /// As [`RemoteReader::headers`], if they come within `patience`. A thread of its own waits for them otherwise.
+    fn headers_in_time(
+        &'static self,
+        key: &FileKey,
+        file: &File,
+        patience: Duration,
+    ) -> Result<Option<Headers>, NoAnswer> {
+        if self.pending.begin(key)
+            && let Ok(file) = file.try_clone()
+        {
+            let asked = key.clone();
+            let ask = move || {
+                let answer = self.headers(&asked, &file, false);
+                self.pending.end(&asked, answer);
+            };
+            if std::thread::Builder::new().name("ccsd-headers".to_owned()).spawn(ask).is_err() {
+                self.pending.end(key, Err(NoAnswer::NoWorker));
+            }
+        }
+        self.pending.wait(key, patience)
     }
 
     /// Reads the headers; `None` if the file is not an image.
@@ -162,10 +188,69 @@ impl RemoteReader {
             _ => Err(Nonsense("no headers")),
         };
         let nothing = |_: &WorkerReply| Vec::new();
-        self.workers
-            .of(key.principal())?
-            .ask(key, &WorkerRequest::Headers { debug }, Some(file), nothing, check)
-            .map(Result::ok)
+        let question = WorkerRequest::Headers { debug, contents: key.is_remote() };
+        self.workers.of(key.principal())?.ask(key, &question, Some(file), nothing, check).map(Result::ok)
+    }
+}
+
+/// Maximum files whose headers are being read or wait to be taken, in all and of one principal.
+const MAX_PENDING: usize = 64;
+const MAX_PENDING_OF_ONE: usize = 4;
+/// Time after which headers that nobody has taken are forgotten.
+const TAKEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// Headers that are read for the sampling thread, which does not wait.
+#[derive(Debug, Default)]
+struct PendingHeaders {
+    files: Mutex<HashMap<FileKey, HeadersState>>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+enum HeadersState {
+    Asked,
+    /// `None`: it is not an image.
+    Known(Option<Box<Headers>>, Instant),
+}
+
+impl PendingHeaders {
+    fn lock(&self) -> MutexGuard<'_, HashMap<FileKey, HeadersState>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether to ask for the headers of a file now: nobody does, and there is room.
+    fn begin(&self, key: &FileKey) -> bool {
+        let mut files = self.lock();
+        files.retain(|_, state| !matches!(state, HeadersState::Known(_, since) if since.elapsed() >= TAKEN_WITHIN));
+        let of_one = files.keys().filter(|other| other.principal() == key.principal()).count();
+        if files.contains_key(key) || files.len() >= MAX_PENDING || of_one >= MAX_PENDING_OF_ONE {
+            return false;
+        }
+        files.insert(key.clone(), HeadersState::Asked);
+        true
+    }
+
+    fn end(&self, key: &FileKey, answer: Result<Option<Headers>, NoAnswer>) {
+        let mut files = self.lock();
+        match answer {
+            Ok(headers) => _ = files.insert(key.clone(), HeadersState::Known(headers.map(Box::new), Instant::now())),
+            Err(_) => _ = files.remove(key),
+        }
+        self.changed.notify_all();
+    }
+
+    /// Takes the headers of a file, if they are known in time.
+    fn wait(&self, key: &FileKey, patience: Duration) -> Result<Option<Headers>, NoAnswer> {
+        let is_asked = |files: &mut HashMap<FileKey, HeadersState>| matches!(files.get(key), Some(HeadersState::Asked));
+        let waited = self.changed.wait_timeout_while(self.lock(), patience, is_asked);
+        let (mut files, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if is_asked(&mut files) {
+            return Err(NoAnswer::NoWorker);
+        }
+        match files.remove(key) {
+            Some(HeadersState::Known(headers, _)) => Ok(headers.map(|headers| *headers)),
+            _ => Err(NoAnswer::NoWorker),
+        }
     }
 }
 
@@ -204,14 +289,15 @@ pub enum Told {
 }
 
 impl Names {
-    /// Creates the names of `image`, whose debug files `finder` finds. Reads nothing yet.
+    /// Creates the names of `image`, the file with this `key` if it is in one, whose debug files `finder` finds. Reads
+    /// nothing yet.
     #[must_use]
-    pub fn new(image: Arc<ElfFile>, finder: DebugFileFinder) -> Names {
+    pub fn new(image: Arc<ElfFile>, key: Option<&FileKey>, finder: DebugFileFinder) -> Names {
+        let key = image.file().and(key).cloned();
         let asked = || {
             let reader = READER.get()?;
-            let file = file_key(image.file()?).ok()?;
             let path = finder.path().map(|path| path.as_os_str().as_bytes().to_vec());
-            Some((reader, ImageKey { file, path, view: finder.view(), user: finder.user() }))
+            Some((reader, ImageKey { file: key.clone()?, path, view: finder.view(), user: finder.user() }))
         };
         Names(match asked() {
             Some((reader, key)) => {
@@ -223,11 +309,15 @@ impl Names {
         })
     }
 
-    /// Limits the bytes of debug information in this process; see [`Symbols::within`]. A worker has its own limits.
+    /// Limits the bytes of names in this process; see [`Symbols::within`] and [`Symbols::symbols_only`]. A worker has its
+    /// own limits.
     #[must_use]
-    pub fn within(self, bytes: u64) -> Names {
+    pub fn within(self, bytes: u64, symbols_only: bool) -> Names {
         Names(match self.0 {
-            NamesSource::Here(symbols) => NamesSource::Here(Box::new(symbols.within(bytes))),
+            NamesSource::Here(symbols) => {
+                let symbols = symbols.within(bytes);
+                NamesSource::Here(Box::new(if symbols_only { symbols.symbols_only() } else { symbols }))
+            }
             worker @ NamesSource::Worker(_) => worker,
         })
     }
@@ -290,10 +380,14 @@ const GIVEN_UP: &str =
 
 /// Whether the worker of `principal` may have a debug file: the principal's own, or an installed one that all may read.
 fn may_hold(principal: Principal, file: &File, path: &Path) -> bool {
-    let Ok(meta) = file.metadata() else { return false };
-    let owner = self::principal(file, &meta);
-    let is_public = || owner == Principal::Own && meta.mode() & 0o004 != 0 && path.starts_with(INSTALLED);
-    owner == principal || is_public()
+    let (Ok(meta), Ok(key)) = (file.metadata(), file_key(file, None)) else { return false };
+    let is_public = || key.principal() == Principal::Own && meta.mode() & 0o004 != 0 && path.starts_with(INSTALLED);
+    // Of a container's other files of root's, the device alone is known.
+    let is_same = match (key.principal(), principal) {
+        (Principal::Elsewhere { device, .. }, Principal::Elsewhere { device: own, .. }) => device == own,
+        (owner, own) => owner == own,
+    };
+    is_same || is_public()
 }
 
 impl RemoteNames {

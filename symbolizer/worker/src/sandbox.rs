@@ -20,8 +20,6 @@ use seccompiler::{
 const MAX_URGENT_US: u64 = 2_000_000;
 /// Maximum open files: each image has one, and some have debug files.
 pub const MAX_FILES: u64 = 4096;
-/// Makes the kernel kill this process first when memory runs out.
-const OOM_SCORE: &str = "1000";
 
 /// Why rights cannot be given up. Nothing may then be read.
 #[derive(Debug, thiserror::Error)]
@@ -58,14 +56,14 @@ pub fn close_inherited() -> Result<(), SandboxError> {
 }
 
 /// Gives up all capabilities and the ways to regain them, and limits the process's resources: beyond `memory` bytes an
-/// allocation fails, and with it the process. Applies to threads
-/// started afterwards, too.
+/// allocation fails, and with it the process. Of several processes the kernel kills the one with the highest `oom_score`
+/// first. Applies to threads started afterwards, too.
 ///
 /// # Errors
 /// If a step is refused.
-pub fn give_up_rights(memory: u64) -> Result<(), SandboxError> {
+pub fn give_up_rights(memory: u64, oom_score: u16) -> Result<(), SandboxError> {
     // When memory runs out, the worker can be replaced. Set while the file is still writable.
-    let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+    let _ = std::fs::write("/proc/self/oom_score_adj", oom_score.to_string());
     let limits = [
         (Resource::RLIMIT_CORE, 0, "forbid core files"),
         (Resource::RLIMIT_FSIZE, 0, "forbid to write files"),

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use ccsd_symbolizer::{ElfFile, Headers, OpenFiles, jit};
+use ccsd_symbolizer::{Headers, OpenFiles, jit};
 use nix::sys::prctl;
 use nix::sys::signal::{self, SigHandler, Signal};
 use nix::time::{ClockId, clock_gettime};
@@ -24,12 +24,18 @@ use crate::wire::Channel;
 const MAX_QUESTION: usize = 1 << 20;
 /// Interval of forgetting unused images.
 const IDLE: Duration = Duration::from_secs(60);
-/// Stack size of a thread: parsing debug information and demangling recurse to a limited depth.
-const STACK_BYTES: usize = 8 << 20;
+/// Stack size of a thread: parsing debug information and demangling recurse to a limited depth. It counts as memory.
+const STACK_BYTES: usize = 4 << 20;
 /// Exit status after a panic.
 const PANICKED: i32 = 70;
-/// Nice value, if permitted: the sampling thread waits for answers.
+/// Nice value of the worker of this machine's own files, if permitted: the sampling thread waits for its answers. Nobody
+/// waits for those of others, whose files their authors choose.
 const FAVOURED: i32 = -10;
+const ORDINARY: i32 = 0;
+/// When memory runs out, the kernel first kills workers of others' files, then the one of this machine's own, and only
+/// then, by what it takes, the daemon (`proc_pid_oom_score_adj(5)`).
+const OOM_SCORE_OWN: u16 = 500;
+const OOM_SCORE_OTHER: u16 = 1000;
 
 /// Why the worker cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -59,18 +65,20 @@ pub fn serve() -> Result<Infallible, ServeError> {
     sandbox::close_inherited()?;
     let control = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
     let _ = prctl::set_name(c"ccsd-worker");
-    // SAFETY: setpriority(2) takes numbers; on Linux 0 is the calling thread, whose nice value later threads inherit.
-    // Failure has no effect.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, FAVOURED) };
     ignore_signals();
     let mut buffer = Vec::new();
     let connections = control.receive_files(&mut buffer, MAX_QUESTION, None)?.unwrap_or_default();
-    let Ok(WorkerRequest::Begin { memory }) = postcard::from_bytes(&buffer) else {
+    let Ok(WorkerRequest::Begin { memory, is_own }) = postcard::from_bytes(&buffer) else {
         return Err(ServeError::NotByDaemon);
     };
-    // Threads inherit the scheduling policy of their creator, which is reset below.
-    set_policy(libc::SCHED_RR, 1);
-    sandbox::give_up_rights(memory)?;
+    // SAFETY: setpriority(2) takes numbers; on Linux 0 is the calling thread, whose nice value later threads inherit.
+    // Failure has no effect.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, if is_own { FAVOURED } else { ORDINARY }) };
+    if is_own {
+        // Threads inherit the scheduling policy of their creator, which is reset below.
+        set_policy(libc::SCHED_RR, 1);
+    }
+    sandbox::give_up_rights(memory, if is_own { OOM_SCORE_OWN } else { OOM_SCORE_OTHER })?;
     // All threads start before the filter, which forbids starting them. They meet twice: when all have started, and
     // when the filter is installed.
     let ready = Arc::new(Barrier::new(connections.len() + 1));
@@ -168,7 +176,7 @@ impl ServedConnection {
             };
             let Ok(question) = postcard::from_bytes(&buffer) else { return };
             let answered = match question {
-                WorkerRequest::Headers { debug } => self.headers(debug, files),
+                WorkerRequest::Headers { debug, contents } => self.headers(debug, contents, files),
                 WorkerRequest::Names { image, addresses } => self.names(&image, &addresses),
                 WorkerRequest::Code { parser, bytes } => {
                     self.channel.send(&WorkerReply::Code(jit::parse(parser, &bytes)), &[])
@@ -181,10 +189,9 @@ impl ServedConnection {
         }
     }
 
-    fn headers(&self, debug: bool, files: Vec<File>) -> io::Result<()> {
+    fn headers(&self, debug: bool, contents: bool, files: Vec<File>) -> io::Result<()> {
         let Some(file) = files.into_iter().next() else { return Err(io::ErrorKind::InvalidInput.into()) };
-        let elf = if debug { ElfFile::open_debug(file) } else { ElfFile::open(file) };
-        let headers = elf.map(|elf| Headers::of(&elf)).map_err(|error| error.to_string());
+        let headers = Headers::read(file, debug, contents).map_err(|error| error.to_string());
         self.channel.send(&WorkerReply::Headers(headers), &[])
     }
 

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::principal::Principal;
 
-/// Memory of the worker that reads this machine's own images: symbols of several large images, or of one very large
-/// image being read (see [`crate::images`]), and the threads' stacks.
-const OWN_BYTES: u64 = 1536 << 20;
-/// Memory of each other worker, and their maximum number: together at most 4.5 GiB, all of it only if three users' files
-/// are made for it. Usually a worker takes some ten megabytes.
-const OTHER_BYTES: u64 = 1 << 30;
-pub const OTHERS: usize = 3;
+/// Memory of the worker that reads this machine's own images: symbols of several large images, and one very large image
+/// being read (see [`crate::images`]).
+const OWN_BYTES: u64 = 768 << 20;
+/// Memory of each other worker, and their maximum number. With the daemon's own budget (512 MiB by default) all stay
+/// below the 2 GiB that the service's unit allows, even if several users' files are made to fill them. Usually a worker
+/// takes some ten megabytes.
+const OTHER_BYTES: u64 = 320 << 20;
+pub const OTHERS: usize = 2;
 
 /// All places. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -45,7 +46,12 @@ impl Slots {
 impl Slot {
     /// Maximum bytes of the process.
     pub fn memory(&self) -> u64 {
-        if self.taken.is_some() { OTHER_BYTES } else { OWN_BYTES }
+        if self.is_own() { OWN_BYTES } else { OTHER_BYTES }
+    }
+
+    /// Whether it is for the process of this machine's own files.
+    pub fn is_own(&self) -> bool {
+        self.taken.is_none()
     }
 }
 
@@ -68,6 +74,6 @@ mod tests {
         assert_eq!((taken.len(), slots.is_full()), (OTHERS, true));
         assert!(slots.take(Principal::Own).is_some());
         drop(taken);
-        assert!(slots.take(Principal::Elsewhere(1)).is_some());
+        assert!(slots.take(Principal::Elsewhere { namespace: 1, device: 2 }).is_some());
     }
 }

@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
-use crate::client::{NoAnswer, Patience, Usage, Worker, WorkerProgram};
+use crate::client::{DYING_PATIENCE, NoAnswer, Patience, Usage, Worker, WorkerProgram};
 use crate::principal::{Principal, Principals};
 use crate::slots::Slots;
 
@@ -20,6 +20,11 @@ const MAX_PRINCIPALS: usize = 1024;
 const IDLE: Duration = Duration::from_secs(60);
 const IDLE_OWN: Duration = Duration::from_secs(600);
 
+/// How long principals whose processes are answering keep others from a place.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+/// Time after which a principal that has not asked again does not wait any more.
+const FORGOTTEN: Duration = Duration::from_secs(10);
+
 /// The worker processes of a daemon. Can be shared between threads.
 #[derive(Debug)]
 pub struct Workers {
@@ -28,6 +33,8 @@ pub struct Workers {
     slots: Slots,
     own: Arc<Worker>,
     others: Mutex<HashMap<Principal, Arc<Worker>>>,
+    /// Who found all places taken: since when, and when last.
+    waiting: Mutex<HashMap<Principal, (Instant, Instant)>>,
     principals: Principals,
 }
 
@@ -40,7 +47,8 @@ impl Workers {
         let (program, slots): (Arc<dyn WorkerProgram>, _) = (Arc::new(program), Slots::default());
         let own = Arc::new(Worker::new(Arc::clone(&program), patience, Principal::Own, slots.clone()));
         own.start()?;
-        Ok(Workers { program, patience, slots, own, others: Mutex::default(), principals: Principals::default() })
+        let (others, waiting) = (Mutex::default(), Mutex::default());
+        Ok(Workers { program, patience, slots, own, others, waiting, principals: Principals::default() })
     }
 
     /// Finds principals.
@@ -59,7 +67,7 @@ impl Workers {
     /// The worker for a principal's files. Makes a place for its process by ending another that is idle.
     ///
     /// # Errors
-    /// If all places are taken by processes that are answering.
+    /// If all places are taken by processes that are answering, for less than a second.
     pub fn of(&self, principal: Principal) -> Result<Arc<Worker>, NoAnswer> {
         if principal == Principal::Own {
             return Ok(Arc::clone(&self.own));
@@ -81,10 +89,44 @@ impl Workers {
             let is_dying = all.iter().filter(|other| other.is_dying()).any(|other| Arc::ptr_eq(other, &worker));
             let now = Instant::now();
             if !is_dying && self.slots.is_full() && !all.iter().any(|other| other.end_idle(now)) {
+                self.wait(principal, now, &all)?;
+            }
+        }
+        self.waiting().remove(&principal);
+        Ok(worker)
+    }
+
+    /// All places are taken by processes that are answering. Whoever has waited for [`MAX_WAIT`] gets the place of the one
+    /// that has run longest.
+    fn wait(&self, principal: Principal, now: Instant, all: &[Arc<Worker>]) -> Result<(), NoAnswer> {
+        {
+            let mut waiting = self.waiting();
+            // Who does not ask any more does not wait.
+            waiting.retain(|_, (_, asked)| now.saturating_duration_since(*asked) < FORGOTTEN);
+            if waiting.len() >= MAX_PRINCIPALS && !waiting.contains_key(&principal) {
+                return Err(NoAnswer::NoWorker);
+            }
+            let (since, asked) = waiting.entry(principal).or_insert((now, now));
+            *asked = now;
+            if now.saturating_duration_since(*since) < MAX_WAIT {
                 return Err(NoAnswer::NoWorker);
             }
         }
-        Ok(worker)
+        let running = all.iter().filter_map(|other| Some((other.running_since()?, other)));
+        let longest = running.min_by_key(|(since, _)| *since);
+        let longest = longest.filter(|(since, _)| now.saturating_duration_since(*since) >= MAX_WAIT);
+        let (_, longest) = longest.ok_or(NoAnswer::NoWorker)?;
+        longest.evict();
+        // The kernel takes a moment to free what a large process holds.
+        let until = now + DYING_PATIENCE;
+        while longest.is_dying() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<Principal, (Instant, Instant)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends processes that were not used for some time.

@@ -64,6 +64,9 @@ fn main() -> ExitCode {
                 "too-often" => too_often(),
                 "principals" => principals(),
                 "places" => places(),
+                "place-of-another" => place_of_another(),
+                "headers" => headers_in_time(),
+                "namespaces" => namespaces(),
                 other => panic!("{other}"),
             }
             ExitCode::SUCCESS
@@ -94,6 +97,10 @@ fn main() -> ExitCode {
                 test("a_worker_that_dies_too_often_is_not_started", || alone("too-often")),
                 test("a_user_whose_files_kill_it_costs_only_that_user_names", || alone("principals")),
                 test("idle_processes_make_place_for_others", || alone("places")),
+                test("who_waits_gets_the_place_of_who_has_answered_longest", || alone("place-of-another")),
+                test("the_sampling_thread_waits_for_no_stranger", || alone("headers")),
+                test("files_of_services_are_this_machine_s_and_of_containers_are_not", || alone("namespaces")),
+                test("memory_and_aborts_are_within_the_filter", within_the_filter),
                 test("it_is_started_by_a_daemon_only", not_by_hand),
             ];
             libtest_mimic::run(&arguments, tests).exit_code()
@@ -129,7 +136,7 @@ fn locally(addresses: &[u64]) -> Vec<Vec<Function>> {
 fn names_are_the_same() {
     let image = open(own()).unwrap();
     let addresses = addresses(&image);
-    let mut names = Names::new(image, finder());
+    let mut names = names_of(image, finder());
     assert!(names.batch() >= addresses.len());
     let (functions, told) = names.resolve(&addresses);
     assert_eq!((functions, told), (locally(&addresses), Told::Known));
@@ -185,12 +192,65 @@ fn forbidden() {
     }
 }
 
+/// What the C library's allocator does when its heaps are full, and its end of a process with a damaged heap, are no
+/// forbidden system calls.
+fn within_the_filter() {
+    let run = |what: &str| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        // As a daemon starts it: a backtrace would look at files.
+        command.args([TRY, what]).env_clear().stderr(Stdio::null()).stdin(Stdio::null()).output().unwrap()
+    };
+    for (what, code, signal) in [
+        ("heaps", Some(0), None),
+        // A refused allocation: this test's program has the standard library's allocator, which aborts.
+        ("too-much", None, Some(Signal::SIGABRT as i32)),
+        ("abort", None, Some(Signal::SIGABRT as i32)),
+        ("panic", Some(101), None),
+    ] {
+        let ended = run(what);
+        assert_eq!(ended.stdout, b"ready", "{what}: {ended:?}");
+        assert_eq!((ended.status.code(), ended.status.signal()), (code, signal), "{what}: {ended:?}");
+    }
+}
+
+/// Fills heaps of several threads, of which each has its own, beyond what one holds (64 MiB), and gives the memory back.
+fn fill_heaps(number: usize) {
+    for round in 0..3 {
+        let mut all: Vec<Vec<u8>> = (0..40_000).map(|i| vec![1; 2_000 + (i * 7 + number + round) % 500]).collect();
+        // Reallocations of small and large pieces.
+        all.iter_mut().step_by(400).for_each(|piece| piece.resize(300_000, 2));
+        let large = vec![3u8; 40 << 20];
+        assert_eq!(large[large.len() - 1], 3);
+        all.retain(|piece| piece.len() % 2 == 0);
+        assert!(!all.is_empty());
+    }
+}
+
 /// Performs an action in the sandbox.
 fn attempt(what: &str) {
     let own = std::process::id().cast_signed();
     sandbox::close_inherited().unwrap();
     let file = own_file();
-    sandbox::give_up_rights(1536 << 20).unwrap();
+    sandbox::give_up_rights(768 << 20, 1000).unwrap();
+    // Threads cannot be started afterwards.
+    let barrier = Arc::new(std::sync::Barrier::new(3));
+    for number in (1..3).filter(|_| what == "heaps") {
+        let barrier = Arc::clone(&barrier);
+        std::thread::spawn(move || -> () {
+            // It has begun when the filter comes, as in a worker.
+            barrier.wait();
+            barrier.wait();
+            fill_heaps(number);
+            barrier.wait();
+            // Those of a worker do not end either.
+            loop {
+                std::thread::park();
+            }
+        });
+    }
+    if what == "heaps" {
+        barrier.wait();
+    }
     sandbox::filter_system_calls().unwrap();
     let mut out = std::io::stdout();
     out.write_all(b"ready").unwrap();
@@ -208,6 +268,14 @@ fn attempt(what: &str) {
             let many: Vec<Vec<u8>> = (0..1000).map(|i| vec![1; i]).collect();
             assert!(many.iter().map(Vec::len).sum::<usize>() > 0);
         }
+        "heaps" => {
+            barrier.wait();
+            fill_heaps(0);
+            barrier.wait();
+        }
+        "too-much" => drop(std::hint::black_box(vec![0u8; 2 << 30])),
+        "abort" => std::process::abort(),
+        "panic" => panic!("expected by this test"),
         "open2" => {
             let how = nix::fcntl::OpenHow::new();
             drop(nix::fcntl::openat2(nix::fcntl::AT_FDCWD, "/etc/passwd", how));
@@ -238,7 +306,7 @@ fn killed() {
     let image = open(own()).unwrap();
     let addresses = addresses(&image);
     let expected = locally(&addresses);
-    let mut names = Names::new(image, finder());
+    let mut names = names_of(image, finder());
     let _ = names.resolve(&addresses[..1]);
     let before = worker_pid(Principal::Own).unwrap();
     kill(Pid::from_raw(before.cast_signed()), Signal::SIGKILL).unwrap();
@@ -274,20 +342,20 @@ fn kill_now() {
 fn given_up() {
     let image = open(own()).unwrap();
     let addresses = addresses(&image);
-    let mut names = Names::new(image, finder());
+    let mut names = names_of(image, finder());
     let functions = kill_while(|| names.resolve(&addresses));
     assert_eq!(functions, (vec![Vec::new(); addresses.len()], Told::GivenUp));
     assert!(names.notes().iter().any(|note| note.contains("did not survive")), "{:?}", names.notes());
     // The file is not asked about again, and other files are not affected.
     let before = worker_pid(Principal::Own);
-    let mut again = Names::new(open(own()).unwrap(), finder());
+    let mut again = names_of(open(own()).unwrap(), finder());
     assert_eq!((again.resolve(&addresses[..1]), worker_pid(Principal::Own)), ((vec![vec![]], Told::GivenUp), before));
     assert!(open(File::open("/proc/self/exe").unwrap()).is_some());
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("copy");
     fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
     let copy = open(File::open(&copy).unwrap()).unwrap();
-    assert!(!Names::new(copy, finder()).resolve(&addresses[..1]).0[0].is_empty());
+    assert!(!names_of(copy, finder()).resolve(&addresses[..1]).0[0].is_empty());
 }
 
 /// Kills every new worker until there is an answer; reading this program takes far longer than finding a worker.
@@ -315,7 +383,7 @@ fn kill_while<T>(ask: impl FnOnce() -> T) -> T {
 fn forgiven() {
     let image = open(own()).unwrap();
     let addresses = addresses(&image);
-    let mut names = Names::new(image, finder());
+    let mut names = names_of(image, finder());
     assert_eq!(kill_while(|| names.resolve(&addresses)).1, Told::GivenUp);
     // Takes a second.
     let functions = loop {
@@ -340,7 +408,7 @@ fn stopped() {
     assert_ne!(next, pid);
     stop(next);
     // The second time the file may be the cause. Other files are read.
-    assert!(matches!(ccsd_worker::open(file), Opened::NotNow(_)));
+    assert!(matches!(try_open(file), Opened::NotNow(_)));
     assert!(worker_pid(Principal::Own).is_none() && open(fresh()).is_some());
 }
 
@@ -375,7 +443,7 @@ fn killed_amid_several() -> bool {
         let asking: Vec<_> = images
             .iter()
             .map(|image| {
-                let mut names = Names::new(Arc::clone(image), DebugFileFinder::none());
+                let mut names = names_of(Arc::clone(image), DebugFileFinder::none());
                 let (together, addresses) = (&together, &addresses);
                 scope.spawn(move || {
                     together.wait();
@@ -425,10 +493,21 @@ fn fresh() -> File {
 }
 
 fn open(file: File) -> Option<Arc<ElfFile>> {
-    match ccsd_worker::open(file) {
+    match try_open(file) {
         Opened::Image(elf) => Some(elf),
         Opened::NoImage | Opened::NotNow(_) => None,
     }
+}
+
+/// Waits long enough for any worker.
+fn try_open(file: File) -> Opened {
+    let key = file_key(&file, None).unwrap();
+    ccsd_worker::open(file, &key, Duration::from_secs(60))
+}
+
+fn names_of(image: Arc<ElfFile>, finder: DebugFileFinder) -> Names {
+    let key = file_key(image.file().unwrap(), None).unwrap();
+    Names::new(image, Some(&key), finder)
 }
 
 fn too_often() {
@@ -446,11 +525,11 @@ fn too_often() {
     }
     let image = open(own()).unwrap();
     let address = image.entry();
-    let mut names = Names::new(image, finder());
+    let mut names = names_of(image, finder());
     kill_now();
     assert!(!ask("5") && worker_pid(Principal::Own).is_none());
     // The image is not reported as unreadable.
-    assert!(matches!(ccsd_worker::open(fresh()), Opened::NotNow(_)));
+    assert!(matches!(try_open(fresh()), Opened::NotNow(_)));
     // A later question may be answered, so this one has no answer.
     assert_eq!(names.resolve(&[address]), (vec![vec![]], Told::NotNow));
 }
@@ -472,8 +551,8 @@ fn principals() {
     }
     let own = open(fresh()).unwrap();
     let addresses = addresses(&own);
-    let mut own = Names::new(own, finder());
-    let mut bobs = Names::new(open(of_user(BOB)).unwrap(), DebugFileFinder::none());
+    let mut own = names_of(own, finder());
+    let mut bobs = names_of(open(of_user(BOB)).unwrap(), DebugFileFinder::none());
     let known = |names: &mut Names| {
         let (functions, told) = names.resolve(&addresses);
         assert_eq!(told, Told::Known);
@@ -486,7 +565,7 @@ fn principals() {
     // A fresh file for each death, so that no single file is given up.
     let mut told = Told::Known;
     for _ in 0..8 {
-        let mut names = Names::new(open(of_user(ADA)).unwrap(), DebugFileFinder::none());
+        let mut names = names_of(open(of_user(ADA)).unwrap(), DebugFileFinder::none());
         let mut asked = None;
         kill_first(ADA, || asked = Some(names.resolve(&addresses).1));
         told = asked.unwrap();
@@ -534,10 +613,148 @@ fn places() {
         assert!(open(of_user(uid)).is_some(), "{uid}");
     }
     let running = (ADA..ADA + 8).filter(|uid| worker_pid(Principal::User(*uid)).is_some()).count();
-    assert_eq!(running, 3);
+    assert_eq!(running, 2);
     assert!(worker_pid(Principal::Own).is_some());
     // The ended ones are started again.
     assert!(open(of_user(ADA)).is_some() && worker_pid(Principal::User(ADA)).is_some());
+}
+
+/// Two users' files are being read, and take long. A third user waits for a second, not for ever, and nobody is blamed.
+fn place_of_another() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let busy: Vec<(u32, Arc<ElfFile>)> = [ADA, BOB].map(|uid| (uid, open(of_user(uid)).unwrap())).to_vec();
+    let addresses = addresses(&busy[0].1);
+    std::thread::scope(|scope| {
+        let asking: Vec<_> = busy
+            .iter()
+            .map(|(uid, image)| {
+                // A question that is not answered as long as this is so.
+                let pid = worker_pid(Principal::User(*uid)).unwrap();
+                stop(pid);
+                let (mut names, addresses) = (names_of(Arc::clone(image), DebugFileFinder::none()), &addresses);
+                scope.spawn(move || names.resolve(addresses).1)
+            })
+            .collect();
+        // Each of them asks before the third does.
+        std::thread::sleep(Duration::from_millis(100));
+        let file = of_user(ADA + 5);
+        let mut tries = 0;
+        while open(file.try_clone().unwrap()).is_none() {
+            tries += 1;
+            assert!(asking.iter().any(|asking| !asking.is_finished()), "{tries}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        // At once it was refused.
+        assert!(tries > 0 && worker_pid(Principal::User(ADA + 5)).is_some());
+        let running: Vec<u32> =
+            [ADA, BOB].into_iter().filter(|uid| worker_pid(Principal::User(*uid)).is_some()).collect();
+        assert_eq!(running, [BOB], "the first one has run longest");
+        assert_eq!(asking.into_iter().next().unwrap().join().unwrap(), Told::NotNow);
+        let bobs = worker_pid(Principal::User(BOB)).unwrap();
+        kill(Pid::from_raw(bobs.cast_signed()), Signal::SIGCONT).unwrap();
+    });
+    // It is asked again, and answers.
+    let mut names = names_of(Arc::clone(&busy[0].1), DebugFileFinder::none());
+    while names.resolve(&addresses).1 == Told::NotNow {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (functions, told) = names.resolve(&addresses);
+    assert!(told == Told::Known && functions.iter().any(|functions| !functions.is_empty()), "{told:?}");
+}
+
+/// A user's worker that does not answer delays neither its own files nor those of this machine.
+fn headers_in_time() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let try_at_once = |file: &File| {
+        let key = file_key(file, None).unwrap();
+        ccsd_worker::open(file.try_clone().unwrap(), &key, Duration::from_millis(20))
+    };
+    // Its worker is started beside.
+    let first = of_user(ADA);
+    let mut tries = 0;
+    while !matches!(try_at_once(&first), Opened::Image(_)) {
+        tries += 1;
+        assert!(tries < 5_000);
+    }
+    let pid = worker_pid(Principal::User(ADA)).unwrap();
+    stop(pid);
+    let second = of_user(ADA);
+    let began = std::time::Instant::now();
+    for _ in 0..10 {
+        assert!(matches!(try_at_once(&second), Opened::NotNow(_)));
+    }
+    // With one that is waited for, this takes five seconds for each.
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(open(fresh()).is_some());
+    kill(Pid::from_raw(pid.cast_signed()), Signal::SIGCONT).unwrap();
+    while !matches!(try_at_once(&second), Opened::Image(_)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A process that waits, in a mount namespace that a script has changed.
+struct Confined(std::process::Child);
+
+impl Confined {
+    /// `none` if namespaces are not permitted here.
+    fn start(options: &[&str], script: &str) -> Option<Confined> {
+        let mut command = Command::new("unshare");
+        command.args(options).args(["sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        let mut told = [0];
+        let output = child.stdout.as_mut().unwrap();
+        std::io::Read::read_exact(output, &mut told).ok().map(|()| Confined(child))
+    }
+
+    /// A file as the process sees it.
+    fn principal(&self, path: &str) -> Principal {
+        let file = File::open(format!("/proc/{}/root{path}", self.0.id())).unwrap();
+        file_key(&file, Some(self.0.id())).unwrap().principal()
+    }
+}
+
+impl Drop for Confined {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A service with a mount namespace of its own has the machine's libraries, and a container's root has its own, whatever is
+/// bound into it.
+fn namespaces() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let is_own = |principal| principal == Principal::Own;
+    let service = "mount -t tmpfs none /tmp && cp /bin/true /tmp/own && echo && read line";
+    let Some(service) = Confined::start(&["-m"], service) else { return };
+    assert!(is_own(service.principal("/bin/sh")), "as the machine has it: {:?}", service.principal("/bin/sh"));
+    // What the service itself has put in its own mounts is not the machine's.
+    assert!(matches!(service.principal("/tmp/own"), Principal::Elsewhere { namespace, .. } if namespace > 0));
+    // A directory of the machine that is bound to another place shows something else than the machine does there.
+    let bound = "mount -t tmpfs none /mnt && mkdir /mnt/bin && mount --bind /usr/bin /mnt/bin && echo && read line";
+    let bound = Confined::start(&["-m"], bound).unwrap();
+    assert!(!is_own(bound.principal("/mnt/bin/sh")) && is_own(bound.principal("/bin/sh")));
+    // A container without a user namespace: another root, with the whole machine bound into it.
+    let container = "mount -t tmpfs none /mnt && mkdir /mnt/usr && mount --bind /usr /mnt/usr && cp -a /bin /lib /lib64 /mnt && \
+                     cp /usr/bin/true /mnt/evil && exec chroot /mnt /usr/bin/sh -c 'echo && read line'";
+    let container = Confined::start(&["-m"], container).unwrap();
+    assert!(!is_own(container.principal("/evil")) && !is_own(container.principal("/usr/bin/sh")));
+    // In another user namespace.
+    if let Some(user) = Confined::start(&["-m", "-U", "-r"], "mount --bind /usr /mnt && echo && read line") {
+        assert!(!is_own(user.principal("/bin/sh")));
+        let (Principal::Elsewhere { namespace: theirs, .. }, Principal::Elsewhere { namespace: container, .. }) =
+            (user.principal("/bin/sh"), container.principal("/evil"))
+        else {
+            panic!("{:?}", user.principal("/bin/sh"));
+        };
+        assert_ne!(theirs, container);
+    }
 }
 
 fn generated_code() {
@@ -550,7 +767,7 @@ fn generated_code() {
     dump.extend(10u64.to_le_bytes());
     body.iter().for_each(|word| dump.extend(word.to_le_bytes()));
     dump.extend(b"f\0");
-    let key = file_key(&own()).unwrap().while_growing();
+    let key = file_key(&own(), None).unwrap().while_growing();
     let files: [(Parser, &[u8]); 4] = [
         (Parser::PerfMap { skipping: false }, b"1000 10 first\nnonsense\n2000 20 second\n30"),
         (Parser::PerfMap { skipping: true }, b"rest of a line\n1000 10 first\n"),
