@@ -6,6 +6,8 @@ use std::os::unix::fs::MetadataExt;
 
 use hashbrown::{HashMap, HashSet};
 
+use crate::host::users::Users;
+
 /// Largest /proc file read: the default `vm.max_map_count` is 65,530 mappings of about 100 bytes; a process may raise
 /// neither by itself.
 const MAX_FILE: u64 = 64 << 20;
@@ -239,7 +241,17 @@ fn words(bytes: &[u8]) -> Vec<String> {
     text.split(|&b| b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-/// The name, or else the number, of the user that a process runs as.
+/// The user that a process runs as, for messages: the number, and the name if this machine's own file has it. A name service
+/// is not asked, because that may take for ever.
+pub fn owner_label(pid: u32) -> String {
+    let Ok(uid) = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid()) else { return "another user".to_owned() };
+    match Users::read().name(uid) {
+        "" => format!("user {uid}"),
+        name => format!("user {name}"),
+    }
+}
+
+/// The name, or else the number, of the user that a process runs as, by the name service. For the command line.
 pub fn owner_name(pid: u32) -> String {
     let Ok(uid) = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid()) else { return "another user".to_owned() };
     match nix::unistd::User::from_uid(uid.into()) {
@@ -261,9 +273,23 @@ pub fn executable_maps(pid: u32) -> io::Result<Vec<MapEntry>> {
     Ok(threads(pid)?.into_iter().find_map(maps).unwrap_or_default())
 }
 
-/// Those of one file, line by line: it may be a hundred times as long as what is wanted of it. `None` if it is empty.
+/// The executable mappings in an open `/proc/PID/maps`: those of the program that ran when it was opened, or none if that
+/// program has gone.
+///
+/// # Errors
+/// Those of reading.
+pub fn executable_maps_in(file: &mut File) -> io::Result<Vec<MapEntry>> {
+    Ok(executable_lines_in(file)?.unwrap_or_default())
+}
+
+/// Those of one file. `None` if it is empty.
 fn executable_lines(path: &str) -> io::Result<Option<Vec<MapEntry>>> {
-    let mut lines = BufReader::with_capacity(64 << 10, File::open(path)?.take(MAX_FILE));
+    executable_lines_in(&mut File::open(path)?)
+}
+
+/// Reads line by line: a file may be a hundred times as long as what is wanted of it.
+fn executable_lines_in(file: &mut File) -> io::Result<Option<Vec<MapEntry>>> {
+    let mut lines = BufReader::with_capacity(64 << 10, file.take(MAX_FILE));
     let (mut found, mut line) = (Vec::new(), Vec::new());
     let mut is_empty = true;
     while lines.read_until(b'\n', &mut line)? > 0 {

@@ -10,6 +10,7 @@ use crate::perf::ring_buffer::Bytes;
 use crate::process::ProcessTable;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::owner::Owner;
+use crate::procfs::MapEntry;
 use crate::resolve::Resolver;
 use crate::unwind::go::goroutines::GoroutineTable;
 use crate::unwind::shadow::ShadowStack;
@@ -20,6 +21,9 @@ use super::take::{Known, Taken};
 
 /// Frames of all threads together: 64 MiB of numbers. A thousand ordinary threads have some 30,000.
 const MAX_FRAMES_IN_ALL: usize = 1 << 24;
+
+/// Instead of a process whose memory is read: none.
+const NO_PROCESS: u32 = u32::MAX;
 
 /// A thread's frames as numbers of different ones, innermost first.
 struct Stack {
@@ -43,12 +47,16 @@ impl Frames {
     }
 }
 
-/// Unwinds and names what was taken, and enters it into the dump.
-pub fn read(taken: Vec<Taken>, owner: Option<Owner>, dump: &mut Dump) {
+/// Unwinds and names what was taken, and enters it into the dump. For an owner by these mappings, and without reading on in
+/// the process, which may run another program by now.
+pub fn read(taken: Vec<Taken>, (owner, maps): (Option<Owner>, Option<Vec<MapEntry>>), dump: &mut Dump) {
     let pid = dump.pid;
     let mut images = Images::default().of(owner);
     let mut table = ProcessTable::default();
-    table.read_process(pid, &mut images);
+    match (owner, maps) {
+        (None, _) => table.read_process(pid, &mut images),
+        (Some(_), maps) => table.read_mappings(pid, maps.unwrap_or_default(), &mut images),
+    }
     // With the main thread its memory is no longer to be found under its number.
     let main_has_ended = taken.iter().any(|thread| thread.tid == pid && thread.look.state == State::Zombie);
     let mut unwinder = StackUnwinder::default();
@@ -62,7 +70,11 @@ pub fn read(taken: Vec<Taken>, owner: Option<Owner>, dump: &mut Dump) {
                 Stack { frames: Vec::new(), end: End::Missing("the other threads have too many frames".to_owned()) }
             }
             Ok(known) => {
-                let memory = if main_has_ended { thread.tid } else { pid };
+                let memory = match owner {
+                    Some(_) => NO_PROCESS,
+                    None if main_has_ended => thread.tid,
+                    None => pid,
+                };
                 unwind(&mut unwinder, &mut table, &mut images, &mut frames, (pid, memory), thread, known)
             }
         };

@@ -18,6 +18,7 @@ mod ptrace;
 mod stack_copy;
 mod take;
 
+use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -30,6 +31,7 @@ use crate::procfs;
 use crate::session::check_target;
 use crate::system;
 use crate::tracker::scan::ThreadScan;
+use take::Taking;
 
 pub use model::{Dump, End, FrameInfo, Method, State, ThreadDump};
 
@@ -81,14 +83,14 @@ fn once(pid: u32, owner: Option<Owner>) -> Result<(Dump, bool)> {
     let mappings = || match procfs::executable_maps(pid) {
         Ok(maps) => Ok(maps),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Err(Error::DumpNotPermitted { pid, owner: procfs::owner_name(pid) })
+            Err(Error::DumpNotPermitted { pid, owner: procfs::owner_label(pid) })
         }
         Err(_) => Err(Error::NoSuchProcess(pid)),
     };
     let before = mappings()?;
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let begun = now_ns();
-    let taken = take_all(pid)?;
+    let (taken, maps) = take_all(pid, owner)?;
     let took_ns = now_ns().saturating_sub(begun);
     let after = mappings()?;
     if taken.is_empty() || procfs::stat(pid).map(|stat| stat.start_time).ok() != Some(stat.start_time) {
@@ -107,7 +109,8 @@ fn once(pid: u32, owner: Option<Owner>) -> Result<(Dump, bool)> {
         took_ns,
         ..Dump::default()
     };
-    frames::read(taken, owner, &mut dump);
+    let maps = maps.map(|mut maps| procfs::executable_maps_in(&mut maps).unwrap_or_default());
+    frames::read(taken, (owner, maps), &mut dump);
     dump.notes.extend(permission_note(&dump));
     Ok((dump, same))
 }
@@ -131,9 +134,9 @@ fn permission_note(dump: &Dump) -> Option<String> {
     })
 }
 
-/// All threads, those that start meanwhile too.
-fn take_all(pid: u32) -> Result<Vec<take::Taken>> {
-    let until = Instant::now() + MAX_TIME;
+/// All threads, those that start meanwhile too; and for an owner the mappings of what he may observe.
+fn take_all(pid: u32, owner: Option<Owner>) -> Result<(Vec<take::Taken>, Option<File>)> {
+    let mut taking = Taking { pid, owner, until: Instant::now() + MAX_TIME, maps: None };
     let mut taken = Vec::new();
     let mut scan = ThreadScan::default();
     for _ in 0..ROUNDS {
@@ -144,7 +147,7 @@ fn take_all(pid: u32) -> Result<Vec<take::Taken>> {
         new.iter().for_each(|&tid| scan.open(tid, now_ns()));
         // The main thread comes first; the others in the order of their numbers, which is mostly that of their age.
         new.sort_unstable_by_key(|&tid| (tid != pid, tid));
-        take::take(pid, &new, until, &mut taken)?;
+        taking.take(&new, &mut taken)?;
     }
-    Ok(taken)
+    Ok((taken, taking.maps))
 }

@@ -9,6 +9,7 @@ use nix::unistd::Pid;
 
 use crate::clock::now_ns;
 use crate::perf::ring_buffer::PAGE;
+use crate::process::owner::{Denied, Owner};
 
 /// The first piece: more than most stacks hold. It takes some 10 us.
 const FIRST: usize = 64 << 10;
@@ -37,8 +38,11 @@ impl Default for Room {
 /// Copies the stack of one thread.
 #[derive(Debug)]
 pub struct StackCopier {
+    pid: u32,
     tid: u32,
     pagemap: Option<File>,
+    /// The memory that the thread had when its rights were checked. A program that is executed later has other memory.
+    memory: Option<File>,
 }
 
 /// The bytes from the stack pointer upwards.
@@ -53,7 +57,28 @@ pub struct StackCopy {
 impl StackCopier {
     /// A copier for a thread; to be made before the thread is stopped.
     pub fn new(pid: u32, tid: u32) -> StackCopier {
-        StackCopier { tid, pagemap: File::open(format!("/proc/{pid}/task/{tid}/pagemap")).ok() }
+        StackCopier { pid, tid, pagemap: File::open(format!("/proc/{pid}/task/{tid}/pagemap")).ok(), memory: None }
+    }
+
+    /// Copies from now on only what the thread has in memory now, and only if it is this owner's to observe.
+    ///
+    /// # Errors
+    /// Why it is not, as far as there is a reason.
+    pub fn bind(&mut self, owner: Owner) -> Result<(), Denied> {
+        // In this order: what has been executed in between has its rights checked, and its predecessor's memory has gone.
+        let memory = File::open(format!("/proc/{}/task/{}/mem", self.pid, self.tid));
+        owner.check_thread(self.tid)?;
+        self.memory = Some(memory.map_err(|_| Denied::Gone)?);
+        Ok(())
+    }
+
+    fn read(&self, address: u64, piece: &mut [u8]) -> usize {
+        if let Some(memory) = &self.memory {
+            return memory.read_at(piece, address).unwrap_or(0);
+        }
+        let Ok(pid) = i32::try_from(self.tid) else { return 0 };
+        let remote = [RemoteIoVec { base: address as usize, len: piece.len() }];
+        process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(piece)], &remote).unwrap_or(0)
     }
 
     /// Bytes of the next piece that can be read without waiting for a page to come: from a disk, or from a program that has
@@ -76,17 +101,13 @@ impl StackCopier {
     /// Copies from the stack pointer upwards, what there is time for. Returns how much, and whether there may be more.
     pub fn copy(&self, sp: u64, room: &mut Room) -> (usize, bool) {
         let begun = now_ns();
-        let Ok(pid) = i32::try_from(self.tid) else { return (0, false) };
         let mut held = 0;
         while held < MAX {
             let len = if held == 0 { FIRST } else { PIECE };
             let Some(address) = sp.checked_add(held as u64) else { break };
             let here = self.present(address, len);
-            let remote = [RemoteIoVec { base: address as usize, len: here }];
             let read = match room.0.get_mut(held..held + here) {
-                Some(piece) if here > 0 => {
-                    process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(piece)], &remote).unwrap_or(0)
-                }
+                Some(piece) if here > 0 => self.read(address, piece),
                 _ => 0,
             };
             held += read;
@@ -124,5 +145,46 @@ mod tests {
         assert!(same >= FIRST.min(bytes.len() - PAGE), "{same}");
         assert!(copy.bytes[..same] == bytes[..same]);
         assert_eq!(copier.copy(8, &mut room), (0, false));
+    }
+
+    /// What a process executes after its rights were checked is not read, whoever it is by then.
+    #[test]
+    fn memory_is_that_of_the_program_whose_rights_were_checked() {
+        use std::io::Write;
+        use std::os::unix::process::CommandExt;
+
+        use crate::dump::look::Look;
+
+        const NOBODY: u32 = 65_534;
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "read line; exec sleep 60"]).stdin(std::process::Stdio::piped());
+        let is_root = nix::unistd::geteuid().is_root();
+        if is_root {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        let own = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        let (uid, gid) = if is_root { (NOBODY, NOBODY) } else { own };
+        let mut child = command.spawn().unwrap();
+        let pid = child.id();
+        // Until it waits for its line.
+        let (sp, _) = std::iter::repeat_with(|| Look::at(pid, pid).unwrap().pointers()).flatten().next().unwrap();
+        let mut room = Room::default();
+        let mut stranger = StackCopier::new(pid, pid);
+        let refused = stranger.bind(Owner { uid: uid.wrapping_add(1), gid });
+        assert!(matches!(refused, Err(Denied::Forbidden(_))), "{refused:?}");
+        let mut copier = StackCopier::new(pid, pid);
+        copier.bind(Owner { uid, gid }).unwrap();
+        assert!(copier.copy(sp, &mut room).0 > 0);
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        while std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() != "sleep\n" {
+            std::thread::yield_now();
+        }
+        // Addresses of stacks differ; with the same one it would be the other program's.
+        assert_eq!(copier.copy(sp, &mut room).0, 0);
+        let next = std::iter::repeat_with(|| Look::at(pid, pid).unwrap().pointers()).flatten().next().unwrap().0;
+        assert_eq!(copier.copy(next, &mut room).0, 0);
+        assert!(StackCopier::new(pid, pid).copy(next, &mut room).0 > 0);
+        child.kill().unwrap();
+        let _ = child.wait();
     }
 }

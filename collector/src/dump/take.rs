@@ -1,10 +1,15 @@
 //! Taking the registers and stacks of threads, one after the other.
 //!
+//! For an owner, each thread's rights are checked while it is stopped, and the memory and mappings that are read are those
+//! that it had then ([`StackCopier::bind`]): a process that executes a privileged program in between, and its own again
+//! afterwards, shows nothing of the privileged one.
+//!
 //! One thread of ccsd's own traces all of them, because ptrace(2) belongs to a thread. It does nothing else while one is
 //! stopped: no allocation beyond the copy, no file of /proc opened, no unwinding. A thread that does not stop in
 //! time, or dies, stays traced; then the tracing thread ends, with which the kernel lets everything go that it traced, and a
 //! new one goes on with the next.
 
+use std::fs::File;
 use std::io::IoSliceMut;
 use std::time::{Duration, Instant};
 
@@ -17,6 +22,7 @@ use crate::arch::{UNREADABLE, is_foreign_call};
 use crate::clock::now_ns;
 use crate::error::{Error, Result};
 use crate::perf::record::UserRegs;
+use crate::process::owner::{Denied, Owner};
 use crate::procfs;
 use crate::sched_priority::become_urgent;
 
@@ -87,89 +93,218 @@ enum Left {
     Gone,
 }
 
-/// Takes the stacks of threads of one process; those that have gone are left out. After `until` no more are looked at.
-///
-/// # Errors
-/// If no thread can be started.
-pub fn take(pid: u32, tids: &[u32], until: Instant, taken: &mut Vec<Taken>) -> Result<()> {
-    let first = taken.len();
-    pass(pid, tids, (until, MAX_WAIT), taken)?;
-    let too_slow = |one: &Taken| {
-        let gave_up = matches!(&one.method, Method::NotStopped { why } if why.starts_with(TOO_SLOW));
-        gave_up && one.look.state != State::Uninterruptible
-    };
-    let again: Vec<u32> = taken.iter().skip(first).filter(|one| too_slow(one)).map(|one| one.tid).collect();
-    let again = again.get(..again.len().min(SECOND_CHANCES)).unwrap_or_default();
-    let mut better = Vec::new();
-    pass(pid, again, (until, MAX_LAST_WAIT), &mut better)?;
-    for one in better {
-        if let Some(place) = taken.iter_mut().skip(first).find(|other| other.tid == one.tid) {
-            *place = one;
-        }
-    }
-    Ok(())
+/// Threads of one process whose stacks are taken.
+pub struct Taking {
+    /// The process.
+    pub pid: u32,
+    /// Whose threads are looked at, and no others.
+    pub owner: Option<Owner>,
+    /// After this no more are looked at.
+    pub until: Instant,
+    /// For an owner, `/proc/PID/maps` of the memory of the first thread that was his to observe.
+    pub maps: Option<File>,
 }
 
-/// One look at each of them.
-fn pass(pid: u32, tids: &[u32], (until, wait): (Instant, Duration), taken: &mut Vec<Taken>) -> Result<()> {
-    let mut rest = tids;
-    let mut room = Room::default();
-    while !rest.is_empty() {
-        let trace = || {
-            // Neither is necessary. A tracer that waits for its turn is what makes a stop long.
-            let _ = become_urgent();
-            let _ = prctl::set_timerslack(1);
-            for (at, &tid) in rest.iter().enumerate() {
-                let left = if Instant::now() < until { one(pid, tid, wait, &mut room) } else { too_late(pid, tid) };
-                match left {
-                    Left::Clean(one) => taken.push(one),
-                    Left::Gone => {}
-                    Left::TracingGone => return at + 1,
-                    Left::Tracing(one) => {
-                        taken.push(one);
-                        return at + 1;
+impl Taking {
+    /// Takes the stacks of threads; those that have gone are left out.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn take(&mut self, tids: &[u32], taken: &mut Vec<Taken>) -> Result<()> {
+        let first = taken.len();
+        self.pass(tids, MAX_WAIT, taken)?;
+        let too_slow = |one: &Taken| {
+            let gave_up = matches!(&one.method, Method::NotStopped { why } if why.starts_with(TOO_SLOW));
+            gave_up && one.look.state != State::Uninterruptible
+        };
+        let again: Vec<u32> = taken.iter().skip(first).filter(|one| too_slow(one)).map(|one| one.tid).collect();
+        let again = again.get(..again.len().min(SECOND_CHANCES)).unwrap_or_default();
+        let mut better = Vec::new();
+        self.pass(again, MAX_LAST_WAIT, &mut better)?;
+        for one in better {
+            if let Some(place) = taken.iter_mut().skip(first).find(|other| other.tid == one.tid) {
+                *place = one;
+            }
+        }
+        Ok(())
+    }
+
+    /// One look at each of them.
+    fn pass(&mut self, tids: &[u32], wait: Duration, taken: &mut Vec<Taken>) -> Result<()> {
+        let mut rest = tids;
+        let mut room = Room::default();
+        while !rest.is_empty() {
+            let trace = || {
+                // Neither is necessary. A tracer that waits for its turn is what makes a stop long.
+                let _ = become_urgent();
+                let _ = prctl::set_timerslack(1);
+                for (at, &tid) in rest.iter().enumerate() {
+                    let in_time = Instant::now() < self.until;
+                    let left = if in_time { self.one(tid, wait, &mut room) } else { too_late(self.pid, tid) };
+                    match left {
+                        Left::Clean(one) => taken.push(one),
+                        Left::Gone => {}
+                        Left::TracingGone => return at + 1,
+                        Left::Tracing(one) => {
+                            taken.push(one);
+                            return at + 1;
+                        }
                     }
                 }
-            }
-            rest.len()
-        };
-        let done = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name("ccsd-tracer".to_owned()).spawn_scoped(scope, trace);
-            thread.map(|thread| thread.join().unwrap_or(1))
-        });
-        let done = done.map_err(|error| Error::system("start a thread", error))?;
-        rest = rest.get(done..).unwrap_or_default();
-    }
-    Ok(())
-}
-
-/// What can be had of one thread.
-fn one(pid: u32, tid: u32, wait: Duration, room: &mut Room) -> Left {
-    let Some(look) = Look::at(pid, tid) else { return Left::Gone };
-    if matches!(look.state, State::Zombie | State::Dead) {
-        return Left::Clean(nothing(tid, look, "it has ended".to_owned()));
-    }
-    let copier = StackCopier::new(pid, tid);
-    let why = match &look.place {
-        _ if look.state == State::Uninterruptible => Some("it is in uninterruptible sleep"),
-        // One that is stopped has been interrupted already.
-        Place::InCall(call) if look.state != State::Stopped && is_32_bit(pid, call.ip) => {
-            Some("what its 32-bit system call would lose is not known")
+                rest.len()
+            };
+            let done = std::thread::scope(|scope| {
+                let thread = std::thread::Builder::new().name("ccsd-tracer".to_owned()).spawn_scoped(scope, trace);
+                thread.map(|thread| thread.join().unwrap_or(1))
+            });
+            let done = done.map_err(|error| Error::system("start a thread", error))?;
+            rest = rest.get(done..).unwrap_or_default();
         }
-        Place::InCall(call) if look.state != State::Stopped => not_to_be_interrupted(call),
-        _ => None,
-    };
-    if let Some(why) = why
-        && let Some(taken) = quietly(pid, tid, &look, (&copier, room), why)
-    {
-        return Left::Clean(taken);
+        Ok(())
     }
-    let tracer = match Tracer::seize(tid) {
-        Ok(tracer) => tracer,
-        Err(Errno::ESRCH) => return Left::Gone,
-        Err(error) => return Left::Clean(refused(pid, tid, look, (&copier, room), error)),
-    };
-    stop(pid, look, (&copier, room), tracer, wait)
+
+    /// What can be had of one thread.
+    fn one(&mut self, tid: u32, wait: Duration, room: &mut Room) -> Left {
+        let pid = self.pid;
+        let Some(look) = Look::at(pid, tid) else { return Left::Gone };
+        if matches!(look.state, State::Zombie | State::Dead) {
+            return Left::Clean(nothing(tid, look, "it has ended".to_owned()));
+        }
+        let mut copier = StackCopier::new(pid, tid);
+        let why = match &look.place {
+            _ if look.state == State::Uninterruptible => Some("it is in uninterruptible sleep"),
+            // One that is stopped has been interrupted already.
+            Place::InCall(call) if look.state != State::Stopped && is_32_bit(pid, call.ip) => {
+                Some("what its 32-bit system call would lose is not known")
+            }
+            Place::InCall(call) if look.state != State::Stopped => not_to_be_interrupted(call),
+            _ => None,
+        };
+        if let Some(why) = why
+            && let Some(taken) = self.quietly(tid, &look, (&mut copier, room), why)
+        {
+            return Left::Clean(taken);
+        }
+        let tracer = match Tracer::seize(tid) {
+            Ok(tracer) => tracer,
+            Err(Errno::ESRCH) => return Left::Gone,
+            Err(error) => return Left::Clean(self.refused(tid, look, (&mut copier, room), error)),
+        };
+        self.stop(look, (&mut copier, room), tracer, wait)
+    }
+
+    /// Whether the thread is the owner's to observe now; the reason if not. What is copied later is what it has now.
+    fn bind(&mut self, tid: u32, copier: &mut StackCopier) -> std::result::Result<(), Denied> {
+        let Some(owner) = self.owner else { return Ok(()) };
+        let maps =
+            if self.maps.is_none() { File::open(format!("/proc/{}/task/{tid}/maps", self.pid)).ok() } else { None };
+        copier.bind(owner)?;
+        self.maps = self.maps.take().or(maps);
+        Ok(())
+    }
+
+    /// Stops a thread, takes what it has, and lets it go.
+    fn stop(
+        &mut self,
+        look: Look,
+        (copier, room): (&mut StackCopier, &mut Room),
+        tracer: Tracer,
+        wait: Duration,
+    ) -> Left {
+        let tid = tracer.tid();
+        // One that is blocked in a call leaves it when it is told to, however late it gets a CPU for that; if it were given up
+        // before, nobody would see to it that the call is made again.
+        let blocked = matches!(look.place, Place::InCall(_)) && look.state != State::Uninterruptible;
+        let wait = if blocked { wait.max(MAX_CALL_WAIT) } else { wait };
+        let begun = Instant::now();
+        let mut ran = now_ns();
+        if tracer.interrupt().is_err() {
+            return Left::TracingGone;
+        }
+        let mut looks = 0;
+        let stop = loop {
+            let now = now_ns();
+            match tracer.condition() {
+                Condition::Stopped(stop) => break stop,
+                Condition::Gone => return Left::TracingGone,
+                Condition::Runs if begun.elapsed() > wait => {
+                    let why = format!("{TOO_SLOW} within {} ms", wait.as_millis());
+                    let taken = self.quietly(tid, &look, (copier, room), &why);
+                    return Left::Tracing(taken.unwrap_or_else(|| nothing(tid, look, why)));
+                }
+                Condition::Runs => ran = now,
+            }
+            looks += 1;
+            if looks > QUICK_LOOKS {
+                std::thread::sleep(PAUSE);
+            }
+        };
+        match self.bind(tid, copier) {
+            Ok(()) => {}
+            Err(Denied::Gone) => return Left::TracingGone,
+            Err(Denied::Forbidden(why)) => {
+                let taken = nothing(tid, look, format!("{NOT_PERMITTED}: {why}"));
+                return if tracer.detach(stop).is_ok() { Left::Clean(taken) } else { Left::Tracing(taken) };
+            }
+        }
+        let Ok(stopped) = tracer.registers() else { return Left::TracingGone };
+        let copied = copier.copy(stopped.sp(), room);
+        // By what it was in when it stopped: since the look at it, it may have begun another call.
+        // Where a signal is being delivered, the kernel itself makes EINTR of it if a handler runs.
+        if look.state != State::Stopped && stopped.interrupted_call().is_some_and(can_be_made_again) {
+            // Only a thread that has been killed refuses.
+            let _ = tracer.restart(&stopped);
+        }
+        let detached = tracer.detach(stop);
+        let method = Method::Stopped { ns: now_ns().saturating_sub(ran) };
+        let registers = stopped.user_regs().map(Known::All).ok_or_else(|| "a 32-bit program is not unwound".to_owned());
+        let taken = Taken { tid, look, registers, stack: StackCopy::from_room(room, copied), method };
+        if detached.is_ok() { Left::Clean(taken) } else { Left::Tracing(taken) }
+    }
+
+    /// What can be had without stopping a thread: the two pointers and the stack of one that is blocked. `None` if it runs
+    /// whenever it is looked at, or is not the owner's to observe.
+    fn quietly(
+        &mut self,
+        tid: u32,
+        look: &Look,
+        (copier, room): (&mut StackCopier, &mut Room),
+        why: &str,
+    ) -> Option<Taken> {
+        let pid = self.pid;
+        let mut before = look.clone();
+        for _ in 0..TRIES {
+            let (sp, ip) = before.pointers()?;
+            self.bind(tid, copier).ok()?;
+            let copied = copier.copy(sp, room);
+            let after = Look::at(pid, tid)?;
+            if after.is_undisturbed_since(&before) {
+                let regs = UserRegs::of_pointers(ip, sp, UNKNOWN);
+                let method = Method::NotStopped { why: why.to_owned() };
+                let stack = StackCopy::from_room(room, copied);
+                return Some(Taken { tid, look: before, registers: Ok(Known::Pointers(regs)), stack, method });
+            }
+            before = after;
+        }
+        None
+    }
+
+    /// A thread that may not be traced.
+    fn refused(&mut self, tid: u32, look: Look, (copier, room): (&mut StackCopier, &mut Room), error: Errno) -> Taken {
+        let why = match (look.tracer, error) {
+            (Some(tracer), _) => format!("it is traced by {} already", named(tracer)),
+            (None, Errno::EPERM) => NOT_PERMITTED.to_owned(),
+            (None, error) => format!("it cannot be traced: {}", error.desc()),
+        };
+        if let Some(taken) = self.quietly(tid, &look, (copier, room), &why) {
+            return taken;
+        }
+        let missing = match look.place {
+            Place::Unknown(_) => why,
+            _ => format!("{why}, and it runs"),
+        };
+        nothing(tid, look, missing)
+    }
 }
 
 /// Whether a system call was made that has the number of a call of i386.
@@ -180,87 +315,6 @@ fn is_32_bit(pid: u32, ip: u64) -> bool {
     let remote = [RemoteIoVec { base, len: code.len() }];
     let read = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(&mut code)], &remote);
     read == Ok(2) && is_foreign_call(code)
-}
-
-/// Stops a thread, takes what it has, and lets it go.
-fn stop(pid: u32, look: Look, (copier, room): (&StackCopier, &mut Room), tracer: Tracer, wait: Duration) -> Left {
-    let tid = tracer.tid();
-    // One that is blocked in a call leaves it when it is told to, however late it gets a CPU for that; if it were given up
-    // before, nobody would see to it that the call is made again.
-    let blocked = matches!(look.place, Place::InCall(_)) && look.state != State::Uninterruptible;
-    let wait = if blocked { wait.max(MAX_CALL_WAIT) } else { wait };
-    let begun = Instant::now();
-    let mut ran = now_ns();
-    if tracer.interrupt().is_err() {
-        return Left::TracingGone;
-    }
-    let mut looks = 0;
-    let stop = loop {
-        let now = now_ns();
-        match tracer.condition() {
-            Condition::Stopped(stop) => break stop,
-            Condition::Gone => return Left::TracingGone,
-            Condition::Runs if begun.elapsed() > wait => {
-                let why = format!("{TOO_SLOW} within {} ms", wait.as_millis());
-                let taken = quietly(pid, tid, &look, (copier, room), &why);
-                return Left::Tracing(taken.unwrap_or_else(|| nothing(tid, look, why)));
-            }
-            Condition::Runs => ran = now,
-        }
-        looks += 1;
-        if looks > QUICK_LOOKS {
-            std::thread::sleep(PAUSE);
-        }
-    };
-    let Ok(stopped) = tracer.registers() else { return Left::TracingGone };
-    let copied = copier.copy(stopped.sp(), room);
-    // By what it was in when it stopped: since the look at it, it may have begun another call.
-    // Where a signal is being delivered, the kernel itself makes EINTR of it if a handler runs.
-    if look.state != State::Stopped && stopped.interrupted_call().is_some_and(can_be_made_again) {
-        // Only a thread that has been killed refuses.
-        let _ = tracer.restart(&stopped);
-    }
-    let detached = tracer.detach(stop);
-    let method = Method::Stopped { ns: now_ns().saturating_sub(ran) };
-    let registers = stopped.user_regs().map(Known::All).ok_or_else(|| "a 32-bit program is not unwound".to_owned());
-    let taken = Taken { tid, look, registers, stack: StackCopy::from_room(room, copied), method };
-    if detached.is_ok() { Left::Clean(taken) } else { Left::Tracing(taken) }
-}
-
-/// What can be had without stopping a thread: the two pointers and the stack of one that is blocked. `None` if it runs
-/// whenever it is looked at.
-fn quietly(pid: u32, tid: u32, look: &Look, (copier, room): (&StackCopier, &mut Room), why: &str) -> Option<Taken> {
-    let mut before = look.clone();
-    for _ in 0..TRIES {
-        let (sp, ip) = before.pointers()?;
-        let copied = copier.copy(sp, room);
-        let after = Look::at(pid, tid)?;
-        if after.is_undisturbed_since(&before) {
-            let regs = UserRegs::of_pointers(ip, sp, UNKNOWN);
-            let method = Method::NotStopped { why: why.to_owned() };
-            let stack = StackCopy::from_room(room, copied);
-            return Some(Taken { tid, look: before, registers: Ok(Known::Pointers(regs)), stack, method });
-        }
-        before = after;
-    }
-    None
-}
-
-/// A thread that may not be traced.
-fn refused(pid: u32, tid: u32, look: Look, (copier, room): (&StackCopier, &mut Room), error: Errno) -> Taken {
-    let why = match (look.tracer, error) {
-        (Some(tracer), _) => format!("it is traced by {} already", named(tracer)),
-        (None, Errno::EPERM) => NOT_PERMITTED.to_owned(),
-        (None, error) => format!("it cannot be traced: {}", error.desc()),
-    };
-    if let Some(taken) = quietly(pid, tid, &look, (copier, room), &why) {
-        return taken;
-    }
-    let missing = match look.place {
-        Place::Unknown(_) => why,
-        _ => format!("{why}, and it runs"),
-    };
-    nothing(tid, look, missing)
 }
 
 fn too_late(pid: u32, tid: u32) -> Left {

@@ -185,7 +185,7 @@ impl EventSet {
                 Some(libc::EMFILE | libc::ENFILE) => Err(self.too_many_files()),
                 Some(libc::EACCES | libc::EPERM) => {
                     let pid = procfs::thread_group(tid).unwrap_or(tid);
-                    Err(Error::NotPermitted { pid, owner: procfs::owner_name(tid) })
+                    Err(Error::NotPermitted { pid, owner: procfs::owner_label(tid) })
                 }
                 _ => Err(doing(format!("open perf events on thread {tid}"))(error)),
             },

@@ -21,6 +21,11 @@ impl ProcessTable {
 
     /// Enters a process that was there before, with its mappings, from /proc; what is unreadable stays empty, or as it was.
     pub fn read_process(&mut self, pid: u32, images: &mut Images) {
+        self.read_mappings(pid, procfs::executable_maps(pid).unwrap_or_default(), images);
+    }
+
+    /// As [`ProcessTable::read_process`], with these mappings.
+    pub fn read_mappings(&mut self, pid: u32, mut maps: Vec<MapEntry>, images: &mut Images) {
         let stat = procfs::stat(pid).ok();
         let (start_time, name) = stat.map_or_else(|| (0, unnumbered(pid)), |stat| (stat.start_time, stat.comm));
         let mut mappings = Mappings::default();
@@ -28,7 +33,6 @@ impl ProcessTable {
         let had = self.processes.get(&pid).map_or(0, |process| process.mappings.len());
         let room = self.room_for_mappings().saturating_add(had);
         let mut code = self.processes.get(&pid).and_then(|process| process.jit.clone());
-        let mut maps = procfs::executable_maps(pid).unwrap_or_default();
         if maps.is_empty() && had > 0 {
             // It has ended, or nobody may look. What is still to be read of it ran in what it had.
             return;

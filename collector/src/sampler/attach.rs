@@ -30,7 +30,7 @@ pub fn open_all(source: &mut Source, pids: &[u32], children: bool, refused: &mut
 pub fn refusal(denied: Denied, pid: u32) -> Error {
     match denied {
         Denied::Gone => Error::DiedDuringAttach(pid),
-        Denied::Forbidden(_) => Error::NotPermitted { pid, owner: procfs::owner_name(pid) },
+        Denied::Forbidden(_) => Error::NotPermitted { pid, owner: procfs::owner_label(pid) },
     }
 }
 
