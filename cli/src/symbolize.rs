@@ -22,9 +22,7 @@ use crate::message::warn;
 const SYSTEM: &str = "/usr/lib/debug";
 
 pub fn run(args: &SymbolizeArgs) -> Result<Exit, Failure> {
-    let urls =
-        args.debuginfod.clone().or_else(|| std::env::var(URLS_VARIABLE).ok()).filter(|urls| !urls.trim().is_empty());
-    let servers = urls.map(|urls| Debuginfod::new(&urls)).transpose().map_err(Failure::bad_request)?;
+    let mut servers = servers(args)?;
     let target = args.output.as_ref().unwrap_or(&args.file);
     OutputFile::check_contents(target).map_err(Failure::bad_request)?;
     let mut profile: Option<Profile> = None;
@@ -42,7 +40,7 @@ pub fn run(args: &SymbolizeArgs) -> Result<Exit, Failure> {
     dirs.push(Path::new(SYSTEM));
     let named = name_functions(&mut profile, |image| {
         at_hand(&dirs, image).or_else(|| {
-            servers.as_ref()?.fetch(&image.build_id).unwrap_or_else(|problem| {
+            servers.as_mut()?.fetch(&image.build_id).unwrap_or_else(|problem| {
                 warn(format_args!("{}: {problem}", sanitise(&image.name)));
                 None
             })
@@ -80,6 +78,27 @@ pub fn run(args: &SymbolizeArgs) -> Result<Exit, Failure> {
     };
     writeln!(out, "{text}{rest}")?;
     Ok(Exit::SUCCESS)
+}
+
+/// The servers to ask: those of the command line, or those of the environment, which other programs use, too, as far as they
+/// can be asked.
+fn servers(args: &SymbolizeArgs) -> Result<Option<Debuginfod>, Failure> {
+    let named = |urls: &String| !urls.trim().is_empty();
+    if let Some(urls) = args.debuginfod.as_ref().filter(|urls| named(urls)) {
+        return Debuginfod::new(urls).map(Some).map_err(Failure::bad_request);
+    }
+    let Some(urls) = std::env::var(URLS_VARIABLE).ok().filter(named) else { return Ok(None) };
+    let (usable, others): (Vec<&str>, Vec<&str>) = urls.split_whitespace().partition(|url| Debuginfod::can_ask(url));
+    for url in others {
+        warn(format_args!("{url} of {URLS_VARIABLE} is not asked: only http:// is supported"));
+    }
+    if usable.is_empty() {
+        return Ok(None);
+    }
+    Debuginfod::new(&usable.join(" ")).map(Some).or_else(|error| {
+        warn(format_args!("{error}: no server is asked"));
+        Ok(None)
+    })
 }
 
 /// Names functions of a loaded profile from installed debug files and what was fetched before.
@@ -131,8 +150,9 @@ fn at_hand(dirs: &[&Path], image: &Image) -> Option<File> {
         paths
     });
     let is_it = |file: &File| {
-        let elf = file.try_clone().ok().and_then(|file| ElfFile::open(file).ok());
-        elf.is_some_and(|elf| elf.build_id() == Some(image.build_id.as_slice()))
+        let elf = file.try_clone().ok().and_then(|file| ElfFile::open_debug(file).ok());
+        // A stripped copy has the same build id.
+        elf.is_some_and(|elf| elf.build_id() == Some(image.build_id.as_slice()) && elf.has_names())
     };
     paths.filter_map(|path| open(&path).ok()).find(is_it).or_else(|| fetched_before(&image.build_id))
 }

@@ -6,7 +6,13 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use hashbrown::HashSet;
+
+use crate::door::Door;
+use crate::elf::ElfFile;
+use crate::root::Root;
 
 /// Variable with the servers, separated by blanks, as elfutils has it.
 pub const URLS_VARIABLE: &str = "DEBUGINFOD_URLS";
@@ -16,6 +22,11 @@ const CACHE_VARIABLE: &str = "DEBUGINFOD_CACHE_PATH";
 const MAX_BYTES: u64 = 4 << 30;
 /// Maximum time for one answer.
 const MAX_TIME: Duration = Duration::from_secs(300);
+/// Maximum time and bytes of one run. What is missing then is asked for by the next one.
+const MAX_RUN: Duration = Duration::from_secs(1800);
+const MAX_RUN_BYTES: u64 = 8 << 30;
+/// Maximum bytes of the debug files in the cache.
+const MAX_CACHE_BYTES: u64 = 16 << 30;
 /// Maximum time for a server to accept a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Build ids have 8 to 20 bytes; longer ones are not asked for.
@@ -38,9 +49,21 @@ pub enum DebuginfodError {
 /// A client of debuginfod servers.
 #[derive(Debug)]
 pub struct Debuginfod {
-    urls: Vec<String>,
+    servers: Vec<Server>,
     cache: PathBuf,
     agent: ureq::Agent,
+    /// Build ids that no server has.
+    missing: HashSet<Vec<u8>>,
+    began: Instant,
+    /// Bytes fetched.
+    fetched: u64,
+}
+
+#[derive(Debug)]
+struct Server {
+    url: String,
+    /// Whether it can be connected to, as far as is known.
+    answers: bool,
 }
 
 /// The path of a cached debug file.
@@ -65,71 +88,155 @@ pub fn cache_dir() -> Option<PathBuf> {
 /// A debug file that was fetched before.
 #[must_use]
 pub fn fetched_before(build_id: &[u8]) -> Option<File> {
-    // elfutils keeps an empty file for what no server has.
-    let file = File::open(cached(&cache_dir()?, build_id)?).ok()?;
-    file.metadata().is_ok_and(|meta| meta.len() > 0).then_some(file)
+    of_build(&cached(&cache_dir()?, build_id)?, build_id)
+}
+
+/// The file at a path, if it is one with this build id. (elfutils keeps an empty file for what no server has.)
+fn of_build(path: &Path, build_id: &[u8]) -> Option<File> {
+    // Others may write to the cache: a FIFO there must not hang.
+    let file = Door::default().open(&Root::own(), path).ok()?;
+    let elf = ElfFile::open_debug(file.try_clone().ok()?).ok()?;
+    (elf.build_id() == Some(build_id)).then_some(file)
 }
 
 impl Debuginfod {
+    /// Whether a server can be asked: by `http:`.
+    #[must_use]
+    pub fn can_ask(url: &str) -> bool {
+        url.starts_with("http://")
+    }
+
     /// A client of these servers, separated by blanks.
     ///
     /// # Errors
     /// [`DebuginfodError`].
     pub fn new(urls: &str) -> Result<Debuginfod, DebuginfodError> {
         let urls: Vec<String> = urls.split_whitespace().map(|url| url.trim_end_matches('/').to_owned()).collect();
-        if let Some(url) = urls.iter().find(|url| !url.starts_with("http://")) {
+        if let Some(url) = urls.iter().find(|url| !Debuginfod::can_ask(url)) {
             return Err(DebuginfodError::Url { url: url.clone() });
         }
+        Ok(Debuginfod::with_cache(urls, cache_dir().ok_or(DebuginfodError::NoCache)?))
+    }
+
+    fn with_cache(urls: Vec<String>, cache: PathBuf) -> Debuginfod {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(MAX_TIME))
             .timeout_connect(Some(CONNECT_TIME))
             .user_agent(concat!("ccsd/", env!("CARGO_PKG_VERSION")))
             .build();
-        Ok(Debuginfod { urls, cache: cache_dir().ok_or(DebuginfodError::NoCache)?, agent: config.into() })
+        Debuginfod {
+            servers: urls.into_iter().map(|url| Server { url, answers: true }).collect(),
+            cache,
+            agent: config.into(),
+            missing: HashSet::new(),
+            began: Instant::now(),
+            fetched: 0,
+        }
     }
 
     /// The debug file with a build id, from the cache or the first server that has it; `None` if no server has it.
     ///
+    /// A server that cannot be connected to is not asked again, and what no server has is not asked for again.
+    ///
     /// # Errors
     /// In words, why servers did not answer, or why there is no room for the answer.
-    pub fn fetch(&self, build_id: &[u8]) -> Result<Option<File>, String> {
-        if let Some(file) = fetched_before(build_id) {
+    pub fn fetch(&mut self, build_id: &[u8]) -> Result<Option<File>, String> {
+        let Some(path) = cached(&self.cache, build_id) else { return Ok(None) };
+        if let Some(file) = of_build(&path, build_id) {
             return Ok(Some(file));
         }
-        let Some(path) = cached(&self.cache, build_id) else { return Ok(None) };
+        if self.missing.contains(build_id) {
+            return Ok(None);
+        }
+        if self.began.elapsed() >= MAX_RUN || self.fetched >= MAX_RUN_BYTES {
+            return Err(format!(
+                "not asked for: this run has taken {} s and {} MiB from servers",
+                self.began.elapsed().as_secs(),
+                self.fetched >> 20
+            ));
+        }
         let mut problem = None;
-        for server in &self.urls {
-            let url = format!("{server}/buildid/{}/debuginfo", hexadecimal(build_id));
+        for server in self.servers.iter_mut().filter(|server| server.answers) {
+            let url = format!("{}/buildid/{}/debuginfo", server.url, hexadecimal(build_id));
             match self.agent.get(&url).call() {
                 Ok(answer) => {
                     let body = answer.into_body().into_with_config().limit(MAX_BYTES).reader();
-                    let kept = keep(&path, body).and_then(|()| File::open(&path));
-                    return kept.map(Some).map_err(|error| format!("{url}: {error}"));
+                    match keep(&path, body) {
+                        Ok(bytes) => self.fetched = self.fetched.saturating_add(bytes),
+                        Err(error) => {
+                            problem = Some(format!("{url}: {error}"));
+                            continue;
+                        }
+                    }
+                    match of_build(&path, build_id) {
+                        Some(file) => {
+                            bound(&self.cache, &path);
+                            return Ok(Some(file));
+                        }
+                        None => {
+                            let _ = fs::remove_file(&path);
+                            problem = Some(format!("{url}: the answer is no file of that build"));
+                        }
+                    }
                 }
                 Err(ureq::Error::StatusCode(404)) => {}
-                Err(error) => problem = Some(format!("{url}: {error}")),
+                Err(error) => {
+                    // One that answers with an error may have other files.
+                    server.answers = matches!(error, ureq::Error::StatusCode(_));
+                    problem = Some(format!("{url}: {error}"));
+                }
             }
         }
-        problem.map_or(Ok(None), Err)
+        match problem {
+            Some(problem) => Err(problem),
+            None => {
+                self.missing.insert(build_id.to_vec());
+                Ok(None)
+            }
+        }
     }
 }
 
 /// Writes a file of the cache, which appears when it is complete.
-fn keep(path: &Path, mut body: impl Read) -> io::Result<()> {
+fn keep(path: &Path, mut body: impl Read) -> io::Result<u64> {
     let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     fs::create_dir_all(dir)?;
     let temporary = dir.join(format!("debuginfo.{}", std::process::id()));
     let written = File::create(&temporary)
         .and_then(|mut file| io::copy(&mut body, &mut file))
-        .and_then(|_| fs::rename(&temporary, path));
+        .and_then(|bytes| fs::rename(&temporary, path).map(|()| bytes));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }
     written
 }
 
+/// Removes the files of the cache that were written longest ago, but for `new`, until the rest fits.
+fn bound(cache: &Path, new: &Path) {
+    let entries = fs::read_dir(cache).into_iter().flatten().flatten().map(|entry| entry.path().join("debuginfo"));
+    let file = |path: PathBuf| {
+        let meta = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
+        Some((meta.modified().ok()?, meta.len(), path))
+    };
+    let mut files: Vec<_> = entries.filter_map(file).collect();
+    files.sort();
+    let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
+    for (_, bytes, path) in files.iter().filter(|(_, _, path)| path != new) {
+        if total <= MAX_CACHE_BYTES {
+            return;
+        }
+        if fs::remove_file(path).is_ok() {
+            total -= bytes;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     #[test]
@@ -139,6 +246,84 @@ mod tests {
         let cache = Path::new("/c");
         assert_eq!(cached(cache, &[0xab, 0x0c]).unwrap(), Path::new("/c/ab0c/debuginfo"));
         assert!(cached(cache, &[]).is_none() && cached(cache, &[0; 65]).is_none());
+    }
+
+    /// A server that gives each answer to one question, and counts the questions.
+    fn serve(answers: Vec<Vec<u8>>) -> (String, std::sync::Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let asked = std::sync::Arc::new(AtomicUsize::new(0));
+        let counter = std::sync::Arc::clone(&asked);
+        std::thread::spawn(move || {
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                counter.fetch_add(1, Ordering::Relaxed);
+                let mut question = [0; 4096];
+                let _ = stream.read(&mut question);
+                let _ = stream.write_all(&answer);
+            }
+        });
+        (url, asked)
+    }
+
+    fn answer(status: &str, body: &[u8], length: usize) -> Vec<u8> {
+        let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+        [head.as_bytes(), body].concat()
+    }
+
+    /// This program, and its build id.
+    fn own() -> (Vec<u8>, Vec<u8>) {
+        let exe = std::env::current_exe().unwrap();
+        let id = ElfFile::open(File::open(&exe).unwrap()).unwrap().build_id().unwrap().to_vec();
+        (fs::read(exe).unwrap(), id)
+    }
+
+    #[test]
+    fn broken_answers_and_other_builds_are_not_kept_and_the_next_server_is_asked() {
+        let (program, id) = own();
+        let broken = answer("200 OK", &program[..1000], program.len());
+        let other = answer("200 OK", b"something else", 14);
+        let (bad, asked_bad) = serve(vec![broken, other, answer("404 Not Found", b"", 0)]);
+        let (good, asked_good) =
+            serve(vec![answer("404 Not Found", b"", 0), answer("200 OK", &program, program.len())]);
+        let dir = tempfile::tempdir().unwrap();
+        let mut client = Debuginfod::with_cache(vec![bad, good], dir.path().to_owned());
+        // A cut-off answer and no file; the second time the other server has it.
+        assert!(client.fetch(&id).is_err());
+        assert!(client.fetch(&id).unwrap().is_some());
+        assert_eq!((asked_bad.load(Ordering::Relaxed), asked_good.load(Ordering::Relaxed)), (2, 2));
+        // From the cache.
+        assert!(client.fetch(&id).unwrap().is_some());
+        assert_eq!(asked_bad.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn what_no_server_has_and_servers_that_do_not_answer_are_asked_once() {
+        let (url, asked) = serve(vec![answer("404 Not Found", b"", 0); 3]);
+        // Nothing listens there any more.
+        let gone = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let mut client = Debuginfod::with_cache(vec![gone, url], dir.path().to_owned());
+        assert!(client.fetch(&[1; 20]).is_err());
+        assert!(!client.servers[0].answers && client.servers[1].answers);
+        assert!(client.fetch(&[1; 20]).unwrap().is_none());
+        assert!(client.fetch(&[1; 20]).unwrap().is_none());
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn the_cache_may_hold_anything() {
+        let (program, id) = own();
+        let dir = tempfile::tempdir().unwrap();
+        let path = cached(dir.path(), &id).unwrap();
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(of_build(&path, &id).is_none());
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "").unwrap();
+        assert!(of_build(&path, &id).is_none());
+        fs::write(&path, &program).unwrap();
+        assert!(of_build(&path, &id).is_some() && of_build(&path, &[1; 20]).is_none());
     }
 
     #[test]
