@@ -73,8 +73,8 @@ impl Authority {
                 Denied::Forbidden(why) => Refusal::new(
                     RefusalKind::NotPermitted,
                     format!(
-                        "{} may not profile PID {pid}: {why}; root and members of group {GROUP} may",
-                        user_name(self.uid)
+                        "user {} may not profile PID {pid}: {why}; root and members of group {GROUP} may",
+                        self.uid
                     ),
                 ),
             })?;
@@ -225,7 +225,8 @@ fn groups_of(stream: &UnixStream) -> io::Result<Vec<u32>> {
     }
 }
 
-/// The name of a user for messages, or the user id if there is none.
+/// The name of a user for messages, or the user id if there is none. For the command line: asking the name service may take
+/// long, so that the daemon's own messages have ids.
 #[must_use]
 pub fn user_name(uid: u32) -> String {
     match User::from_uid(uid.into()) {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ccsd_collector::Denied;
 use ccsd_collector::dump::{Dump, End, dump};
 
-use crate::authority::{Authority, user_name};
+use crate::authority::Authority;
 use crate::protocol::message::{Refusal, RefusalKind};
 
 /// Concurrent dumps. Each holds a process's debug information in memory.
@@ -165,7 +165,7 @@ fn check(user: Authority, pid: u32) -> Result<u64, Refusal> {
         Ok(()) => Ok(began),
         Err(Denied::Gone) => Err(ccsd_collector::Error::NoSuchProcess(pid).into()),
         Err(Denied::Forbidden(why)) => {
-            let message = format!("{} may not profile PID {pid}: {why} (a thread of it)", user_name(user.uid));
+            let message = format!("user {} may not profile PID {pid}: {why} (a thread of it)", user.uid);
             Err(Refusal::new(RefusalKind::NotPermitted, message))
         }
     }

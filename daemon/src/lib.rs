@@ -20,6 +20,7 @@ pub mod service;
 pub mod sessions;
 pub mod store;
 pub mod upkeep;
+mod users;
 pub mod watch;
 
 pub use engine::{By, Collection, Outcome, PrepareError, Progress, Request, Status, Stop, Target};

@@ -20,6 +20,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, select};
 
 use crate::config::{Config, Watch};
 use crate::store;
+use crate::users::{UserNumber, UserNumbers};
 use budget::Shedder;
 use follower::{Handle, Orders, SegmentTarget};
 use rules::WatchRule;
@@ -155,25 +156,30 @@ struct Manager {
     overview: Arc<Mutex<Overview>>,
     retained: Option<Instant>,
     named: HashSet<PathBuf>,
-}
-
-/// The rule of a watch; logs unknown users.
-fn rule(watch: &Watch) -> WatchRule {
-    for user in unknown_users(watch, user_number) {
-        let name = &watch.name.0;
-        tracing::warn!(watch = %name, "watch {name}: there is no user {user:?}: it matches nothing of that user");
-    }
-    WatchRule::new(watch, user_number)
+    users: UserNumbers,
+    /// Answers about users that the rules have.
+    answers: u64,
+    /// Watches and their users of which it was logged that there is none.
+    missing: HashSet<(String, String)>,
 }
 
 fn cpu_time() -> Duration {
     Duration::from_nanos(usage::all_cpu_ns())
 }
 
+/// The rule of a watch, with its users as far as they are known.
+fn rule(watch: &Watch, users: &UserNumbers) -> WatchRule {
+    WatchRule::new(watch, |name| users.find(name).number())
+}
+
 impl Manager {
     fn new(config: Config, overview: Arc<Mutex<Overview>>) -> Manager {
+        let users = UserNumbers::default();
         Manager {
-            scanner: Scanner::new(config.watches.iter().map(rule).collect()),
+            scanner: Scanner::new(config.watches.iter().map(|watch| rule(watch, &users)).collect()),
+            users,
+            answers: 0,
+            missing: HashSet::new(),
             followers: config.watches.iter().map(|_| None).collect(),
             ending: Vec::new(),
             shedder: Shedder::new(config.budget, Instant::now(), cpu_time()),
@@ -187,6 +193,7 @@ impl Manager {
 
     fn run(mut self, commands: &Receiver<WatchCommand>) {
         loop {
+            self.look_users_up();
             self.scan();
             self.keep_the_budget();
             self.retain();
@@ -231,6 +238,28 @@ impl Manager {
                 // A busy follower gets the orders of the next scan.
                 let _ = follower.orders.try_send(Orders { found, watch, step, reason, segment_bytes });
             }
+        }
+    }
+
+    /// Gives the rules what is known of their users by now.
+    fn look_users_up(&mut self) {
+        let users = self.users.clone();
+        for watch in &self.config.watches {
+            for user in unknown_users(watch, |name| users.find(name).number()) {
+                let is_missing = users.find(&user) == UserNumber::Missing;
+                let name = &watch.name.0;
+                if is_missing && self.missing.insert((name.clone(), user.clone())) {
+                    tracing::warn!(watch = %name, "watch {name}: there is no user {user:?}: it matches nothing of that user");
+                }
+            }
+        }
+        let answers = users.answers();
+        if std::mem::replace(&mut self.answers, answers) == answers {
+            return;
+        }
+        let changed = self.scanner.rules().iter().filter(|rule| rule.set_users(|name| users.find(name).number()));
+        if changed.count() > 0 {
+            self.scanner.check_all();
         }
     }
 
@@ -291,7 +320,7 @@ impl Manager {
                 Handle::status,
             );
             if status.processes == 0 {
-                status.hint = hint(watch, self.scanner.near_miss(number));
+                status.hint = hint(watch, &self.users, self.scanner.near_miss(number));
             }
             status
         });
@@ -316,7 +345,7 @@ impl Manager {
             let same = |(old, _): &(Watch, _)| !moved && same_processes(old, watch);
             // The old rule remembers the processes that it has admitted.
             let kept = old.iter().position(same).map(|i| old.swap_remove(i).1);
-            let (follower, rule) = kept.unwrap_or_else(|| (None, rule(watch)));
+            let (follower, rule) = kept.unwrap_or_else(|| (None, rule(watch, &self.users)));
             self.followers.push(follower);
             rules.push(rule);
         }
@@ -336,9 +365,12 @@ impl Manager {
 }
 
 /// Why a watch may match nothing.
-fn hint(watch: &Watch, near_miss: Option<String>) -> Option<String> {
-    let unknown = unknown_users(watch, user_number);
-    let unknown = unknown.first().map(|user| format!("there is no user {user:?}"));
+fn hint(watch: &Watch, users: &UserNumbers, near_miss: Option<String>) -> Option<String> {
+    let unknown = unknown_users(watch, |name| users.find(name).number());
+    let unknown = unknown.first().map(|user| match users.find(user) {
+        UserNumber::Unknown => format!("it is not known yet which user {user:?} is"),
+        _ => format!("there is no user {user:?}"),
+    });
     unknown.or_else(|| near_miss.map(|near| format!("nothing matches; {near}")))
 }
 

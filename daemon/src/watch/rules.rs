@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ccsd_collector::{Filter, cgroup_path};
+use ccsd_collector::{FileIdentity, Filter, cgroup_path};
 use ccsd_profile::cgroup::units;
 use wildmatch::WildMatch;
 
@@ -43,21 +42,7 @@ pub struct Exe {
 }
 
 /// A program that a process runs: the file, and the addresses of its code and stack, which change with `execve`.
-pub type ProgramIdentity = (FileId, (u64, u64));
-
-/// Identity of a file while it exists; its creation time distinguishes it from later files with the same inode number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileId {
-    dev: u64,
-    ino: u64,
-    born: Option<SystemTime>,
-}
-
-impl FileId {
-    fn of(meta: &fs::Metadata) -> FileId {
-        FileId { dev: meta.dev(), ino: meta.ino(), born: meta.created().ok() }
-    }
-}
+pub type ProgramIdentity = (FileIdentity, (u64, u64));
 
 impl Facts {
     /// Reads the attributes from a directory in /proc; the executable only if asked for.
@@ -72,15 +57,16 @@ impl Facts {
 }
 
 impl Exe {
+    /// Whoever runs a process chooses these paths, also in a mount namespace of his own. So they are only looked up as far as
+    /// the kernel has them in memory: a path into a mount that hangs must not stop the scan.
     fn read(dir: &Path, stat: &ScanStat) -> Option<Exe> {
         let link = dir.join("exe");
         // The kernel resolves this link to the file itself, independent of mounts.
-        let file = FileId::of(&fs::metadata(&link).ok()?);
+        let file = FileIdentity::of_link(&link).ok()?;
         let path = fs::read_link(&link).ok()?;
-        let here = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file);
-        let is_there = path.is_absolute() && here.is_some_and(|here| FileId::of(&here) == file);
+        let is_there = FileIdentity::at_once(&path, false).is_ok_and(|here| here.is_regular && here == file);
         // A process may have changed this name, but only to another one of the file that it runs.
-        let is_same = |path: &PathBuf| fs::metadata(path).is_ok_and(|meta| FileId::of(&meta) == file);
+        let is_same = |path: &PathBuf| FileIdentity::at_once(path, true).is_ok_and(|here| here == file);
         let executed = executed_path(dir).filter(|executed| *executed != path && is_same(executed));
         let executed = executed.map(|path| path.to_string_lossy().into_owned());
         Some(Exe { path: path.to_string_lossy().into_owned(), program: (file, stat.program), is_there, executed })
@@ -99,11 +85,33 @@ fn executed_path(dir: &Path) -> Option<PathBuf> {
         vector.chunks_exact(8).filter_map(|word| Some(u64::from_ne_bytes(word.try_into().ok()?))).collect();
     let address = words.chunks_exact(2).find(|pair| pair[0] == AT_EXECFN)?[1];
     let memory = fs::File::open(dir.join("mem")).ok()?;
-    let mut bytes = vec![0; PATH_BYTES];
+    let mut bytes = vec![0; present_bytes(dir, address)?];
     // The string is at the end of the stack, so that there may be less.
     let count = memory.read_at(&mut bytes, address).ok()?;
     let path = bytes.get(..count)?.split(|&byte| byte == 0).next()?;
     Some(PathBuf::from(OsStr::from_bytes(path))).filter(|path| path.is_absolute())
+}
+
+/// How many bytes at an address can be read without waiting for a page to come: from a disk, or from a program that provides
+/// it, perhaps never.
+fn present_bytes(dir: &Path, address: u64) -> Option<usize> {
+    /// The bit of a page that is in memory (Documentation/admin-guide/mm/pagemap.rst).
+    const PRESENT: u64 = 1 << 63;
+    const PAGE: u64 = 4096;
+    let pages = fs::File::open(dir.join("pagemap")).ok()?;
+    let first = address / PAGE;
+    let mut left = (first + 1) * PAGE - address;
+    let mut present = 0;
+    for page in first..first + 2 {
+        let mut entry = [0; 8];
+        let is_read = page.checked_mul(8).is_some_and(|at| pages.read_exact_at(&mut entry, at).is_ok());
+        if !is_read || u64::from_ne_bytes(entry) & PRESENT == 0 {
+            break;
+        }
+        present += left;
+        left = PAGE;
+    }
+    usize::try_from(present).ok().map(|present| present.min(PATH_BYTES)).filter(|&present| present > 0)
 }
 
 /// Parses the real, effective and saved user ids from `/proc/PID/status`.
@@ -129,6 +137,13 @@ impl RuleUser {
     }
 }
 
+/// A selector that is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LeftOut {
+    User,
+    Exe,
+}
+
 /// A watch's selectors in compiled form: a process must match all of them.
 #[derive(Clone, Debug)]
 pub struct WatchRule {
@@ -136,7 +151,9 @@ pub struct WatchRule {
     cgroup: Option<WildMatch>,
     exe: Option<WildMatch>,
     comm: Option<WildMatch>,
-    users: Vec<RuleUser>,
+    /// Names of users, and what is known of them. Shared by all copies of the rule.
+    names: Vec<String>,
+    users: Arc<Mutex<Vec<RuleUser>>>,
     /// Processes that have matched, and their programs: they match even after their file is replaced, as by an upgrade.
     /// Shared by all copies of the rule.
     admitted: Arc<Mutex<HashMap<ScannedProcess, ProgramIdentity>>>,
@@ -151,9 +168,26 @@ impl WatchRule {
             true => WildMatch::new(comm),
             false => WildMatch::new(clip(comm, COMM_BYTES)),
         });
-        let users = watch.users().0.iter().map(|name| RuleUser::new(name, &users)).collect();
-        let admitted = Arc::default();
-        WatchRule { unit: wild(&watch.unit), cgroup: wild(&watch.cgroup), exe: wild(&watch.exe), comm, users, admitted }
+        let rule = WatchRule {
+            unit: wild(&watch.unit),
+            cgroup: wild(&watch.cgroup),
+            exe: wild(&watch.exe),
+            comm,
+            names: watch.users().0,
+            users: Arc::default(),
+            admitted: Arc::default(),
+        };
+        rule.set_users(users);
+        rule
+    }
+
+    /// Looks the rule's users up again, for all copies of the rule. Whether one of them is another.
+    pub fn set_users(&self, users: impl Fn(&str) -> Option<u32>) -> bool {
+        let now: Vec<RuleUser> = self.names.iter().map(|name| RuleUser::new(name, &users)).collect();
+        let mut known = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = *known != now;
+        *known = now;
+        is_new
     }
 
     /// Whether the rule needs the executable, which is not always visible.
@@ -164,24 +198,30 @@ impl WatchRule {
 
     /// Whether a process matches.
     pub fn fits(&self, process: ScannedProcess, facts: &Facts) -> bool {
+        self.fits_but_for(None, process, facts)
+    }
+
+    /// Whether a process matches, whatever its user or executable is.
+    fn fits_but_for(&self, left_out: Option<LeftOut>, process: ScannedProcess, facts: &Facts) -> bool {
         let is_user = |users: &[u32; 3], user: &RuleUser| match user {
             RuleUser::Any => true,
             RuleUser::Number(number) => users.iter().all(|user| user == number),
             RuleUser::Unknown => false,
         };
-        facts.users.is_some_and(|users| self.users.iter().any(|user| is_user(&users, user)))
+        let any_user = left_out == Some(LeftOut::User);
+        facts.users.is_some_and(|users| any_user || self.known_users().iter().any(|user| is_user(&users, user)))
             && self.keeps_name(&facts.comm)
             && self.cgroup.as_ref().is_none_or(|cgroup| cgroup.matches(&facts.cgroup))
             && self.unit.as_ref().is_none_or(|unit| units(&facts.cgroup).any(|name| unit.matches(name)))
-            && self.exe.as_ref().is_none_or(|pattern| self.exe_fits(pattern, process, facts.exe.as_ref()))
+            && (left_out == Some(LeftOut::Exe)
+                || self.exe.as_ref().is_none_or(|pattern| self.exe_fits(pattern, process, facts.exe.as_ref())))
     }
 
     /// What of a process nearly matches, in words: all but the user, or all but the executable, of which the last name is
     /// right.
     pub fn near_miss(&self, process: ScannedProcess, facts: &Facts) -> Option<String> {
-        let any_user = WatchRule { users: vec![RuleUser::Any], ..self.clone() };
         let named = [&self.unit, &self.cgroup, &self.exe, &self.comm].into_iter().any(Option::is_some);
-        if named && facts.users.is_some() && any_user.fits(process, facts) {
+        if named && facts.users.is_some() && self.fits_but_for(Some(LeftOut::User), process, facts) {
             let [real, effective, saved] = facts.users?;
             let users = if real == effective && real == saved {
                 real.to_string()
@@ -191,13 +231,16 @@ impl WatchRule {
             return Some(format!("PID {} ({}) matches but for its user, {users}", process.pid, facts.comm));
         }
         let (pattern, exe) = (self.exe.as_ref()?, facts.exe.as_ref()?);
-        let any_exe = WatchRule { exe: None, ..self.clone() };
         let text = pattern.to_string();
         let wanted = text.rsplit('/').next().filter(|name| !name.is_empty() && !name.contains(['*', '?']))?;
         let is_named = |path: &str| path.trim_end_matches(" (deleted)").rsplit('/').next() == Some(wanted);
         let similar = is_named(&exe.path) || facts.comm == clip(wanted, COMM_BYTES);
-        (similar && any_exe.fits(process, facts))
+        (similar && self.fits_but_for(Some(LeftOut::Exe), process, facts))
             .then(|| format!("PID {} ({}) matches but for its executable, {}", process.pid, facts.comm, exe.path))
+    }
+
+    fn known_users(&self) -> MutexGuard<'_, Vec<RuleUser>> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the executable matches: for the daemon, its file is at the path of the pattern, or it was when the
@@ -288,7 +331,12 @@ mod tests {
     const PROCESS: ScannedProcess = ScannedProcess { pid: 7, start_time: 100 };
 
     fn exe(path: &str, ino: u64, is_there: bool) -> Exe {
-        Exe { path: path.to_owned(), program: (FileId { dev: 1, ino, born: None }, (2, 3)), is_there, executed: None }
+        Exe {
+            path: path.to_owned(),
+            program: (FileIdentity { file: (0, 1, ino), born: None, is_regular: true }, (2, 3)),
+            is_there,
+            executed: None,
+        }
     }
 
     fn nginx() -> Facts {

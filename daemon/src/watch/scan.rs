@@ -24,14 +24,17 @@ const MOST: Duration = Duration::from_secs(30);
 const CLOSE_LOOKS: u8 = 2;
 /// Scans between two full checks of a process that matches no rule: its user or control group may have changed.
 const SELDOM: u64 = 32;
+/// Maximum rules that a process is remembered nearly to match.
+const MAX_NEAR: usize = 8;
+
 struct KnownProcess {
     start_time: u64,
     comm: String,
     program: (u64, u64),
     looks: u8,
     fits: Vec<u32>,
-    /// The rules that it nearly matches, with what is missing.
-    near: Vec<(u32, String)>,
+    /// The rules that it nearly matches, at most [`MAX_NEAR`].
+    near: Vec<u32>,
     /// Number of the scan that saw it last.
     seen: u64,
 }
@@ -60,6 +63,11 @@ impl Scanner {
     #[must_use]
     pub fn rules(&self) -> &[WatchRule] {
         &self.rules
+    }
+
+    /// Makes the next scan check all processes: a rule's users are others now.
+    pub fn check_all(&mut self) {
+        self.known.values_mut().for_each(|known| known.looks = 0);
     }
 
     /// Time to wait before the next scan.
@@ -127,21 +135,22 @@ impl Scanner {
     }
 
     /// The rules that a process matches, and those that it nearly matches.
-    fn fitting(&self, dir: &Path, process: ScannedProcess, stat: &ScanStat) -> (Vec<u32>, Vec<(u32, String)>) {
+    fn fitting(&self, dir: &Path, process: ScannedProcess, stat: &ScanStat) -> (Vec<u32>, Vec<u32>) {
         let facts = Facts::read(dir, stat, self.rules.iter().any(WatchRule::needs_exe));
         let rules = (0u32..).zip(&self.rules);
         let (fitting, others): (Vec<_>, Vec<_>) = rules.partition(|(_, rule)| rule.fits(process, &facts));
-        let near = others.into_iter().filter_map(|(i, rule)| Some((i, rule.near_miss(process, &facts)?)));
-        (fitting.into_iter().map(|(i, _)| i).collect(), near.collect())
+        let near = others.into_iter().filter(|(_, rule)| rule.near_miss(process, &facts).is_some());
+        (fitting.into_iter().map(|(i, _)| i).collect(), near.map(|(i, _)| i).take(MAX_NEAR).collect())
     }
 
     /// What nearly matches a rule, in words: the process of the lowest id.
     #[must_use]
     pub fn near_miss(&self, rule: usize) -> Option<String> {
-        let of_rule = |known: &'_ KnownProcess| {
-            known.near.iter().find(|(i, _)| *i as usize == rule).map(|(_, what)| what.clone())
-        };
-        self.known.iter().filter_map(|(pid, known)| Some((pid, of_rule(known)?))).min().map(|(_, what)| what)
+        let is_near = |known: &KnownProcess| known.near.iter().any(|near| *near as usize == rule);
+        let pid = self.known.iter().filter(|(_, known)| is_near(known)).map(|(pid, _)| *pid).min()?;
+        let (stat, living) = ScanStat::read_living_thread(&self.proc.join(pid.to_string()))?;
+        let (rule, process) = (self.rules.get(rule)?, ScannedProcess { pid, start_time: stat.start_time });
+        rule.near_miss(process, &Facts::read(&living, &stat, rule.needs_exe()))
     }
 }
 
@@ -150,7 +159,7 @@ fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Looks up a user's id.
+/// Looks up a user's id, which may take long: see [`crate::users`] for a service.
 #[must_use]
 pub fn user_number(name: &str) -> Option<u32> {
     Some(nix::unistd::User::from_name(name).ok()??.uid.as_raw())
