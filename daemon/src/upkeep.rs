@@ -223,7 +223,8 @@ impl Upkeep {
                 tracing::info!("the configuration was read anew: {} watches", config.watches.len());
                 config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
                 self.state_dir.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&config.state_dir.0);
-                self.sessions.configure(config.sessions.memory_of_user.0, config.sessions.arguments);
+                let sessions = config.sessions;
+                self.sessions.configure(sessions.memory_of_user.0, sessions.arguments, sessions.paranoid_users);
                 self.watches.configure(config.clone());
                 Some(config)
             }

@@ -138,7 +138,9 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
     thread("ccsd-signals", Box::new(watch))?;
     let bytes_of_user = config.sessions.memory_of_user.0;
     let arguments = config.sessions.arguments;
-    let limits = SessionLimits { grace: args.grace, bytes_of_user, arguments, ..SessionLimits::default() };
+    let paranoid_users = config.sessions.paranoid_users;
+    let limits =
+        SessionLimits { grace: args.grace, bytes_of_user, arguments, paranoid_users, ..SessionLimits::default() };
     let service = Service::new(socket, limits).map_err(Failure::at_run_time)?;
     let upkeep =
         Upkeep::start(&config, ConfigFile { path, last_good, refused: refused_file }, service.sessions().clone())

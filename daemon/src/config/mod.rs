@@ -78,6 +78,8 @@ pub struct ClientSessions {
     pub memory_of_user: MemoryBytes,
     /// Whether profiles store the arguments of programs, which may hold secrets.
     pub arguments: bool,
+    /// Whether such users are served even where `kernel.perf_event_paranoid` keeps perf events from them altogether.
+    pub paranoid_users: bool,
 }
 
 /// A watch: which processes are profiled for as long as they run.
@@ -173,7 +175,7 @@ impl Default for ServiceBudget {
 
 impl Default for ClientSessions {
     fn default() -> Self {
-        ClientSessions { memory_of_user: MemoryBytes(256 << 20), arguments: false }
+        ClientSessions { memory_of_user: MemoryBytes(256 << 20), arguments: false, paranoid_users: false }
     }
 }
 

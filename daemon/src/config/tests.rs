@@ -42,7 +42,7 @@ fn all_keys() -> BTreeSet<String> {
         Config::default();
     let Retention { age: _, bytes: _ } = retention;
     let ServiceBudget { cpu_percent: _, memory: _, window: _ } = budget;
-    let ClientSessions { memory_of_user: _, arguments: _ } = sessions;
+    let ClientSessions { memory_of_user: _, arguments: _, paranoid_users: _ } = sessions;
     let whole = parse("[[watch]]\nname = \"a\"\ncomm = \"b\"").unwrap();
     let Watch {
         name: _,
@@ -67,6 +67,7 @@ fn all_keys() -> BTreeSet<String> {
         "budget.memory",
         "budget.window",
         "sessions.memory_of_user",
+        "sessions.paranoid_users",
         "sessions.arguments",
         "watch.name",
         "watch.unit",

@@ -6,15 +6,35 @@
 //! everyone; then only trusted users may have sessions. This module refuses with a reason, and ends a session whose
 //! target now belongs to another user: before an update is shown, the live processes in it are checked again.
 
-use ccsd_collector::events_end_with_rights;
+use ccsd_collector::{events_end_with_rights, system};
 use ccsd_profile::{Profile, Update};
 
-use crate::authority::Authority;
+use crate::authority::{Authority, GROUP};
 use crate::protocol::message::{Refusal, RefusalKind};
 
 /// The reason on machines where only trusted users may have sessions.
 const UNGUARDED: &str = "fs.suid_dumpable is 1 here, so the kernel would not end the sampling of a program that gets more rights: \
                          only root and members of group ccsd may use the daemon";
+
+/// The level of `kernel.perf_event_paranoid` at which, on kernels that know it, users without rights get no events.
+const NO_EVENTS: i32 = 3;
+
+/// Checks that the service serves a user at this level of `kernel.perf_event_paranoid`: by it, the administrator has decided
+/// that ordinary users do not profile at all.
+///
+/// # Errors
+/// The refusal, unless `paranoid_users` are to be served.
+pub fn check_paranoid(owner: &Authority, paranoid_users: bool) -> Result<(), Refusal> {
+    let level = system::perf_event_paranoid().unwrap_or(NO_EVENTS);
+    if owner.trusted || paranoid_users || level < NO_EVENTS {
+        return Ok(());
+    }
+    let message = format!(
+        "kernel.perf_event_paranoid is {level} here, so only root and members of group {GROUP} may use the daemon; \
+         `paranoid_users = true` below [sessions] in ccsd.toml lets others in"
+    );
+    Err(Refusal::new(RefusalKind::NotPermitted, message))
+}
 
 /// The processes that a session was asked for, with their start times.
 pub struct Guard {

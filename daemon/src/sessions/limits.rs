@@ -17,6 +17,9 @@ pub struct SessionLimits {
     pub bytes_of_user: u64,
     /// Whether profiles store the arguments of targets, unless the client forbids it.
     pub arguments: bool,
+    /// Whether such users are served where `kernel.perf_event_paranoid` is 3 or above, at which the kernel keeps perf events
+    /// from them.
+    pub paranoid_users: bool,
     /// Bytes of the profiles of all ended sessions.
     pub ended_bytes: u64,
     /// Bytes of locked sample rings of all running sessions. The smallest rings, half a MiB per CPU, are granted beyond
@@ -37,6 +40,7 @@ impl Default for SessionLimits {
             ended_of_user: 8,
             bytes_of_user: 256 << 20,
             arguments: false,
+            paranoid_users: false,
             ended_bytes: 256 << 20,
             ring_bytes: 256 << 20,
             grace: Duration::from_secs(5),

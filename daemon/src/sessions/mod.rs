@@ -90,8 +90,8 @@ impl Sessions {
     }
 
     /// Changes [`SessionLimits::bytes_of_user`], and [`SessionLimits::arguments`] for new sessions.
-    pub fn configure(&self, bytes_of_user: u64, arguments: bool) {
-        let _ = self.asks.send(Ask::Configure { bytes_of_user, arguments });
+    pub fn configure(&self, bytes_of_user: u64, arguments: bool, paranoid_users: bool) {
+        let _ = self.asks.send(Ask::Configure { bytes_of_user, arguments, paranoid_users });
     }
 
     /// Reports that a connection has ended; its undetached sessions end after the grace period.

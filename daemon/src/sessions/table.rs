@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ccsd_collector::system;
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 
+use super::guard;
 use super::limits::SessionLimits;
 use super::readers::StreamReader;
 use super::worker::{self, Grant, NewSession, SessionChannels, WorkerCommand, WorkerEvent};
@@ -35,6 +36,7 @@ pub enum Ask {
     Configure {
         bytes_of_user: u64,
         arguments: bool,
+        paranoid_users: bool,
     },
     ConnectionEnded(u64),
     ShutDown(Sender<()>),
@@ -165,8 +167,9 @@ impl SessionTable {
                 let told = self.tell(viewer, id, WorkerCommand::Subscribe(follow, sender));
                 let _ = reply.send(told.map(|()| receiver));
             }
-            Ask::Configure { bytes_of_user, arguments } => {
+            Ask::Configure { bytes_of_user, arguments, paranoid_users } => {
                 (self.limits.bytes_of_user, self.limits.arguments) = (bytes_of_user, arguments);
+                self.limits.paranoid_users = paranoid_users;
                 let users: BTreeSet<u32> = self.untrusted().map(|(_, entry)| entry.owner.uid).collect();
                 users.into_iter().for_each(|uid| self.bound(uid));
             }
@@ -187,7 +190,8 @@ impl SessionTable {
     }
 
     fn create(&mut self, new: NewSession, connection: Option<u64>, reply: Sender<Result<u32, Refusal>>) {
-        let room = self.room_for(&new.owner).and_then(|()| {
+        let admitted = guard::check_paranoid(&new.owner, self.limits.paranoid_users);
+        let room = admitted.and_then(|()| self.room_for(&new.owner)).and_then(|()| {
             // Frees memory only if memory is the only obstacle.
             if !new.owner.trusted {
                 self.free_memory(new.owner.uid, self.ring_bytes() as u64);
