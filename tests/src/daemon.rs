@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::ccsd::{Collecting, EndedProgram, ccsd};
+use crate::ccsd::{Collecting, EndedProgram, binary, ccsd};
 use crate::fixture::scratch;
 
 /// A running `ccsd daemon`, and what it says.
@@ -34,8 +34,14 @@ impl Daemon {
     /// As [`Daemon::start`], in a directory that another daemon has used.
     #[must_use]
     pub fn start_in(dir: TempDir, options: &[&str]) -> Daemon {
+        Daemon::start_by(dir, Command::new(binary()), options)
+    }
+
+    /// As [`Daemon::start_in`], by a command to which the arguments are added.
+    #[must_use]
+    pub fn start_by(dir: TempDir, mut command: Command, options: &[&str]) -> Daemon {
         let socket = dir.path().join("ccsd.sock");
-        let mut command = ccsd(["daemon", "--socket"]);
+        command.env("CCSD_SOCKET", "").args(["daemon", "--socket"]);
         command.arg(&socket).args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let messages = BufReader::new(child.stderr.take().unwrap());

@@ -14,6 +14,7 @@
 pub mod ccsd;
 pub mod cgroup;
 pub mod daemon;
+pub mod elf;
 pub mod fixture;
 pub mod readers;
 pub mod recorded;

@@ -59,6 +59,9 @@ fn it_has_no_rights() {
         assert_eq!(u64::from_str_radix(&status(worker, set), 16).unwrap(), 0, "{set}");
     }
     assert_eq!((status(worker, "Seccomp").as_str(), status(worker, "NoNewPrivs").as_str()), ("2", "1"));
+    // It ends before the daemon when memory runs out.
+    let score = fs::read_to_string(format!("/proc/{worker}/oom_score_adj")).unwrap();
+    assert_eq!(score, "500\n");
     // Only its connections are open.
     if nix::unistd::geteuid().is_root() {
         for entry in fs::read_dir(format!("/proc/{worker}/fd")).unwrap() {
