@@ -37,6 +37,7 @@ mod naming;
 mod next_generation;
 mod not_sampled;
 pub mod notes;
+pub mod numbers;
 pub mod origin;
 mod own_cpu;
 mod pace;

@@ -2,6 +2,7 @@
 
 use super::request::Export;
 use super::walk;
+use crate::numbers::{count, nanoseconds};
 use crate::text::sanitise;
 use crate::view::Total;
 
@@ -26,23 +27,24 @@ impl Export<'_> {
     pub(super) fn remarks_of(&self, routes: bool) -> Vec<String> {
         let session = self.profile.session();
         let accounting = self.profile.accounting();
-        let expected = accounting.expected.map_or_else(String::new, |expected| format!(" of {expected} expected"));
+        let expected = accounting.expected.map_or_else(String::new, |it| format!(" of {} expected", count(it)));
+        let rate = count(session.rate_hz.into());
         let mut remarks = vec![
-            format!("ccsd {}: {} of {} at {} Hz", session.version, session.event, self.title(), session.rate_hz),
+            format!("ccsd {}: {} of {} at {rate} Hz", session.version, session.event, self.title()),
             format!(
                 "{} samples received{expected}, {} lost, {} throttled, {} dropped, {} undelivered",
-                accounting.received,
-                accounting.lost,
-                accounting.throttled,
-                accounting.dropped_by_us,
-                accounting.undelivered(),
+                count(accounting.received),
+                count(accounting.lost),
+                count(accounting.throttled),
+                count(accounting.dropped_by_us),
+                count(accounting.undelivered()),
             ),
             format!(
                 "{} stacks truncated, {} with a gap; {} samples unsymbolised, {} elided",
-                accounting.truncated_total(),
-                accounting.stacks.with_gap,
-                accounting.unsymbolised,
-                accounting.elided,
+                count(accounting.truncated_total()),
+                count(accounting.stacks.with_gap),
+                count(accounting.unsymbolised),
+                count(accounting.elided),
             ),
             "recursion is folded: each stack holds a function once for its latest activation, and once more where it is the \
              caller or callee of another; between two functions of which the one may not have called the other stands [...]; \
@@ -50,7 +52,8 @@ impl Export<'_> {
                 .to_owned(),
         ];
         if let Some(unseen) = accounting.not_sampled.filter(|unseen| unseen.total() > 0) {
-            let causes: Vec<String> = unseen.iter().map(|(cause, ns)| format!("{ns} ns {}", cause.text())).collect();
+            let causes: Vec<String> =
+                unseen.iter().map(|(cause, ns)| format!("{} {}", nanoseconds(ns), cause.text())).collect();
             remarks.push(format!("CPU time that is in no sample counts as [not sampled]: {}", causes.join(", ")));
         }
         let approximate = self.approximate_share();
