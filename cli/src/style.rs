@@ -4,7 +4,7 @@ use std::env;
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
 
-use terminal_size::{Width, terminal_size_of};
+use terminal_size::{Height, Width, terminal_size_of};
 
 /// Whether the locale has more than ASCII: `LC_ALL`, `LC_CTYPE`, `LANG`, the first that is set (locale(7)).
 pub fn has_unicode() -> bool {
@@ -12,6 +12,12 @@ pub fn has_unicode() -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set);
     let locale = locale.map(|locale| locale.to_string_lossy().to_ascii_lowercase());
     locale.is_some_and(|locale| locale.contains("utf-8") || locale.contains("utf8"))
+}
+
+/// Rows of the terminal that a stream is, if it is one that says so.
+pub fn terminal_rows(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
+    let size = stream.is_terminal().then(|| terminal_size_of(stream)).flatten();
+    size.map(|(_, Height(rows))| usize::from(rows)).filter(|&rows| rows > 0)
 }
 
 /// When to use colour.

@@ -35,7 +35,7 @@ use crate::format::{count, counted, ratio};
 use crate::functions::NamedFunctions;
 use crate::message::warn;
 use crate::query::{self, QueryResult, Question};
-use crate::style::{ColorChoice, Layout};
+use crate::style::{ColorChoice, Layout, terminal_rows};
 use crate::suggest;
 use crate::symbolize;
 use accounting::Said;
@@ -107,7 +107,12 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             suggest::question(pattern, &loaded.profile)
         )));
     }
-    let limit = view.limit(args.limit, layout.is_terminal() && !args.json);
+    let mut limit = view.limit(args.limit, layout.is_terminal() && !args.json);
+    if view == View::Flame && args.limit.is_none() && !args.json {
+        // Its top stays on the screen, with what is said below it.
+        let room = terminal_rows(&stdout()).map(|rows| rows.saturating_sub(ROWS_BELOW_FLAME).max(LEAST_FLAME));
+        limit = room.map_or(limit, |room| Some(limit.map_or(room, |limit| limit.min(room))));
+    }
     let min = args.query.min.unwrap_or(view.default_min());
     let shown = Presentation {
         selection,
@@ -139,6 +144,11 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
                 false => accounting::line(&loaded.profile, layout),
             };
             format!("{about}\n{}\n{accounting}", summary::text(&shown))
+        } else if view == View::Flame && !args.verbose {
+            // The picture comes first.
+            let asked = head.into_iter().filter(|(label, _)| *label != "view");
+            let about = accounting::about(&loaded, asked, layout);
+            format!("{}{about}{}", flame::text(&shown), accounting::line(&loaded.profile, layout))
         } else {
             let accounting = accounting::text(
                 &loaded.profile,
@@ -154,6 +164,10 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
     Ok(Exit::SUCCESS)
 }
+
+/// Rows of a terminal that a flame graph leaves for what is said of it, and the fewest that it takes.
+const ROWS_BELOW_FLAME: usize = 8;
+const LEAST_FLAME: usize = 8;
 
 /// The query, as lines of the head.
 fn head(view: View, shown: &Presentation<'_>, question: &Question) -> Vec<(&'static str, String)> {

@@ -72,7 +72,7 @@ fn head(model: &Model, look: TerminalFeatures, width: usize) -> Line<'static> {
     );
     let begin = "ccsd top  ";
     let room = width.saturating_sub(begin.width() + tail.width() + died.width() + state.width());
-    let target = cut(&sanitise(&model.profile().session().target), room.max(8));
+    let target = cut(&sanitise(&model.target()), room.max(8));
     let tone = if lost > 0 { Tone::Warning } else { Tone::Plain };
     Line::from(vec![
         Span::styled(begin, look.style(Tone::Faint)),
@@ -126,12 +126,6 @@ fn strip(model: &Model, look: TerminalFeatures, width: usize) -> Line<'static> {
 
 fn tabs(state: &ScreenState, model: &Model, look: TerminalFeatures, width: usize) -> Line<'static> {
     let question = &state.question;
-    let mut spans = Vec::new();
-    for (number, view) in (1..).zip(TopView::ALL) {
-        let chosen = view == question.view;
-        let style = if chosen { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
-        spans.push(Span::styled(format!(" {number} {} ", view.name()), style));
-    }
     let mut asked = Vec::new();
     if ![TopView::Tree, TopView::Flame].contains(&question.view) {
         asked.push(format!("by {}", question.sort.name()));
@@ -157,8 +151,23 @@ fn tabs(state: &ScreenState, model: &Model, look: TerminalFeatures, width: usize
     if let Some((_, name)) = &question.threads {
         asked.push(format!("only {}", cut(name, 20)));
     }
-    let used: usize = spans.iter().map(|span| span.width()).sum();
-    let text = cut(&asked.join("  "), width.saturating_sub(used + 2));
+    let asked = asked.join("  ");
+    // Where there is little room, what is asked is worth more than the names of the other views.
+    let tabs = |with_names: bool| -> Vec<Span<'static>> {
+        let tab = |(number, view): (usize, TopView)| {
+            let chosen = view == question.view;
+            let style = if chosen { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
+            let name = if chosen || with_names { format!(" {number} {} ", view.name()) } else { format!(" {number} ") };
+            Span::styled(name, style)
+        };
+        (1..).zip(TopView::ALL).map(tab).collect()
+    };
+    let wide = |spans: &[Span<'_>]| spans.iter().map(|span| span.width()).sum::<usize>();
+    let mut spans = tabs(true);
+    if wide(&spans) + 2 + asked.width() > width {
+        spans = tabs(false);
+    }
+    let text = cut(&asked, width.saturating_sub(wide(&spans) + 2));
     spans.push(Span::styled(format!("  {text}"), look.style(Tone::Faint)));
     Line::from(spans)
 }
@@ -333,15 +342,30 @@ fn last_line(state: &ScreenState, look: TerminalFeatures, width: usize) -> Line<
     if let Some(message) = &state.message {
         return Line::styled(cut(&sanitise(message), width), look.style(Tone::Warning));
     }
-    let hint = match &state.page {
-        Some(page) if page.lines.len() > state.height => "up, down: scroll  any other key: back  q: quit",
-        Some(_) => "any key: back  q: quit",
+    let hints: &[&str] = match &state.page {
+        Some(page) if page.lines.len() > state.height => &["q: quit", "up, down: scroll", "any other key: back"],
+        Some(_) => &["q: quit", "any key: back"],
         None if state.question.view == TopView::Flame => {
-            "?: help  Enter: zoom  Backspace: out  /: search  n: next  p: pause  q: quit"
+            &["q: quit", "?: help", "Enter: zoom", "Backspace: out", "/: search", "n: next", "p: pause"]
         }
-        None => "?: help  /: filter  o: order  p: pause  f: freeze  d: dump  s: save  q: quit",
+        None => &["q: quit", "?: help", "/: filter", "o: order", "p: pause", "f: freeze", "d: dump", "s: save"],
     };
-    Line::styled(cut(hint, width), look.style(Tone::Faint))
+    Line::styled(whole_hints(hints, width), look.style(Tone::Faint))
+}
+
+/// As many hints as there is room for, the first of them at the end.
+fn whole_hints(hints: &[&str], width: usize) -> String {
+    let mut room = width;
+    let fitting = hints.iter().take_while(|hint| {
+        let fits = hint.len() <= room;
+        room = room.saturating_sub(hint.len() + 2);
+        fits
+    });
+    let mut shown: Vec<&str> = fitting.copied().collect();
+    if !shown.is_empty() {
+        shown.rotate_left(1);
+    }
+    shown.join("  ")
 }
 
 #[cfg(test)]
@@ -535,7 +559,7 @@ mod tests {
         let found = see(&mut state, &model);
         assert!(found[4].starts_with("|parse"), "{found:#?}");
         let found = screen(&mut state, &model, ascii, (80, 9));
-        assert!(found[2].ends_with("/re  matched 50.0%"), "{found:#?}");
+        assert!(found[2].ends_with("/re  matched 50.0%, 1 place"), "{found:#?}");
         press(&mut state, &mut model, "n");
         assert!(see(&mut state, &model)[7].starts_with("read  50.00%"));
         // The search first, then the zoom.

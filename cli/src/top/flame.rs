@@ -8,7 +8,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::terminal::TerminalFeatures;
 use crate::flame::{Borders, Change, Content, FlameLayout, FlameTree, text_row};
-use crate::format::{Scale, count, percent};
+use crate::format::{Scale, count, counted, percent};
 use crate::report::flame_background;
 use crate::style::Tone;
 use crate::table::cut;
@@ -154,13 +154,18 @@ impl FlameState {
         }
     }
 
-    /// To the next call that is searched for, row by row, and from the last one to the first.
-    fn go_to_match(&mut self, forward: bool) {
-        let Some(tree) = &self.tree else { return };
+    /// The drawn calls that are searched for, row by row.
+    fn matches(&self, tree: &FlameTree) -> Vec<(Position, usize)> {
         let all = self.layout.rows.iter().enumerate().flat_map(|(row, spans)| {
             spans.iter().enumerate().filter_map(move |(place, span)| Some(((row, place), call(span.content)?)))
         });
-        let matches: Vec<(Position, usize)> = all.filter(|&(_, at)| tree.is_match(at)).collect();
+        all.filter(|&(_, at)| tree.is_match(at)).collect()
+    }
+
+    /// To the next call that is searched for, and from the last one to the first.
+    fn go_to_match(&mut self, forward: bool) {
+        let Some(tree) = &self.tree else { return };
+        let matches = self.matches(tree);
         let here = self.position().unwrap_or_default();
         let next = match forward {
             true => matches.iter().find(|(place, _)| *place > here).or_else(|| matches.first()),
@@ -187,11 +192,17 @@ impl FlameState {
         was_zoomed
     }
 
-    /// Calls that are searched for, in percent of the whole, if a search is on.
+    /// Calls that are searched for, in percent of the whole, and which of those that are drawn is chosen, if a search is on.
     pub fn matched(&self, filter: &str) -> Option<String> {
         let tree = self.tree.as_ref().filter(|_| !filter.is_empty())?;
         let share = tree.matched_weight as f64 / tree.total.weight.max(1) as f64;
-        Some(format!("matched {:.1}%", share * 100.0))
+        let (matches, here) = (self.matches(tree), self.position());
+        let places = match matches.iter().position(|(place, _)| Some(*place) == here) {
+            _ if matches.is_empty() => String::new(),
+            Some(at) => format!(", {} of {}", at + 1, matches.len()),
+            None => format!(", {}", counted(matches.len() as u64, "place", "places")),
+        };
+        Some(format!("matched {:.1}%{places}", share * 100.0))
     }
 
     /// The lines of the graph: the calls above, the calls, and what the chosen one is.

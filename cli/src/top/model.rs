@@ -1,6 +1,6 @@
 //! What is looked at: a profile that grows, what of it is new, and an earlier moment to compare with.
 
-use ccsd_profile::{Limits, Profile, Session, Unit, Update, UpdateError};
+use ccsd_profile::{Limits, Process, Profile, Session, Unit, Update, UpdateError};
 
 /// Intervals of the strip that are kept: wider is no terminal.
 const POINTS: usize = 512;
@@ -171,6 +171,22 @@ impl Model {
         &self.seen().profile
     }
 
+    /// What is profiled: by the name that it has now, if it is one process that has executed another program.
+    pub fn target(&self) -> String {
+        let (profile, session) = (self.profile(), self.profile().session());
+        let target = session.target.clone();
+        let [pid] = session.pids[..] else { return target };
+        let mut names: Vec<&Process> = profile.processes().iter().filter(|process| process.pid == pid).collect();
+        names.sort_by_key(|process| (process.start_time, process.exec_generation));
+        match names[..] {
+            [first, .., last] if first.name != last.name => match target.strip_prefix(&first.name) {
+                Some(rest) if rest.is_empty() || rest.starts_with(' ') => format!("{}{rest}", last.name),
+                _ => format!("{target}, now {}", last.name),
+            },
+            _ => target,
+        }
+    }
+
     /// Intervals, the oldest first.
     pub fn points(&self) -> &[Interval] {
         &self.seen().points
@@ -234,7 +250,7 @@ impl Model {
 #[cfg(test)]
 pub mod tests {
     use ccsd_profile::view::{FlatView, Selection};
-    use ccsd_profile::{CostCentre, Image, LineId, Metric, Process, Thread};
+    use ccsd_profile::{CostCentre, Image, LineId, Metric, Thread};
 
     use super::*;
 
@@ -358,6 +374,34 @@ pub mod tests {
         assert_eq!(weights(&frozen.since), pairs(&[("a", 1), ("main", 0)]));
         model.toggle_frozen().unwrap();
         assert!(model.frozen().is_none());
+    }
+
+    #[test]
+    fn a_process_that_executes_another_program_has_its_name() {
+        let process = |name: &str, exec_generation| Process {
+            pid: 10,
+            start_time: 1,
+            exec_generation,
+            parent: None,
+            membership: None,
+            name: name.into(),
+        };
+        let named = |target: &str, pids: Vec<u32>, names: &[&str]| {
+            let session = Session { target: target.into(), pids, ..Session::default() };
+            let mut source = empty(&session, false);
+            for (name, generation) in names.iter().zip(0..) {
+                source.add_process(process(name, generation));
+            }
+            let mut model = Model::new(false);
+            model.begin(&session);
+            model.update(&source.take_update()).unwrap();
+            model.target()
+        };
+        assert_eq!(named("sh (10)", vec![10], &["sh"]), "sh (10)");
+        assert_eq!(named("sh (10)", vec![10], &["sh", "perl"]), "perl (10)");
+        assert_eq!(named("./run.sh", vec![10], &["sh", "perl"]), "./run.sh, now perl");
+        assert_eq!(named("two", vec![10, 11], &["sh", "perl"]), "two");
+        assert_eq!(named("2 processes", vec![10], &["a", "b"]), "2 processes, now b");
     }
 
     #[test]
