@@ -27,6 +27,8 @@ pub enum Need {
     Program(&'static str, &'static str),
     /// A Python with `-X perf`; see [`new_python`].
     NewPython,
+    /// axe-core, which finds what keeps people from using a page; see [`axe`].
+    Axe,
     /// To be run as root.
     Root,
     /// The kernel's tracepoints, by tracefs.
@@ -70,6 +72,9 @@ impl Need {
             Need::NewPython if new_python().is_none() => Some(
                 "needs Python 3.12 or later (.ci/newer-python DIR fetches one; CCSD_TEST_PYTHON names it)".to_owned(),
             ),
+            Need::Axe if axe().is_none() => {
+                Some("needs axe-core (npm install axe-core, and its .bin in PATH)".to_owned())
+            }
             Need::SetUserId if !can_set_user_id() => {
                 Some("needs a directory for temporary files without nosuid (TMPDIR), and no no_new_privs".to_owned())
             }
@@ -111,6 +116,13 @@ pub fn new_python() -> Option<PathBuf> {
     let named = std::env::var_os("CCSD_TEST_PYTHON").map(PathBuf::from);
     let in_path = ["python3", "python3.14", "python3.13", "python3.12"].into_iter().filter_map(find_program);
     named.into_iter().chain(in_path).find(is_new)
+}
+
+/// axe-core's script: beside the directory of npm's programs that the path has.
+#[must_use]
+pub fn axe() -> Option<PathBuf> {
+    let beside = |dir: PathBuf| dir.join("../axe-core/axe.min.js");
+    std::env::split_paths(&std::env::var_os("PATH")?).map(beside).find(|path| path.is_file())
 }
 
 /// Ends a suite that hangs, as one would if ccsd did not end when told. The fixtures then find their pipes closed, and end.

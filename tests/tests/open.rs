@@ -638,7 +638,7 @@ fn live() {
     assert!(first.contains("connect-src 'self'") && first.contains("location.reload()"), "{}", first.len());
     let samples = |page: &str| -> u64 {
         let facts = page.split("\"facts\":\"").nth(1).unwrap_or_else(|| panic!("no facts in {} bytes", page.len()));
-        facts.split(' ').next().unwrap().parse().unwrap()
+        facts.split(' ').next().unwrap().replace(',', "").parse().unwrap()
     };
     let until = |what: &str, good: &dyn Fn(&str) -> bool| {
         let end = Instant::now() + PATIENCE;

@@ -16,11 +16,12 @@ use ccsd_profile::{
 use ccsd_tests::ccsd::{EndedProgram, RecordCommand, ccsd};
 use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::recorded::Recorded;
-use ccsd_tests::suite::{CC, CXX, Need, Suite};
+use ccsd_tests::suite::{CC, CXX, Need, Suite, axe};
 use serde_json::Value;
 use tempfile::TempDir;
 
 const BROWSER: Need = Need::Program("chromium", "chromium");
+const NODE: Need = Need::Program("node", "nodejs");
 
 /// Self and inherited weight by name.
 type Weights = BTreeMap<String, (u64, u64)>;
@@ -47,8 +48,8 @@ fn main() -> ExitCode {
             let page = page(recorded, &[]);
             let all = reported(recorded, &[]);
             let first = |document: &str| {
-                let list = document.split("<ol id=\"hot\">").nth(1).unwrap();
-                list.split("<span>").nth(1).unwrap().split('<').next().unwrap().to_owned()
+                let list = document.split("<table id=\"hot\">").nth(1).unwrap();
+                cells(list.split("</table>").next().unwrap()).next().unwrap().1
             };
             let scripts = [
                 "at('view=hot')",
@@ -144,7 +145,7 @@ fn main() -> ExitCode {
             ];
             let mut scripts: Vec<String> = steps.iter().map(|it| it.0.clone()).collect();
             scripts[0] = format!("at('view=table'); {drag}");
-            scripts.push("document.querySelector('nav [data-view=hot]').click()".to_owned());
+            scripts.push("document.querySelector('#tabs [data-view=hot]').click()".to_owned());
             let documents = driven(&page, &scripts);
             for (document, (script, expected)) in documents.iter().zip(&steps) {
                 assert_eq!(&&rows(document), expected, "{script}");
@@ -152,8 +153,8 @@ fn main() -> ExitCode {
             // Other views show that time range, too.
             let hot = documents.last().unwrap();
             assert!(hot.contains("--since +2s --until +7s"), "{hot}");
-            let main = format!("{:.2} ms (", part["main"].1 as f64 / 1e6);
-            assert!(hot.split("<ol").nth(1).unwrap().contains(&main), "{main}: {hot}");
+            let table = hot.split("<table id=\"hot\">").nth(1).unwrap();
+            assert!(table.contains(&format!("data-weight=\"{}\"", part["main"].1)), "{hot}");
         })
         .test("its_bands_are_those_of_the_report", &[BROWSER], || {
             let file = timed(12, 6);
@@ -207,7 +208,7 @@ fn main() -> ExitCode {
             let page = page(recursive(), &[]);
             for (view, part) in [
                 ("graph", "class=\"node"),
-                ("hot", "<li tabindex"),
+                ("hot", "<table id=\"hot\"><colgroup"),
                 ("flame", "Most expensive"),
                 ("nonsense", "Most expensive"),
             ] {
@@ -239,6 +240,117 @@ fn main() -> ExitCode {
                 assert_eq!((&png[16..20], &png[20..24]), (&1280u32.to_be_bytes()[..], &720u32.to_be_bytes()[..]));
                 assert!(png.len() > 30_000, "{} bytes in {}", png.len(), picture.display());
             }
+        })
+        .test("nothing_keeps_people_from_using_it", &[CC, BROWSER, NODE, Need::Axe], || {
+            let (before, after) = (timed(12, 6), timed(9, 4));
+            let difference = after.dir.path().join("difference.html");
+            let mut export = ccsd(["export", "html", "--diff"]);
+            let ended = EndedProgram::of(export.arg(&before.path).arg(&after.path).arg("-o").arg(&difference));
+            assert!(ended.status.success(), "{ended:?}");
+            let source = page(recursive(), &[]);
+            for (page, views) in [(&page_of(&before.path, &before.dir, &[]), 6), (&difference, 6), (&source, 6)] {
+                let looks = looked_at(page, None);
+                // At three sizes, light and dark.
+                assert!(looks.len() >= views * 6, "{} of {}", looks.len(), page.display());
+                for look in &looks {
+                    assert!(look["width"].as_u64() >= look["wide"].as_u64(), "{look}");
+                    // A quarter of a screen is enough for everything else; at the size between, tabs and toggles take two lines.
+                    let most = if look["width"] == 1000 { 270.0 } else { 240.0 };
+                    assert!(look["begins"].as_f64().unwrap() < most, "{look}");
+                    let severe = |it: &&Value| ["serious", "critical"].contains(&it["impact"].as_str().unwrap());
+                    assert_eq!(look["violations"].as_array().unwrap().iter().find(severe), None, "{look}");
+                    assert!(look["width"] == 1000 || look["passes"].as_u64().unwrap() > 20, "{look}");
+                }
+            }
+            // It would be found.
+            let html = fs::read_to_string(&source).unwrap().replace("aria-label=\"previous match\"", "");
+            let silent = source.with_file_name("silent.html");
+            fs::write(&silent, html.replace(" title=\"previous match (p)\"", "").replace(">\u{2039}</button>", "></button>"))
+                .unwrap();
+            let found = looked_at(&silent, Some("table"));
+            assert!(found.iter().all(|look| look["width"] == 1000 || look["violations"][0]["id"] == "button-name"), "{found:?}");
+        })
+        .test("colours_are_those_of_the_svg", &[CC, CXX, BROWSER], || {
+            let compiler = RecordCommand::new("c++", &["-O2", "-c", "-o", "/dev/null", "fixtures/languages.cpp"]).run();
+            for recorded in [recursive(), &compiler] {
+                let document = open(&page(recorded, &["--full-names"]), "view=table&theme=light&startup=1");
+                let shown: BTreeMap<String, String> = document
+                    .split("<tr tabindex=\"0\"")
+                    .skip(1)
+                    .map(|row| {
+                        let colour = row.split("background: rgb(").nth(1).unwrap().split(')').next().unwrap();
+                        let name = row.split("</tr>").next().unwrap().rsplit_once("</td>").unwrap().0.rsplit_once('>').unwrap().1;
+                        (name.to_owned(), colour.replace(' ', ""))
+                    })
+                    .collect();
+                let file = recorded.dir.path().join("flame.svg");
+                let ended = EndedProgram::of(ccsd(["export", "svg", "--force", "-o"]).arg(&file).arg(&recorded.file));
+                assert!(ended.status.success(), "{ended:?}");
+                let svg = fs::read_to_string(&file).unwrap();
+                let mut compared = 0;
+                for frame in svg.split("<title>").skip(1) {
+                    let (title, rest) = frame.split_once("</title>").unwrap();
+                    let name = title.rsplit_once(" (").unwrap().0;
+                    let colour = rest.split("rgb(").nth(1).unwrap().split(')').next().unwrap();
+                    if name == "all" {
+                        assert_eq!(colour, "228,230,232");
+                        assert!(rest.split("</text>").next().unwrap().ends_with(">all"), "{rest}");
+                    } else if let Some(shown) = shown.get(name) {
+                        assert_eq!(shown, colour, "{name}");
+                        compared += 1;
+                    }
+                    // What starts the program is folded.
+                    assert!(name != "_start" && name != "__libc_start_main", "{svg}");
+                }
+                assert!(compared > 3 && shown.len() > 3, "{compared} of {}", shown.len());
+            }
+        })
+        .test("functions_of_scripts_have_their_names_and_packages", &[BROWSER], || {
+            // The interpreter enters itself anew for each function; the page folds it.
+            let file = written(2, |profile, _| {
+                let (thread, eval) = (profile.threads[0], ("/usr/bin/python3.13", "_PyEval_EvalFrameDefault"));
+                let python = |name| ("[jit]", name);
+                let (run, dumps) = (python("py::run:/srv/app.py"), python("py::dumps:/usr/lib/python3.13/json/__init__.py"));
+                let findall = python("py::findall:/usr/lib/python3.13/re/__init__.py");
+                for (callee, samples) in [(dumps, 5), (findall, 3)] {
+                    let context = stack_of(profile, &[run, eval, callee, eval]);
+                    (0..samples).for_each(|_| profile.charge(thread, context, LineId::UNKNOWN, &[1_001_001, 7]));
+                }
+            });
+            let page = page_of(&file.path, &file.dir, &[]);
+            let [hot, table] = at_each(&page, ["view=hot", "view=table"].iter().map(|&it| it.to_owned())).try_into().unwrap();
+            let part = |document: &str, id: &str| {
+                document.split(&format!("<table id=\"{id}\"")).nth(1).unwrap().split("</table>").next().unwrap().to_owned()
+            };
+            let names = |part: &str| cells(part).map(|(_, name)| name).collect::<Vec<_>>();
+            assert_eq!(names(&part(&hot, "hot")), ["run (app.py)", "dumps (json)"]);
+            let rows = part(&table, "table");
+            assert_eq!(names(&rows), ["dumps (json)", "findall (re)", "run (app.py)"]);
+            for module in ["json", "re", "app.py"] {
+                assert!(rows.contains(&format!("<td class=\"faint module\">{module}</td>")), "{rows}");
+            }
+            // Where the page folds, the call may be another, which is marked.
+            assert!(hot.contains("name unsure"), "{hot}");
+        })
+        .test("escape_takes_back_one_thing_at_a_time", &[BROWSER], || {
+            let file = timed(12, 6);
+            let page = page_of(&file.path, &file.dir, &[]);
+            let mut steps = vec!["at('view=flame&search=p&zoom=0&time=2-5&hide=q&focus=main')"];
+            steps.extend(["press('Escape')"; 6]);
+            let documents = driven(&page, &steps.iter().map(|&it| it.to_owned()).collect::<Vec<_>>());
+            let fields = |document: &str| -> Vec<String> {
+                let address = attribute(document, "address");
+                let fields = address.trim_start_matches('#').split("&amp;").map(|it| it.split('=').next().unwrap().to_owned());
+                fields.filter(|field| field != "view").collect()
+            };
+            let left: Vec<usize> = documents.iter().skip(1).map(|document| fields(document).len()).collect();
+            assert_eq!(left, [4, 3, 2, 1, 0, 0], "{:?}", documents.iter().map(|it| fields(it)).collect::<Vec<_>>());
+            assert_eq!([1, 2, 3, 4].map(|at| fields(&documents[at]).contains(&"hide".to_owned())), [true, true, true, true]);
+            let is_disabled = |document: &str| {
+                let button = document.split("id=\"reset\"").nth(1).unwrap().split('>').next().unwrap();
+                button.contains("disabled")
+            };
+            assert!(!is_disabled(&documents[1]) && is_disabled(&documents[6]));
         })
         .test("hostile_names_are_text", &[CC, BROWSER], || {
             let mut program = std::fs::read(build("escape.c", &["-O1"])).unwrap();
@@ -545,6 +657,7 @@ fn main() -> ExitCode {
                 format!("{:.2}", 100.0 * part(&["--focus", &format!("thread:{thread}")]) / part(&[]))
             };
             assert_eq!(shown.len(), 2, "{table}");
+            assert!(document.contains("<h1 title=\"timed, before and after\">"), "{document}");
             for row in &shown {
                 assert_eq!([row[1], row[2]], [&before.path, &after.path].map(|path| share(path, row[3])), "{row:?}");
             }
@@ -702,8 +815,8 @@ fn main() -> ExitCode {
         })
         .test("a_size_is_kept", &[CC], || {
             let recorded = recursive();
-            let small = page(recorded, &["--max-size", "160K"]);
-            assert!(small.metadata().unwrap().len() <= 160 << 10);
+            let small = page(recorded, &["--max-size", "176K"]);
+            assert!(small.metadata().unwrap().len() <= 176 << 10);
             let refused = EndedProgram::of(ccsd(["export", "html", "--max-size", "1000"]).arg(&recorded.file));
             refused.assert_refused(2, &["1000"]);
             let none = recorded.dir.path().join("none.html");
@@ -755,6 +868,23 @@ impl std::ops::DerefMut for Filled {
 fn stack(profile: &mut Profile, names: &[&str]) -> ContextId {
     let image = profile.add_image(Image { name: "/usr/bin/timed".into(), build_id: vec![7; 20] });
     names.iter().fold(ContextId::ROOT, |at, name| {
+        let id = profile.add_cost_centre(CostCentre {
+            image,
+            linkage_name: Some((*name).to_owned()),
+            display_name: None,
+            start: None,
+            file: None,
+            line: 0,
+            local: false,
+        });
+        profile.contexts_mut().push(at, id)
+    })
+}
+
+/// The same of several programs: file names and functions.
+fn stack_of(profile: &mut Profile, functions: &[(&str, &str)]) -> ContextId {
+    functions.iter().fold(ContextId::ROOT, |at, (image, name)| {
+        let image = profile.add_image(Image { name: (*image).to_owned(), build_id: Vec::new() });
         let id = profile.add_cost_centre(CostCentre {
             image,
             linkage_name: Some((*name).to_owned()),
@@ -937,6 +1067,16 @@ fn driven(page: &Path, scripts: &[String]) -> Vec<String> {
     answers
 }
 
+/// What `look.mjs` says of a page: of each view at each size, light and dark; or of one view.
+fn looked_at(page: &Path, view: Option<&str>) -> Vec<Value> {
+    let dir = scratch();
+    let mut look = Command::new("node");
+    look.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/look.mjs")).arg(page).arg(axe().unwrap());
+    let ended = EndedProgram::of(look.arg(dir.path()).args(view));
+    assert!(ended.status.success(), "{ended:?}");
+    serde_json::from_str(&ended.stdout).unwrap()
+}
+
 /// The documents at a sequence of addresses.
 fn at_each(page: &Path, addresses: impl Iterator<Item = String>) -> Vec<String> {
     let scripts: Vec<String> = addresses.map(|address| format!("at('{address}')")).collect();
@@ -968,14 +1108,17 @@ fn cells(document: &str) -> impl Iterator<Item = (Vec<u64>, String)> {
         let row = row.split("</tr>").next().unwrap();
         let weights = row.split("data-weight=\"").skip(1);
         let weights = weights.map(|it| it.split('"').next().unwrap().parse().unwrap_or(0)).collect();
-        let name = row.rsplit_once("</td>").unwrap().0.rsplit_once('>').unwrap().1;
+        // Of a track it stands before what is drawn.
+        let named = row.split('>').next().unwrap().split("data-name=\"").nth(1).map(|it| it.split('"').next().unwrap());
+        let name = named.unwrap_or_else(|| row.rsplit_once("</td>").unwrap().0.rsplit_once('>').unwrap().1);
         let name = name.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
         (weights, name)
     })
 }
 
 fn rows(document: &str) -> Weights {
-    unique(cells(document).map(|(weights, name)| (name, (weights[0], weights[1]))))
+    let table = document.split("<table id=\"table\"").nth(1).unwrap().split("</table>").next().unwrap();
+    unique(cells(table).map(|(weights, name)| (name, (weights[0], weights[1]))))
 }
 
 /// Weights from `ccsd report --json`.

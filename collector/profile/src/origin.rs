@@ -302,7 +302,7 @@ fn of_script(name: &str) -> Origin {
 }
 
 /// With which names of generated JavaScript begin (V8).
-const SCRIPTS: [&str; 7] = ["JS", "LazyCompile", "Function", "Script", "Eval", "RegExp", "Callback"];
+pub(crate) const SCRIPTS: [&str; 7] = ["JS", "LazyCompile", "Function", "Script", "Eval", "RegExp", "Callback"];
 
 #[cfg(test)]
 mod tests {

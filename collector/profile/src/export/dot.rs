@@ -4,18 +4,33 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Write};
 
+use super::palette::{NEUTRAL, Palette};
 use super::request::{Export, unit_name};
 use crate::ids::CostCentreId;
+use crate::model::Unit;
+use crate::numbers::{count, nanoseconds};
 use crate::text::sanitise;
 use crate::view::{GraphArc, GraphView, TreeView};
 
-/// Minimum share of functions and arcs of the total, inherited; and the most functions: a screen holds no more.
-/// (gprof2dot leaves out 0.5% and 0.1%.)
+/// Minimum share of functions and arcs of the total; and the most functions: a screen holds no more. (gprof2dot leaves out
+/// 0.5% and 0.1%.)
 const LEAST_NODE: f64 = 0.005;
 const LEAST_ARC: f64 = 0.005;
 const MOST_NODES: usize = 24;
 
+/// Points. A chain of 24 functions is about as high as a screen.
+const LAYOUT: &str = "ranksep=0.22, nodesep=0.15, fontname=\"Helvetica\", fontsize=11";
+const NODES: &str = "shape=box, style=\"filled,rounded\", fontname=\"Helvetica\", fontsize=10, height=0.3, margin=\"0.08,0.03\", \
+                     color=\"#00000040\"";
+const EDGES: &str = "fontname=\"Helvetica\", fontsize=9, fontcolor=\"#5a626b\", arrowsize=0.6, color=\"#8a929b\"";
+/// The heaviest chain, as in a page.
+const HOT: &str = "#c4161c";
+
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
+    let palette = Palette::of(export.profile, &TreeView::new(export.profile, export.selection));
+    // As in a page, what only starts the program is left out.
+    let selection = export.selection.clone().hide(export.profile.startup_functions());
+    let export = &Export { selection: &selection, ..*export };
     let graph = GraphView::new(export.profile, export.selection);
     // Whole names of templates make boxes wider than a screen; they are in the tips.
     let (labels, full_labels) = (export.profile.labels(), export.profile.full_labels());
@@ -35,26 +50,29 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let rest = if left_out == 0 {
         String::new()
     } else {
-        format!("\\n{left_out} functions with at most {:.1}% are one", 100.0 * least)
+        format!("\\n{left_out} functions with at most {:.1}% are one box", 100.0 * least)
     };
     let unit = unit_name(metric.unit);
-    writeln!(out, "\tlabel=\"{title}\\n{total} {unit} ({name}); recursion is folded{rest}\";")?;
-    writeln!(out, "\tnode [shape=box, style=filled, fontname=\"Helvetica\"];\n\tedge [fontname=\"Helvetica\"];")?;
+    let whole = if metric.unit == Unit::Nanoseconds { nanoseconds(total) } else { format!("{} {unit}", count(total)) };
+    writeln!(out, "\tgraph [{LAYOUT}, labelloc=t];\n\tnode [{NODES}];\n\tedge [{EDGES}];")?;
+    writeln!(out, "\tlabel=\"{title}\\n{whole} of {name}; recursion is folded, and what starts the program{rest}\";")?;
+    let path = hot_path(export);
+    let hot: HashSet<CostCentreId> = path.iter().map(|step| step.1).collect();
     for node in graph.nodes.iter().filter(|node| kept.contains(&node.function)) {
-        let inherited = share(node.inherited_weight());
+        let colour = palette.get(node.function).map_or(NEUTRAL, |it| it.tone).light.hex();
+        let border =
+            if hot.contains(&node.function) { format!(", color=\"{HOT}\", penwidth=1.5") } else { String::new() };
         writeln!(
             out,
-            "\tf{} [label=\"{}\\n{:.2}%\\n({:.2}%)\", tooltip=\"{}: {} {} self, {} inherited\", fillcolor=\"{}\", fontcolor=\"{}\"];",
+            "\tf{} [label=\"{}\\ntotal {:.2}%  self {:.2}%\", tooltip=\"{}: {} {} self, {} total\", fillcolor=\"{colour}\"{border}];",
             node.function.index(),
             escape(&sanitise(&labels.label(node.function))),
-            100.0 * inherited,
+            100.0 * share(node.inherited_weight()),
             100.0 * share(node.self_weight),
             escape(&sanitise(&full_labels.label(node.function))),
             node.self_weight,
             unit,
             node.inherited_weight(),
-            colour(inherited),
-            if inherited > 0.5 { "white" } else { "black" },
         )?;
     }
     // Functions below the threshold are one node, so that self weights add up to the total.
@@ -63,12 +81,13 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     if left_out > 0 {
         writeln!(
             out,
-            "\tother [label=\"[other: {left_out} functions]\\n({:.2}%)\", tooltip=\"{rest} {unit} self\", style=\"filled,dashed\", \
-             fillcolor=\"white\"];",
+            "\tother [label=\"[other: {left_out} functions]\\nself {:.2}%\", tooltip=\"{rest} {unit} self\", \
+             style=\"filled,rounded,dashed\", fillcolor=\"white\"];",
             100.0 * share(rest),
         )?;
     }
-    let hot = hot_chain(export);
+    let calls: HashSet<(CostCentreId, CostCentreId)> =
+        path.iter().filter_map(|&(caller, callee)| Some((caller?, callee))).collect();
     for (&(from, to), arc) in &arcs(&graph, &kept) {
         let part = share(arc.outgoing.max(arc.incoming));
         if part < LEAST_ARC {
@@ -82,16 +101,15 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             format!("{:.2}% out\\n{:.2}% in", 100.0 * share(arc.outgoing), 100.0 * share(arc.incoming))
         };
         let mark = if arc.approximate { "~" } else { "" };
-        let is_hot = from.zip(to).is_some_and(|arc| hot.contains(&arc));
+        let is_hot = from.zip(to).is_some_and(|arc| calls.contains(&arc));
         writeln!(
             out,
-            "\t{} -> {} [label=\"{mark}{label}\", penwidth=\"{:.2}\", color=\"{}\"{}{}];",
+            "\t{} -> {} [label=\"{mark}{label}\", penwidth=\"{:.2}\"{}{}];",
             id(from),
             id(to),
             (4.0 * part).max(if is_hot { 2.0 } else { 0.5 }),
-            if is_hot { "red".to_owned() } else { colour(part) },
             if arc.approximate { ", style=dashed" } else { "" },
-            if is_hot { ", class=\"hot\"" } else { "" },
+            if is_hot { format!(", color=\"{HOT}\", class=\"hot\"") } else { String::new() },
         )?;
     }
     writeln!(out, "}}")
@@ -129,23 +147,16 @@ fn arcs(
     arcs
 }
 
-/// The calls on the heaviest chain.
-fn hot_chain(export: &Export<'_>) -> HashSet<(CostCentreId, CostCentreId)> {
+/// The functions of the heaviest chain, each with its caller, if it certainly called it.
+fn hot_path(export: &Export<'_>) -> Vec<(Option<CostCentreId>, CostCentreId)> {
     let tree = TreeView::new(export.profile, export.selection);
     let path = tree.hot_path();
     let nodes = path.iter().filter_map(|&at| tree.nodes.get(at));
+    let callers = std::iter::once(None).chain(nodes.clone().map(Some));
     nodes
-        .clone()
-        .zip(nodes.skip(1))
-        .filter(|(_, callee)| !callee.gap)
-        .map(|(caller, callee)| (caller.function, callee.function))
+        .zip(callers)
+        .map(|(node, caller)| (caller.filter(|_| !node.gap).map(|it| it.function), node.function))
         .collect()
-}
-
-/// From pale to dark, as hue, saturation and value for Graphviz: distinguishable without colour, too.
-fn colour(share: f64) -> String {
-    let share = share.clamp(0.0, 1.0).sqrt();
-    format!("{:.3} {:.3} {:.3}", 0.58 * (1.0 - share), 0.15 + 0.75 * share, 0.98 - 0.35 * share)
 }
 
 /// Escapes text within quotes, where a backslash begins an escape.

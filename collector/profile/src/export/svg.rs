@@ -7,10 +7,10 @@ use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
 use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
 
 use super::folded;
-use super::palette::{Colour, NEUTRAL, colours};
+use super::palette::{Colour, NEUTRAL, Palette};
 use super::request::{Export, unit_name};
 use super::walk::frame_name;
-use crate::view::SQUEEZED_OUT;
+use crate::view::{SQUEEZED_OUT, TreeView};
 
 /// A flame graph of two profiles: as wide as the second, coloured by how much more (red) or less (blue) weight each
 /// stack has than in the first. Without `absolute`, the first is scaled to the total of the second.
@@ -53,34 +53,51 @@ pub fn write_difference(
     options.count_name = unit_name(metric.unit).to_owned();
     options.deterministic = true;
     options.notes = notes(after);
-    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out).map_err(io::Error::other)
+    drawn(&mut options, &lines, out)
 }
 
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
+    let (profile, labels) = (export.profile, export.profile.full_labels());
+    let palette = Palette::of(profile, &TreeView::new(profile, export.selection));
+    // As in a page, what only starts the program is left out.
+    let selection = export.selection.clone().hide(profile.startup_functions());
+    let export = &Export { selection: &selection, ..*export };
     let lines: Vec<String> =
         folded::lines(export).into_iter().map(|(stack, weight)| format!("{stack} {weight}")).collect();
     if lines.is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no samples are selected: there is nothing to draw"));
     }
     let metric = export.metric();
-    let labels = export.profile.full_labels();
-    let mut palette = PaletteMap::default();
-    for (function, Colour(r, g, b)) in colours(export) {
-        palette.insert(frame_name(&labels, function).replace(';', ":"), Color { r, g, b });
+    let mut colours = PaletteMap::default();
+    for (function, Colour(r, g, b)) in palette.colours() {
+        colours.insert(frame_name(&labels, function).replace(';', ":"), Color { r, g, b });
     }
-    for name in ["all", SQUEEZED_OUT] {
-        let Colour(r, g, b) = NEUTRAL;
-        palette.insert(name, Color { r, g, b });
+    // inferno's frame below all others has no name.
+    for name in ["", SQUEEZED_OUT] {
+        let Colour(r, g, b) = NEUTRAL.light;
+        colours.insert(name, Color { r, g, b });
     }
     let mut options = options();
     options.bgcolors = Some(BackgroundColor::Flat(Color { r: 0xfa, g: 0xfa, b: 0xf8 }));
-    options.palette_map = Some(&mut palette);
+    options.palette_map = Some(&mut colours);
     options.title = export.title();
-    options.subtitle = Some(format!("{}; recursion is folded (ccsd)", metric.name));
+    options.subtitle = Some(format!("{}; recursion is folded, and what starts the program (ccsd)", metric.name));
     options.count_name = unit_name(metric.unit).to_owned();
     options.deterministic = true;
     options.notes = notes(export);
-    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out).map_err(io::Error::other)
+    drawn(&mut options, &lines, out)
+}
+
+/// Draws, and names the frame that holds all others. inferno names it in a tip and, where scripts run, on the frame.
+fn drawn(options: &mut Options<'_>, lines: &[String], out: &mut impl Write) -> io::Result<()> {
+    let mut svg = Vec::new();
+    flamegraph::from_lines(options, lines.iter().map(String::as_str), &mut svg).map_err(io::Error::other)?;
+    let svg = String::from_utf8_lossy(&svg);
+    let frame = svg.find("<title>all (");
+    let text = frame.and_then(|frame| Some(frame + svg.get(frame..)?.find("></text>")?));
+    let (before, after) = svg.split_at(text.map_or(0, |text| text + 1));
+    let name = if before.is_empty() { "" } else { "all" };
+    [before, name, after].into_iter().try_for_each(|part| out.write_all(part.as_bytes()))
 }
 
 /// As in a page: callees below their callers, names cut at their end.

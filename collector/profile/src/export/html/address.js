@@ -10,6 +10,9 @@ const INITIAL = {
 /* Fields that ask another question; the others only show its answer differently. */
 const ASKING = new Set([...PATTERN_FIELDS, "startup", "interpreter", "time"]);
 
+/* What Escape takes back, one after the other. */
+const STEPS = [["search"], ["group"], ["zoom", "part"], ["time"], ["ignore"], ["focus"], ["hide"], ["only"]];
+
 class Address {
   /* `valid` has a test for some fields. */
   constructor(valid) {

@@ -52,8 +52,21 @@ class Flame {
       }
     }, { passive: false });
     let last = null;
-    canvas.addEventListener("pointerdown", event => { last = event.button ? null : [event.clientX, event.clientY]; this.dragged = false; });
+    const fingers = new Map();
+    const spread = () => { const [a, b] = fingers.values(); return Math.max(Math.abs(a - b), 10); };
+    canvas.addEventListener("pointerdown", event => {
+      last = event.button ? null : [event.clientX, event.clientY];
+      this.dragged = false;
+      if (event.pointerType === "touch") fingers.set(event.pointerId, event.clientX);
+    });
     canvas.addEventListener("pointermove", event => {
+      if (fingers.size === 2 && fingers.has(event.pointerId)) {
+        const before = spread(), area = canvas.getBoundingClientRect(), [from, to] = this.part;
+        fingers.set(event.pointerId, event.clientX);
+        const [a, b] = fingers.values();
+        this.dragged = true;
+        return this.magnify(before / spread(), from + ((a + b) / 2 - area.left) / area.width * (to - from));
+      }
       if (!last || !event.buttons) return;
       const [x, y] = [event.clientX - last[0], event.clientY - last[1]];
       if (!this.dragged && Math.hypot(x, y) < 5) return;
@@ -63,7 +76,7 @@ class Flame {
       this.move(-x / this.width);
       if (event.pointerType === "mouse") window.scrollBy(0, -y);
     });
-    for (const kind of ["pointerup", "pointercancel"]) canvas.addEventListener(kind, () => { last = null; });
+    for (const kind of ["pointerup", "pointercancel"]) canvas.addEventListener(kind, event => { last = null; fingers.delete(event.pointerId); });
   }
 
   /* Another tree, for the next time that it is drawn. */
@@ -101,7 +114,7 @@ class Flame {
 
   ordered(nodes) {
     if (this.page.state.order !== "name") return nodes;
-    const { functions } = this.tree.model, name = node => functions[this.tree.ids[node]].name;
+    const { functions } = this.tree.model, name = node => functions[this.tree.ids[node]].shown;
     return nodes.slice().sort((a, b) => (name(a) < name(b) ? -1 : name(a) > name(b) ? 1 : a - b));
   }
 
@@ -241,6 +254,12 @@ class Flame {
         pen.fillStyle = hot;
         pen.fillRect(left, y + ROW - 3, wide, 2);
       }
+      // A dotted edge: the function above may not have called this one.
+      if (!box.rest && (tree.gap[box.node] || tree.unsure[box.node]) && wide > 4) {
+        pen.fillStyle = ink;
+        const edge = this.grows() ? y + ROW - 2 : y;
+        for (let x = left + 1; x < left + wide - 1; x += 4) pen.fillRect(x, edge, 1.5, 1);
+      }
       if (box.node === this.selected && !box.rest) {
         pen.strokeStyle = ink;
         pen.lineWidth = 2;
@@ -266,9 +285,8 @@ class Flame {
   }
 
   label(node) {
-    const { tree } = this, name = tree.model.functions[tree.ids[node]].name;
-    const sure = tree.gap[node] ? "[...] " : tree.unsure[node] ? "~" : "";
-    return sure + (tree.marked[node] ? name : "(" + name + ")");
+    const { tree } = this, name = tree.model.functions[tree.ids[node]].shown;
+    return (tree.gap[node] ? "[...] " : "") + (tree.marked[node] ? name : "(" + name + ")");
   }
 
   at(event) {
@@ -286,14 +304,14 @@ class Flame {
     const { tree, page } = this, { node } = box;
     if (box.rest) return `${box.rest} ${box.rest === 1 ? "function" : "functions"} too narrow to show\n${page.amount(box.weight)}; zoom in to see them`;
     const it = tree.model.functions[tree.ids[node]];
-    const lines = [it.longName.length < 300 ? it.longName : it.name, it.image + (it.file ? "  " + it.file + (it.line ? ":" + it.line : "") : "")];
+    const lines = [it.longName.length < 300 ? it.longName : it.name, it.module + (it.file ? "  " + it.file + (it.line ? ":" + it.line : "") : "")];
     lines.push(`here: total ${page.amount(tree.weight[node])}, self ${page.amount(tree.own[node])}`);
     const whole = tree.whole instanceof Tree ? tree.whole : tree;
     lines.push(`everywhere: total ${page.amount(whole.inherited[it.id])}, self ${page.amount(whole.self[it.id])}`);
     if (tree.after) lines.push(page.changeText(tree.after.weight[node], tree.before.weight[node]));
     if (!tree.marked[node]) lines.push("(recursion is folded: it is active again further in)");
     if (tree.gap[node]) lines.push("[...]: recursion was squeezed out here; the function above may not have called this one");
-    else if (tree.unsure[node]) lines.push("~: the caller may be another, for what is hidden or merged");
+    else if (tree.unsure[node]) lines.push("dotted edge: the caller may be another, for what is hidden or folded between");
     return lines.join("\n");
   }
 
@@ -349,6 +367,9 @@ function deepest(boxes) {
 function fit(pen, text, width) {
   if (pen.measureText(text).width <= width) return text;
   text = text.replace(/^(?:[\w.-]+\/)+/, "");
+  // What tells functions without names apart is the address, and not the image.
+  const at = text.lastIndexOf("+0x");
+  if (at > 0 && /^\+0x[0-9a-f]+\)?$/.test(text.slice(at, at + 24))) text = (text[0] === "(" ? "(" : "") + text.slice(at);
   if (pen.measureText(text).width <= width) return text;
   let low = 0, high = text.length;
   while (low < high) {

@@ -3,7 +3,7 @@
  * they are heavy. Calls through functions that are not shown are thin and dashed. */
 
 const SVG = "http://www.w3.org/2000/svg";
-const BOX = { high: 42, between: 38, apart: 14, narrowest: 92, lane: 12 };
+const BOX = { high: 40, between: 32, apart: 10, narrowest: 78, numbers: 168, lane: 12 };
 
 class Graph {
   constructor(area, page) {
@@ -72,25 +72,36 @@ class Graph {
     return layers;
   }
 
-  /* Widths by weight, and places near those of the neighbours, within the room that there is. */
+  /* Widths for the names and by weight, and places near those of the neighbours, within the room that there is. */
   place(layers, total, room) {
+    const pen = document.createElement("canvas").getContext("2d");
+    pen.font = "600 12px system-ui, sans-serif";
     let width = room;
     for (const layer of layers) {
       const boxes = layer.filter(it => it.row), lanes = layer.length - boxes.length;
       const left = room - lanes * (BOX.lane + BOX.apart) - boxes.length * BOX.apart;
-      const wish = it => Math.min(Math.max(it.row.inherited / total * room * 0.6, 150), room * 0.6);
-      const sum = boxes.reduce((sum, it) => sum + wish(it), 0);
-      for (const it of layer) it.width = it.row ? Math.max(wish(it) * Math.min(left / sum, 1), BOX.narrowest) : BOX.lane;
+      for (const it of boxes) {
+        const needs = Math.max(pen.measureText(it.row.function.shown).width + 18, BOX.numbers);
+        it.width = Math.min(Math.max(needs, it.row.inherited / total * room * 0.45), room * 0.6);
+      }
+      // Where they do not all fit, each gives up the same part of what it has above the least.
+      const sum = boxes.reduce((sum, it) => sum + it.width, 0), least = boxes.length * BOX.narrowest;
+      const part = sum > left ? Math.max((left - least) / (sum - least), 0) : 1;
+      for (const it of boxes) it.width = Math.max(BOX.narrowest + (it.width - BOX.narrowest) * part, BOX.narrowest);
+      for (const it of layer) if (!it.row) it.width = BOX.lane;
       width = Math.max(width, layer.reduce((sum, it) => sum + it.width + BOX.apart, 0));
     }
-    const middle = it => it.x + it.width / 2;
-    // Evenly at first, over all of the width.
+    const middle = it => it.x + it.width / 2, pull = it => (it.row ? it.row.inherited : it.lane.weight) + 1;
+    // The heaviest in the middle at first, the others left and right of it.
     for (const layer of layers) {
+      const order = layer.slice().sort((a, b) => pull(b) - pull(a)), sides = [[], []];
+      order.forEach((it, i) => sides[i % 2].push(it));
+      layer.splice(0, layer.length, ...sides[1].reverse(), ...sides[0]);
       const free = (width - layer.reduce((sum, it) => sum + it.width, 0)) / layer.length;
       let x = free / 2;
       for (const it of layer) { it.x = x; x += it.width + free; }
     }
-    for (let round = 0; round < 12; round++) {
+    for (let round = 0; round < 24; round++) {
       const order = round % 2 ? layers.slice().reverse() : layers;
       for (const layer of order) {
         for (const it of layer) {
@@ -100,36 +111,31 @@ class Graph {
           it.aim = sum ? list.reduce((all, [other, weight]) => all + middle(other) * weight, 0) / sum : middle(it);
         }
         layer.sort((a, b) => a.aim - b.aim);
-        Graph.spread(layer, width);
+        Graph.spread(layer, width, pull);
       }
     }
-    Graph.stretch(layers.flat(), width);
+    // The heaviest chain in the middle of the width, as far as there is room on its sides.
+    const all = layers.flat(), from = Math.min(...all.map(it => it.x)), to = Math.max(...all.map(it => it.x + it.width));
+    const heaviest = all.reduce((best, it) => (pull(it) > pull(best) ? it : best));
+    const shift = Math.min(Math.max(width / 2 - middle(heaviest), -from), width - to);
+    for (const it of all) it.x += shift;
     return width;
   }
 
-  /* Moves everything apart to fill the width. */
-  static stretch(items, width) {
-    const middles = items.map(it => it.x + it.width / 2);
-    const reach = side => items.reduce((most, it, i) => Math.max(most, side * (middles[i] - width / 2) > 0 ? side * (middles[i] - width / 2) / (width / 2 - it.width / 2 - BOX.apart / 2) : 0), 0.01);
-    const [left, right] = [reach(-1), reach(1)];
-    items.forEach((it, i) => {
-      const off = middles[i] - width / 2;
-      it.x = width / 2 + off / (off < 0 ? Math.min(left, 1) : Math.min(right, 1)) - it.width / 2;
-    });
-  }
-
-  /* Puts items in their order as near to their aims as there is room: what overlaps is moved apart from its middle. */
-  static spread(layer, width) {
+  /* Puts items in their order as near to their aims as there is room: where some would overlap, each pulls as it is heavy. */
+  static spread(layer, width, pull) {
     const groups = [];
     for (const it of layer) {
-      let group = { items: [it], wide: it.width + BOX.apart, aim: it.aim };
+      const wide = it.width + BOX.apart;
+      let group = { items: [it], wide, pull: pull(it), sum: pull(it) * (it.aim - wide / 2) };
       for (;;) {
-        group.left = Math.min(Math.max(group.aim - group.wide / 2, 0), Math.max(width - group.wide, 0));
+        group.left = Math.min(Math.max(group.sum / group.pull, 0), Math.max(width - group.wide, 0));
         const last = groups[groups.length - 1];
         if (!last || last.left + last.wide <= group.left + 0.01) break;
         groups.pop();
-        const wide = last.wide + group.wide;
-        group = { items: [...last.items, ...group.items], wide, aim: (last.aim * last.wide + group.aim * group.wide) / wide };
+        // Where the left edge of both should be.
+        const sum = last.sum + group.sum - group.pull * last.wide;
+        group = { items: [...last.items, ...group.items], wide: last.wide + group.wide, pull: last.pull + group.pull, sum };
       }
       groups.push(group);
     }
@@ -173,8 +179,13 @@ class Graph {
         shares.push({ x: (middle(from) + middle(end)) / 2, y: y(from.layer) + BOX.high + BOX.between / 2 + 4, text: percent(arc.weight, tree.total) });
       }
     }
-    this.shares(shares, text => make("text", { x: text.x, y: text.y, class: "share" }, svg, text.text));
-    const onPath = new Set(path);
+    this.shares(shares, text => {
+      const wide = 7 * text.text.length + 4;
+      make("rect", { x: text.x - wide / 2, y: text.y - 12, width: wide, height: 16, rx: 3, class: "ground" }, svg);
+      make("text", { x: text.x, y: text.y, class: "share" }, svg, text.text);
+    });
+    const onPath = new Set(path), pen = document.createElement("canvas").getContext("2d");
+    pen.font = "600 12px system-ui, sans-serif";
     for (const { row, x, width: wide, layer } of nodes) {
       const it = row.function, box = make("g", {
         class: "node" + (onPath.has(it.id) ? " hot" : "") + (page.isFound(it.id) ? " found" : ""), tabindex: 0, role: "button",
@@ -182,13 +193,11 @@ class Graph {
       }, svg);
       const fill = tree.after ? growthColour(page.growth(tree.after.inherited[it.id], tree.before.inherited[it.id]), page.isDark, false) : page.functionColour(it.id);
       make("rect", { width: wide, height: BOX.high, rx: 4, fill }, box);
-      const letters = Math.max(Math.floor((wide - 14) / 7.6), 4);
-      const cut = text => (text.length > letters ? text.slice(0, letters - 1) + "…" : text);
-      make("text", { x: 7, y: 17, class: "name" }, box, cut(it.name));
+      make("text", { x: 7, y: 16, class: "name" }, box, fit(pen, it.shown, wide - 12));
       const total = percent(row.inherited, tree.total), self = percent(row.self, tree.total);
       const change = tree.after && signed(page.change(tree.after.inherited[it.id], tree.before.inherited[it.id]));
-      const says = tree.after ? `${total}  ${change}` : wide > 150 ? `total ${total}  self ${self}` : total;
-      make("text", { x: 7, y: 33 }, box, says);
+      const says = tree.after ? `${total}  ${change}` : wide >= BOX.numbers ? `total ${total}  self ${self}` : total;
+      make("text", { x: 7, y: 32 }, box, says);
       const text = `${it.name}\ntotal ${page.amount(row.inherited)}, self ${page.amount(row.self)}`;
       make("title", {}, box, tree.after ? `${text}\n${page.changeText(tree.after.inherited[it.id], tree.before.inherited[it.id])}` : text);
       box.addEventListener("click", () => page.choose(it.id));
@@ -197,6 +206,7 @@ class Graph {
     // Where it is wider than the screen, the heaviest functions are seen first.
     const first = nodes.reduce((best, it) => (it.row.inherited > best.row.inherited ? it : best));
     this.area.scrollLeft = first.x + first.width / 2 - this.area.clientWidth / 2;
+    element("shown-most").textContent = nodes.length;
   }
 
   /* Shares of arcs that would stand on each other are left to the tips. */

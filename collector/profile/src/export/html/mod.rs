@@ -16,11 +16,14 @@ use std::io::{self, Write};
 use hashbrown::{HashMap, HashSet};
 use serde::Serialize;
 
+use super::palette::{Kind, Palette, Tone, script_package};
 use super::request::{Export, unit_name};
 use super::source::SourceExcerpt;
 use crate::ids::CostCentreId;
 use crate::model::CostCentre;
 use crate::name::basename;
+use crate::numbers::count;
+use crate::origin::is_generated;
 use crate::profile::Profile;
 use crate::text::sanitise;
 use crate::view::{DiffFunction, DiffTree, DiffView, Matching, TreeView};
@@ -73,6 +76,8 @@ struct Contents<'a> {
     all_columns: usize,
     cells: Cells,
     describe: Box<dyn Fn(u32) -> FunctionText + 'a>,
+    /// Empty in a difference, where colours say what changed.
+    palette: Palette,
     /// The functions of [`FIXED`].
     fixed: [Option<u32>; 2],
     startup: Vec<u32>,
@@ -106,6 +111,8 @@ struct FunctionText {
     full_name: Option<String>,
     image: String,
     path: String,
+    /// Of a script's function, which has no image.
+    module: Option<String>,
     file: Option<String>,
     line: u32,
 }
@@ -139,6 +146,9 @@ struct Data<'a> {
     functions: Vec<(String, usize, i64, u32)>,
     /// Names as the profile has them, by number of the function, where the page shows others.
     full_names: BTreeMap<u32, FullName>,
+    /// Packages of functions of scripts, by number of the function.
+    modules: BTreeMap<u32, String>,
+    palette: PackedPalette<'a>,
     /// The functions that only start the program or its threads: the page folds them until it is asked for them.
     startup: Vec<u32>,
     /// How deep each node of the tree of stacks is: it is called by the nearest one before it that is less deep.
@@ -152,6 +162,51 @@ struct Data<'a> {
     cells: PackedCells,
     sources: Vec<Source<'a>>,
     significant: [Vec<u32>; 4],
+}
+
+/// The colours of functions, for both themes.
+#[derive(Serialize)]
+struct PackedPalette<'a> {
+    /// On light and on dark ground.
+    tones: Vec<[String; 2]>,
+    packages: Vec<PackedPackage<'a>>,
+    /// Of each function the number of its package + 1, that of its tone, and that of the tone in its package; zeros if it has
+    /// none.
+    functions: String,
+}
+
+#[derive(Serialize)]
+struct PackedPackage<'a> {
+    name: Cow<'a, str>,
+    kind: Kind,
+    /// Numbers of its tones.
+    tones: Vec<usize>,
+}
+
+impl<'a> PackedPalette<'a> {
+    /// Of functions by their numbers in the page; `ids` are those in the profile.
+    fn of(palette: &'a Palette, ids: &[Option<u32>]) -> Self {
+        let mut known: HashMap<Tone, usize> = HashMap::new();
+        let mut tones = Vec::new();
+        let mut number = |tone: Tone| {
+            *known.entry(tone).or_insert_with(|| {
+                tones.push([tone.light.hex(), tone.dark.hex()]);
+                tones.len() - 1
+            })
+        };
+        let packages = palette.packages.iter().map(|it| PackedPackage {
+            name: sanitise(&it.name),
+            kind: it.kind,
+            tones: it.tones.iter().map(|&tone| number(tone)).collect(),
+        });
+        let packages: Vec<PackedPackage<'_>> = packages.collect();
+        let shades = ids.iter().flat_map(|id| {
+            let known = id.and_then(|id| palette.get(CostCentreId::new(id)));
+            known.map_or([0; 3], |it| [it.package as u64 + 1, number(it.tone) as u64, it.hue as u64])
+        });
+        let functions = pack(shades.collect::<Vec<u64>>());
+        Self { tones, packages, functions }
+    }
 }
 
 /// The lines of a function.
@@ -191,6 +246,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             name,
             image: sanitise(profile.image_name(id)).into_owned(),
             path: sanitise(path).into_owned(),
+            module: script_module(profile.image_name(id), &profile.name(id)),
             file: centre.and_then(|it| it.file.as_deref()).map(|it| sanitise(it).into_owned()),
             line: centre.map_or(0, |it| it.line),
         }
@@ -205,6 +261,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         all_columns: export.columns.len(),
         cells,
         describe: Box::new(describe),
+        palette: trees.first().map_or_else(Palette::default, |tree| Palette::of(profile, tree)),
         fixed: [Some(CostCentreId::ELIDED.0), Some(CostCentreId::ROOT.0)],
         startup: profile.startup_functions().iter().map(|id| id.0).collect(),
         sources: export
@@ -253,6 +310,7 @@ pub(super) fn write_difference(before: &Export<'_>, after: &Export<'_>, out: &mu
             name,
             image: sanitise(function.map_or("", |it| &it.image)).into_owned(),
             path: sanitise(&path).into_owned(),
+            module: function.and_then(|it| script_module(&it.image, &it.name)),
             file: file.map(|file| sanitise(&file).into_owned()),
             line,
         }
@@ -289,7 +347,7 @@ pub(super) fn write_difference(before: &Export<'_>, after: &Export<'_>, out: &mu
     let cells = Cells::of_difference(&tree, &stacks, &matching, [after, before]);
     let (old, new) = (facts(before, tree.before.samples), facts(after, tree.after.samples));
     let contents = Contents {
-        title: format!("{}, before and after", after.title()),
+        title: difference_title(&before.title(), &after.title()),
         facts: format!("before: {old}. After: {new}"),
         remarks: [("after", after), ("before", before)]
             .into_iter()
@@ -301,6 +359,7 @@ pub(super) fn write_difference(before: &Export<'_>, after: &Export<'_>, out: &mu
         all_columns: 0,
         cells,
         describe: Box::new(describe),
+        palette: Palette::default(),
         fixed,
         startup: startup.collect::<HashSet<u32>>().into_iter().collect(),
         sources: sources.collect(),
@@ -315,6 +374,16 @@ pub(super) fn write_difference(before: &Export<'_>, after: &Export<'_>, out: &mu
     contents.write(out)
 }
 
+/// What was compared: both runs, where they differ.
+fn difference_title(before: &str, after: &str) -> String {
+    if before == after { format!("{after}, before and after") } else { format!("{before} \u{2192} {after}") }
+}
+
+/// The package of a function of a script, safe to print.
+fn script_module(image: &str, name: &str) -> Option<String> {
+    is_generated(image).then(|| script_package(name)).flatten().map(|package| sanitise(&package).into_owned())
+}
+
 fn layer(export: &Export<'_>, name: Option<&str>) -> LayerName {
     let metric = export.metric();
     LayerName {
@@ -326,12 +395,13 @@ fn layer(export: &Export<'_>, name: Option<&str>) -> LayerName {
 fn facts(export: &Export<'_>, samples: u64) -> String {
     let (session, accounting) = (export.profile.session(), export.profile.accounting());
     format!(
-        "{samples} samples of {} at {} Hz in {:.2} s; {} lost, {} truncated",
+        "{} samples of {} at {} Hz in {:.2} s; {} lost, {} truncated",
+        count(samples),
         sanitise(&export.metric().name),
-        session.rate_hz,
+        count(session.rate_hz.into()),
         accounting.duration_ns as f64 / 1e9,
-        accounting.lost,
-        accounting.truncated_total(),
+        count(accounting.lost),
+        count(accounting.truncated_total()),
     )
 }
 
@@ -490,6 +560,8 @@ impl Contents<'_> {
             files: numbers.files,
             functions: numbers.functions,
             full_names: numbers.full_names,
+            modules: numbers.modules,
+            palette: PackedPalette::of(&self.palette, &numbers.ids),
             depths: pack(depths),
             entries: pack(entries),
             gaps: pack_ascending(gaps),
@@ -510,6 +582,9 @@ struct Numbers<'a> {
     contents: &'a Contents<'a>,
     functions: Vec<(String, usize, i64, u32)>,
     full_names: BTreeMap<u32, FullName>,
+    modules: BTreeMap<u32, String>,
+    /// The numbers of the functions in the profile.
+    ids: Vec<Option<u32>>,
     known: HashMap<u32, u32>,
     images: Vec<(String, String)>,
     known_images: HashMap<(String, String), usize>,
@@ -524,6 +599,8 @@ impl<'a> Numbers<'a> {
             contents,
             functions: Vec::new(),
             full_names: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            ids: Vec::new(),
             known: HashMap::new(),
             images: Vec::new(),
             known_images: HashMap::new(),
@@ -535,6 +612,7 @@ impl<'a> Numbers<'a> {
             let number = numbers.special(name);
             if let Some(id) = id {
                 numbers.known.insert(id, number);
+                numbers.ids.last_mut().into_iter().for_each(|it| *it = Some(id));
             }
         }
         numbers
@@ -544,7 +622,7 @@ impl<'a> Numbers<'a> {
         if let Some(&number) = self.known.get(&id) {
             return number;
         }
-        let FunctionText { name, full_name, image, path, file, line } = (self.contents.describe)(id);
+        let FunctionText { name, full_name, image, path, module, file, line } = (self.contents.describe)(id);
         // The file name is the end of the path, but for programs that count as one in a difference.
         let path = if basename(&path) == image { path } else { image.clone() };
         let image = self.image(image, path);
@@ -552,6 +630,8 @@ impl<'a> Numbers<'a> {
         let number = self.functions.len() as u32;
         self.full_names.extend(full_name.map(|full| (number, FullName::of(full, &name))));
         self.functions.push((name, image, file, line));
+        self.modules.extend(module.map(|module| (number, module)));
+        self.ids.push(Some(id));
         self.known.insert(id, number);
         number
     }
@@ -570,6 +650,7 @@ impl<'a> Numbers<'a> {
         let image = self.image(OWN_IMAGE.to_owned(), OWN_IMAGE.to_owned());
         let number = self.functions.len() as u32;
         self.functions.push((name.to_owned(), image, -1, 0));
+        self.ids.push(None);
         number
     }
 

@@ -14,7 +14,7 @@ class Model {
     // As the profile has it; a number is where in the name begins what tells it from others.
     const full = (name, id) => (typeof data.full_names[id] === "number" ? name.slice(0, data.full_names[id]) : data.full_names[id]);
     this.functions = data.functions.map(([name, image, file, line], id) => ({
-      id, name, fullName: full(name, id), longName: typeof data.full_names[id] === "string" ? data.full_names[id] : name, image: data.images[image][0], path: data.images[image][1],
+      id, name, shown: Model.shown(name, data.modules[id]), module: data.modules[id] ?? data.images[image][0], fullName: full(name, id), longName: typeof data.full_names[id] === "string" ? data.full_names[id] : name, image: data.images[image][0], path: data.images[image][1],
       file: file < 0 ? null : data.files[file], line,
     }));
     this.startup = data.startup;
@@ -34,6 +34,12 @@ class Model {
     this.threads = data.cells.threads.map(([name, tid, process], id) => ({ id, name, tid, process: processes[process] }));
     this.cells = new Cells(data.cells);
     this.whole = this.layers.map((_, layer) => this.cells.sums(this.count, layer, null, null));
+  }
+
+  /* What a function is called on the page: of Python's the name, and behind it the package. */
+  static shown(name, module) {
+    const [, function_] = /^py::(.*?):[^:]*$/.exec(name) || [];
+    return function_ === undefined || !module ? name : `${function_} (${module})`;
   }
 
   /* Nodes come in order of depth first: a node is called by the nearest one before it that is less deep. */
@@ -60,27 +66,29 @@ class Model {
   ask(question) {
     const tree = new Tree(this);
     const { sets, threads } = this.understand(question, tree.problems);
+    // 1: hidden by the question, 2: folded by the page.
     const hidden = new Uint8Array(this.functions.length);
     for (let id = 0; id < hidden.length; id++) hidden[id] = (sets.hide && sets.hide[id]) || (sets.only && !sets.only[id]) ? 1 : 0;
     const folded = [...(question.startup ? [] : this.startup), ...(question.interpreter ? [] : this.interpreter)];
-    for (const id of folded) hidden[id] = 1;
+    for (const id of folded) hidden[id] ||= 2;
     const hides = !!(sets.hide || sets.only) || folded.length > 0;
     const { count, parents, entries, gaps, unsure } = this;
     const place = new Int32Array(count); // node here -> node there
     const counts = new Uint8Array(count); // 1: focussed, 2: ignored
-    const missing = new Uint8Array(count); // hidden, and what was squeezed out there may be shown
+    // Hidden, and what was squeezed out there may be shown: 1. Where the page folds, that makes a call uncertain, but is no gap: 2.
+    const missing = new Uint8Array(count);
     for (let node = 0; node < count; node++) {
       const parent = parents[node], entry = entries[node], id = entry >> 1;
       let at = parent < 0 ? -1 : place[parent];
-      const gap = gaps[node] | (parent < 0 ? 0 : missing[parent]);
+      const above = parent < 0 ? 0 : missing[parent], isFolded = hidden[id] === 2 || (parent >= 0 && hidden[entries[parent] >> 1] === 2);
+      const lacks = above | (gaps[node] ? (isFolded ? 2 : 1) : 0), gap = lacks & 1;
       // Nothing is hidden: then no two nodes become one.
       if (!hides) at = tree.add(at, id, entry & 1, gap, unsure[node]);
-      else if (!hidden[id]) at = tree.child(at, id, entry & 1, gap, gap | unsure[node]);
-      else missing[node] = gap | (entry & 1 ? 0 : 1);
+      else if (!hidden[id]) at = tree.child(at, id, entry & 1, gap, lacks || unsure[node] ? 1 : 0);
+      else missing[node] = lacks | (entry & 1 ? 0 : hidden[id]);
       if (at >= 0 && tree.origin[at] < 0) tree.origin[at] = node;
       place[node] = at;
-      const above = parent < 0 ? 0 : counts[parent];
-      counts[node] = above | (!sets.focus || sets.focus[id] ? 1 : 0) | (sets.ignore && sets.ignore[id] ? 2 : 0);
+      counts[node] = (parent < 0 ? 0 : counts[parent]) | (!sets.focus || sets.focus[id] ? 1 : 0) | (sets.ignore && sets.ignore[id] ? 2 : 0);
     }
     // A stack whose functions are all hidden counts for [root].
     const nobody = place.includes(-1) ? tree.child(-1, ROOT_FUNCTION, 1, 0, 0) : -1;

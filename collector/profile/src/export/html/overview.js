@@ -68,7 +68,7 @@ class Overview {
       Object.assign(this, { key, tree });
       this.paint(width);
     }
-    canvas.hidden = this.depth < OVERVIEW.fewest;
+    canvas.hidden = this.rowsInAll < OVERVIEW.fewest;
     if (canvas.hidden) return;
     const ratio = window.devicePixelRatio || 1, pen = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
     canvas.width = width * ratio;
@@ -90,12 +90,17 @@ class Overview {
   rows() {
     const { flame } = this, area = flame.canvas.getBoundingClientRect(), high = OVERVIEW.high / this.depth;
     const seen = [Math.max(-area.top, 0), Math.min(window.innerHeight - area.top, area.height)].map(it => Math.min(Math.max(it / ROW, 0), flame.depth));
-    return seen.map(row => (flame.grows() ? this.depth - flame.depth + row : row) * high);
+    return seen.map(row => Math.min(Math.max(flame.grows() ? this.depth - flame.depth + row : row, 0), this.depth) * high);
   }
 
   paint(width) {
     const { flame, page, tree } = this, { boxes, depth } = flame.layout(width, -1, [0, 1]), ratio = window.devicePixelRatio || 1;
-    this.depth = Math.max(depth, 1);
+    // Rows below the last one that is somewhat filled would leave the rest of the height blank: they stand in the last one.
+    const filled = new Float64Array(Math.max(depth, 1));
+    for (const box of boxes) filled[box.depth] += box.width;
+    this.rowsInAll = depth;
+    this.depth = Math.max(filled.findLastIndex(it => it > width * OVERVIEW.filled) + 2, 1);
+    this.depth = Math.min(this.depth, Math.max(depth, 1));
     this.picture = document.createElement("canvas");
     this.picture.width = width * ratio;
     this.picture.height = OVERVIEW.high * ratio;
@@ -103,6 +108,7 @@ class Overview {
     const found = getComputedStyle(document.documentElement).getPropertyValue("--found");
     pen.scale(ratio, ratio);
     for (const box of boxes) {
+      if (box.depth >= this.depth) continue;
       const id = tree.ids[box.node];
       pen.globalAlpha = page.isDimmed(id) ? 0.2 : 1;
       pen.fillStyle = !box.rest && page.isFound(id) ? found : page.boxColour(tree, box.node);
@@ -111,5 +117,5 @@ class Overview {
   }
 }
 
-/* Pixels, and rows of a graph that needs no overview. */
-const OVERVIEW = { high: 44, fewest: 16 };
+/* Pixels, rows of a graph that needs no overview, and how much of the width a row has that is drawn by itself. */
+const OVERVIEW = { high: 44, fewest: 16, filled: 0.04 };

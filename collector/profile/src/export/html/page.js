@@ -7,22 +7,23 @@ class Page {
   constructor(data) {
     this.data = data;
     this.model = new Model(data);
-    this.palette = new Palette(this.model);
+    this.palette = new Palette(this.model, data.palette);
     const { functions, layers, count } = this.model;
     this.address = new Address({
-      view: view => { const tab = document.querySelector(`nav [data-view="${CSS.escape(view)}"]`); return !!tab && !tab.hidden; },
+      view: view => { const tab = document.querySelector(`#tabs [data-view="${CSS.escape(view)}"]`); return !!tab && !tab.hidden; },
       sort: sort => ["self", "inherited", "name", "image"].includes(sort),
       order: order => this.orders.includes(order),
       tracks: tracks => ["function", "thread", "process"].includes(tracks),
       function: id => id < functions.length,
       metric: layer => layer < layers.length,
       zoom: node => node < count,
-      group: group => group < this.palette.legend.length,
+      group: group => group < this.palette.packages.length,
       part: part => !part || (([from, to]) => from >= 0 && from < to && to <= 1)(Page.part(part)),
     });
     this.state = this.address.state;
     this.tip = element("tip");
-    document.documentElement.classList.toggle("dark", !!window.matchMedia && window.matchMedia("(prefers-color-scheme: dark)").matches);
+    this.darken(!!window.matchMedia && window.matchMedia("(prefers-color-scheme: dark)").matches);
+    this.isTouched = !!window.matchMedia && window.matchMedia("(pointer: coarse)").matches;
     this.search = new Search(this);
     this.source = new SourceView(this, data.sources);
     this.timeline = new Timeline(this);
@@ -37,6 +38,7 @@ class Page {
     this.overview = new Overview(element("overview"), this.flame, this);
     this.beside = new Beside(this);
     element("facts").textContent = data.facts;
+    this.add("li", data.facts, element("remarks"));
     for (const remark of data.remarks) this.add("li", remark, element("remarks"));
     this.metrics();
     this.listen();
@@ -67,7 +69,7 @@ class Page {
   metrics() {
     const choice = element("metric"), { layers, isDifference } = this.model;
     element("metrics").hidden = layers.length < 2;
-    element("metric-label").textContent = isDifference ? "widths" : "metric";
+    element("metric-label").textContent = isDifference ? "widths of" : "metric";
     layers.forEach((layer, i) => { this.add("option", layer.name, choice).value = i; });
     choice.addEventListener("change", () => this.go({ metric: Number(choice.value) }));
     element("absolute").hidden = !isDifference;
@@ -87,6 +89,7 @@ class Page {
     element("question").addEventListener("submit", event => event.preventDefault());
     const click = (id, act) => element(id).addEventListener("click", act);
     click("reset", () => this.reset());
+    click("all-times", () => this.go({ time: "" }));
     click("with-table", () => this.go({ beside: !this.state.beside }));
     click("turn", () => this.go({ flip: !this.state.flip }));
     element("order").addEventListener("change", event => this.go({ order: event.target.value }));
@@ -96,8 +99,14 @@ class Page {
     click("theme", () => this.theme());
     click("help", () => this.help());
     click("filters-head", () => { element("filters").hidden = !element("filters").hidden; this.fill(); });
+    // On a phone these are not seen until then, and the colours with them.
+    click("options-head", () => {
+      const open = element("options").classList.toggle("open");
+      document.querySelector(".under").classList.toggle("open", open);
+      element("options-head").setAttribute("aria-expanded", open);
+    });
     click("close", () => element("keys").close());
-    for (const tab of document.querySelectorAll("nav [data-view]")) {
+    for (const tab of document.querySelectorAll("#tabs [data-view]")) {
       tab.addEventListener("click", () => this.go({ view: tab.dataset.view }));
       tab.addEventListener("keydown", event => this.tabKey(event));
     }
@@ -111,10 +120,16 @@ class Page {
     window.addEventListener("hashchange", again);
     window.addEventListener("resize", () => { if (["butterfly", "graph"].includes(this.state.view)) this.draw(); });
     document.addEventListener("keydown", event => this.key(event));
+    // Heads of tables stay below the bar.
+    const bar = document.querySelector(".bar");
+    new ResizeObserver(() => {
+      const stays = getComputedStyle(bar).position === "sticky";
+      document.documentElement.style.setProperty("--bar-height", (stays ? bar.offsetHeight : 0) + "px");
+    }).observe(bar);
   }
 
   get views() {
-    return Array.from(document.querySelectorAll("nav [data-view]")).filter(tab => !tab.hidden).map(tab => tab.dataset.view);
+    return Array.from(document.querySelectorAll("#tabs [data-view]")).filter(tab => !tab.hidden).map(tab => tab.dataset.view);
   }
 
   /* Orders of the boxes of a flame graph. */
@@ -127,13 +142,13 @@ class Page {
     if (!move) return;
     const { views } = this, to = views[(views.indexOf(this.state.view) + move + views.length) % views.length];
     this.go({ view: to });
-    document.querySelector(`nav [data-view="${to}"]`).focus();
+    document.querySelector(`#tabs [data-view="${to}"]`).focus();
   }
 
   key(event) {
     const { key } = event;
     if (element("keys").open) return;
-    if (key === "Escape") return this.reset();
+    if (key === "Escape") return this.back();
     if (event.target.matches("input, select") || event.ctrlKey || event.metaKey || event.altKey) return;
     const id = this.chosen, name = id >= 0 ? this.model.functions[id].name : "";
     const acts = {
@@ -205,8 +220,19 @@ class Page {
     this.go({ [kind]: before ? before + " ;; " + pattern : pattern });
   }
 
+  /* The fields that a step of Escape takes back; the last one, all of them. */
+  get steps() {
+    return STEPS.filter(fields => fields.some(field => this.state[field] !== INITIAL[field]));
+  }
+
   reset() {
-    this.go({ search: "", only: "", hide: "", focus: "", ignore: "", time: "", zoom: -1, part: "", group: -1 });
+    this.go(Object.fromEntries(this.steps.flat().map(field => [field, INITIAL[field]])));
+  }
+
+  back() {
+    const [fields] = this.steps;
+    if (fields) this.go(Object.fromEntries(fields.map(field => [field, INITIAL[field]])));
+    else if (document.activeElement) document.activeElement.blur();
   }
 
   choose(id) {
@@ -223,8 +249,13 @@ class Page {
     else if (this.state.view === "butterfly" || this.state.view === "source") this.go({ function: id });
   }
 
+  darken(is) {
+    document.documentElement.classList.toggle("dark", is);
+    element("theme").setAttribute("aria-pressed", is);
+  }
+
   theme() {
-    document.documentElement.classList.toggle("dark");
+    this.darken(!this.isDark);
     this.legend();
     this.timeline.draw();
     this.draw();
@@ -240,7 +271,7 @@ class Page {
 
   read() {
     const given = this.address.read(), theme = given.get("theme");
-    if (theme === "dark" || theme === "light") document.documentElement.classList.toggle("dark", theme === "dark");
+    if (theme === "dark" || theme === "light") this.darken(theme === "dark");
     this.fill();
   }
 
@@ -256,10 +287,16 @@ class Page {
     element("order").value = state.order;
     press("absolute", state.absolute);
     element("metric").value = state.metric;
-    const filters = PATTERN_FIELDS.filter(id => state[id]).length + (state.time ? 1 : 0);
-    if (PATTERN_FIELDS.some(id => state[id])) element("filters").hidden = false;
+    const filters = PATTERN_FIELDS.filter(id => state[id]).length;
+    if (filters) element("filters").hidden = false;
     element("filters-head").textContent = filters ? `filters (${filters})` : "filters";
-    press("filters-head", !element("filters").hidden);
+    element("options-head").textContent = filters ? `options (${filters})` : "options";
+    element("filters-head").setAttribute("aria-expanded", !element("filters").hidden);
+    this.fillReset();
+  }
+
+  fillReset() {
+    element("reset").disabled = !this.steps.length;
   }
 
   /* A new question: everything anew. Several patterns are separated by ";;", which `Pattern.of` escapes in names. */
@@ -309,11 +346,14 @@ class Page {
 
   /* Whether another package is looked at. */
   isDimmed(id) {
-    return this.state.group >= 0 && this.palette.legendOf(id) !== this.state.group;
+    return this.state.group >= 0 && this.palette.packageOf(id) !== this.state.group;
   }
 
+  /* In a difference how a function's total time changed. */
   functionColour(id) {
-    return this.palette.colour(id, this.isDark, false);
+    if (!this.model.isDifference) return this.palette.colour(id, this.isDark, false);
+    const { after, before } = this.tree;
+    return growthColour(this.growth(after.inherited[id], before.inherited[id]), this.isDark, false);
   }
 
   boxColour(tree, node) {
@@ -357,31 +397,38 @@ class Page {
         this.add("i", undefined, item, "swatch").style.background = growthColour(growth, this.isDark, false);
         item.append(text);
       }
-      this.add("span", "beside the profile before", area, "faint");
+      area.title = "than in the profile before";
       return;
     }
-    const shares = this.legendShares(), kinds = { own: "the program's code", library: "library", kernel: "kernel", generated: "generated code", none: "marks of ccsd" };
-    palette.legend.forEach((it, number) => {
+    const shares = this.legendShares(), kinds = { own: "the program's code", library: "library", kernel: "kernel", generated: "generated code", mark: "marks of ccsd" };
+    palette.packages.forEach((it, number) => {
       const { self, total } = shares[number];
       // What is hardly seen is left to the tips.
       if (self < this.tree.total / 200 && total < this.tree.total / 20) return;
       const button = this.add("button", undefined, area, "item");
       button.type = "button";
       button.setAttribute("aria-pressed", state.group === number);
-      button.title = `${it.name}: ${kinds[it.kind]}, ${percent(self, this.tree.total)} of self time; click to see it alone`;
-      this.add("i", undefined, button, "swatch").style.background = Palette.legendColour(it, this.isDark);
+      const parts = it.tones.length > 1 ? `; its parts have ${it.tones.length} colours` : "";
+      button.title = `${it.name}: ${kinds[it.kind]}, ${percent(self, this.tree.total)} of self time${parts}; click to see it alone`;
+      this.swatch(button, palette.colours(it, this.isDark));
       button.append(it.name.length > 32 ? it.name.slice(0, 31) + "…" : it.name);
       this.add("span", ` ${(100 * self / (this.tree.total || 1)).toFixed(1)}%`, button, "faint");
       button.addEventListener("click", () => this.go({ group: state.group === number ? -1 : number }));
     });
   }
 
-  /* What the functions of each entry of the legend spent in the answer. */
+  swatch(parent, colours) {
+    const swatch = this.add("i", undefined, parent, colours.length > 1 ? "swatch wide" : "swatch"), each = 100 / colours.length;
+    const stops = colours.map((colour, i) => `${colour} ${i * each}% ${(i + 1) * each}%`).join(", ");
+    swatch.style.background = colours.length > 1 ? `linear-gradient(to right, ${stops})` : colours[0];
+  }
+
+  /* What the functions of each package spent in the answer: of total time that of the one with most. */
   legendShares() {
-    const { tree, palette } = this, shares = palette.legend.map(() => ({ self: 0, total: 0 }));
+    const { tree, palette } = this, shares = palette.packages.map(() => ({ self: 0, total: 0 }));
     for (const { function: { id }, self, inherited } of tree.flat()) {
-      const entry = shares[palette.legendOf(id)];
-      if (entry) { entry.self += self; entry.total += inherited; }
+      const entry = shares[palette.packageOf(id)];
+      if (entry) { entry.self += self; entry.total = Math.max(entry.total, inherited); }
     }
     return shares;
   }
@@ -392,7 +439,7 @@ class Page {
     answer.replaceChildren();
     if (!tree.total) return void this.add("span", "No samples are left.", answer);
     const name = (it, go) => {
-      const button = this.add("button", it.name.length > 60 ? it.name.slice(0, 59) + "…" : it.name, answer);
+      const button = this.add("button", it.shown.length > 60 ? it.shown.slice(0, 59) + "…" : it.shown, answer);
       button.type = "button";
       button.addEventListener("click", go);
     };
@@ -454,7 +501,7 @@ class Page {
 
   draw() {
     const { view } = this.state;
-    for (const tab of document.querySelectorAll("nav [data-view]")) {
+    for (const tab of document.querySelectorAll("#tabs [data-view]")) {
       tab.setAttribute("aria-selected", tab.dataset.view === view);
       tab.tabIndex = tab.dataset.view === view ? 0 : -1;
     }
@@ -462,6 +509,7 @@ class Page {
     // Only the flame graph has a direction and an order.
     element("turn").hidden = element("with-table").hidden = view !== "flame";
     element("orders").hidden = view !== "flame" && view !== "butterfly";
+    for (const tab of document.querySelectorAll("#tabs [aria-selected=true]")) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
     this.tip.hidden = true;
     ({
       flame: () => {
@@ -495,29 +543,31 @@ class Page {
     const out = ["zoom out", () => this.go({ zoom: -1, part: "" })];
     if (node >= 0) {
       const it = this.model.functions[tree.ids[node]];
-      this.add("strong", it.name, area);
+      this.add("strong", it.shown, area);
       this.add("span", `total ${this.amount(tree.weight[node])}, self ${this.amount(tree.own[node])}`, area);
       actions([out, ["callers and callees", () => this.choose(it.id)], ["focus", () => this.also("focus", Pattern.of(it.name))], ["hide", () => this.also("hide", Pattern.of(it.name))]]);
     } else if (to - from < 1) {
       this.add("span", `${percent(to - from, 1)} of the width`, area);
       actions([out]);
-    } else this.add("span", "click: zoom into a box; Ctrl and wheel, drag: zoom and move; right click: callers and callees", area, "faint");
+    } else {
+      const hint = this.isTouched ? "tap a box: zoom into it; two fingers: zoom and move" : "click: zoom into a box; Ctrl and wheel, drag: zoom and move; right click: callers and callees";
+      this.add("span", hint, area, "faint");
+    }
   }
 
+  /* The most expensive chain of calls. */
   hot() {
-    const list = element("hot"), { tree } = this;
-    list.replaceChildren();
-    for (const node of tree.hotPath()) {
-      const it = this.model.functions[tree.ids[node]];
-      const line = this.add("li", undefined, list);
-      line.tabIndex = 0;
-      line.dataset.function = it.id;
-      line.style.setProperty("--part", 100 * tree.weight[node] / tree.total + "%");
-      this.add("span", this.flame.label(node), line);
-      this.add("span", `  total ${this.amount(tree.weight[node])}, self ${this.amount(tree.own[node])}`, line, "faint");
-      line.addEventListener("click", () => this.choose(it.id));
-      line.addEventListener("keydown", event => { if (event.key === "Enter") this.choose(it.id); });
-    }
+    const { tree } = this;
+    const rows = tree.hotPath().map((node, at) => ({ node, function: this.model.functions[tree.ids[node]], at, unsure: tree.unsure[node] || tree.gap[node] }));
+    const columns = [
+      { head: "total", kind: "weight", key: row => tree.weight[row.node], className: "amount" },
+      { head: "total %", kind: "share", key: row => tree.weight[row.node] / tree.total, barred: true },
+      { head: "self", kind: "weight", key: row => tree.own[row.node], className: "amount" },
+      { head: "self %", kind: "share", key: row => tree.own[row.node] / tree.total },
+    ];
+    if (tree.after) columns.push({ head: "total change", kind: "change", key: row => this.change(tree.after.weight[row.node], tree.before.weight[row.node]), className: "amount" });
+    columns.push({ head: "function", kind: "name", key: row => this.flame.label(row.node), indent: row => Math.min(row.at, 12) });
+    new Rows(this, element("hot"), columns).show(rows, { choose: id => this.choose(id) });
   }
 }
 

@@ -13,8 +13,9 @@ function unitFor(most, unit) {
 }
 
 class Rows {
-  /* `columns`: [{ head, kind: "weight" | "share" | "change" | "text" | "name" | "label", key, sort, className }]: what a row has in it is
-   * `key(row)`. A row has a function, whose number `choose` gets; else it gets the row. */
+  /* `columns`: [{ head, kind: "weight" | "share" | "change" | "text" | "name" | "label", key, sort, className, barred, group, indent }]: what a
+   * row has in it is `key(row)`; with a bar beside it if the column is `barred`; neighbours of one `group` have a common head. A row has a
+   * function, whose number `choose` gets; else it gets the row. */
   constructor(page, table, columns) {
     this.page = page;
     this.table = table;
@@ -27,21 +28,25 @@ class Rows {
     const shown = rows.slice(0, most);
     for (const column of columns) {
       if (Rows.isText(column)) continue;
-      // Both sides of a difference are to one scale.
-      column.largest = column.beside ? columns.find(it => it.head === column.beside).largest : rows.reduce((largest, row) => Math.max(largest, Math.abs(column.key(row) ?? 0)), 0);
+      column.largest = rows.reduce((largest, row) => Math.max(largest, Math.abs(column.key(row) ?? 0)), 0);
       if (column.kind === "weight") column.unit = unitFor(column.largest, unit);
     }
     const group = page.add("colgroup", undefined, table);
-    for (const column of columns) page.add("col", undefined, group, (column.className || "") + " of-" + column.kind);
-    const head = page.add("tr", undefined, page.add("thead", undefined, table));
+    for (const column of columns) page.add("col", undefined, group, (column.className || "") + " of-" + column.kind + (column.barred ? " barred" : ""));
+    const heads = page.add("thead", undefined, table);
+    if (columns.some(it => it.group)) this.groups(heads);
+    const head = page.add("tr", undefined, heads);
     for (const column of columns) {
       const isNumber = !Rows.isText(column);
-      const cell = page.add("th", undefined, head, (isNumber ? "number " : "") + (column.className || ""));
+      const cell = page.add("th", undefined, head, (isNumber ? "number " : "") + (column.kind === "change" ? "change " : column.barred ? "barred " : "") + (column.className || ""));
       cell.scope = "col";
       const text = column.head + (column.kind === "weight" && column.unit[1] ? " " + column.unit[1] : "");
       if (!column.sort) { cell.textContent = text; continue; }
-      const button = page.add("button", text, cell);
+      const button = page.add("button", undefined, cell);
+      if (column.group) page.add("span", column.group.replace("%", ""), button, "wide-less");
+      button.append(text);
       button.type = "button";
+      if (column.said) button.setAttribute("aria-label", column.said);
       if (column.sort === sort) cell.setAttribute("aria-sort", up ? "ascending" : "descending");
       button.addEventListener("click", () => page.go({
         sort: column.sort, up: sort === column.sort ? !up : column.sort === "name" || column.sort === "image",
@@ -50,6 +55,18 @@ class Rows {
     const body = page.add("tbody", undefined, table);
     for (const row of shown) this.row(body, row, choose);
     return shown.length;
+  }
+
+  /* Above the heads: what neighbours have in common. */
+  groups(heads) {
+    const { page, columns } = this, row = page.add("tr", undefined, heads, "groups");
+    let last = null;
+    for (const { group, className } of columns) {
+      if (last && group && last.group === group) { last.cell.colSpan++; continue; }
+      const cell = page.add(group ? "th" : "td", group, row, group ? "" : "gap " + (className || ""));
+      if (group) cell.scope = "colgroup";
+      last = { group, cell };
+    }
   }
 
   static isText({ kind }) {
@@ -67,11 +84,12 @@ class Rows {
     for (const column of columns) {
       const value = column.key(row);
       if (column.kind === "name") {
-        const cell = page.add("td", undefined, line, "name");
+        const cell = page.add("td", undefined, line, "name" + (row.unsure ? " unsure" : ""));
         const swatch = page.add("i", undefined, cell, "swatch");
         swatch.style.background = page.functionColour(it.id);
-        cell.append((row.unsure ? "~" : "") + value);
-        cell.title = it.longName + (it.file ? "\n" + it.file + (it.line ? ":" + it.line : "") : "");
+        if (column.indent) cell.style.setProperty("--depth", column.indent(row));
+        cell.append(value);
+        cell.title = (row.unsure ? "the call may be another: what is hidden or squeezed out is between\n" : "") + it.longName + (it.file ? "\n" + it.file + (it.line ? ":" + it.line : "") : "");
         continue;
       }
       if (column.kind === "text") { page.add("td", value, line, "faint " + (column.className || "")); continue; }
@@ -79,9 +97,9 @@ class Rows {
       const [divisor, , digits] = column.unit || [];
       const text = value == null ? "" : column.kind === "weight" ? (value / divisor).toFixed(digits)
         : column.kind === "change" ? signed(value) : (100 * value).toFixed(2);
-      const cell = page.add("td", text, line, "number " + column.kind + " " + (column.className || ""));
+      const cell = page.add("td", text, line, "number " + column.kind + " " + (column.barred ? "barred " : "") + (column.className || ""));
       if (column.kind === "weight") cell.dataset.weight = value ?? "";
-      if (column.kind !== "weight" && column.largest) cell.style.setProperty("--part", 100 * Math.abs(value) / column.largest + "%");
+      if ((column.barred || column.kind === "change") && column.largest) cell.style.setProperty("--part", (Math.abs(value) / column.largest).toFixed(4));
       if (column.kind === "change") {
         cell.dataset.change = value;
         cell.classList.add(value > 0 ? "more" : value < 0 ? "less" : "same");
@@ -114,36 +132,35 @@ class Functions {
   }
 
   columns(tree) {
-    const module = { head: "module", kind: "text", key: row => row.function.image, sort: "image", className: "module" };
-    const name = { head: "function", kind: "name", key: row => row.function.name, sort: "name" };
+    const { page } = this, { sort } = page.state;
+    const module = { head: "module", kind: "text", key: row => row.function.module, sort: "image", className: "module" };
+    const name = { head: "function", kind: "name", key: row => row.function.shown, sort: "name" };
+    // Bars belong to what orders the rows.
+    const bars = which => sort === which || (which === "self" && sort !== "inherited");
     if (!tree.after) {
       return [
         { head: "self", kind: "weight", key: row => row.self, sort: "self", className: "amount" },
-        { head: "self %", kind: "share", key: row => row.self / tree.total },
+        { head: "self %", kind: "share", key: row => row.self / tree.total, sort: "self", barred: bars("self") },
         { head: "total", kind: "weight", key: row => row.inherited, sort: "inherited", className: "amount" },
-        { head: "total %", kind: "share", key: row => row.inherited / tree.total },
+        { head: "total %", kind: "share", key: row => row.inherited / tree.total, sort: "inherited", barred: bars("inherited") },
         module, name,
       ];
     }
-    const { page } = this, { after, before } = tree;
+    const { after, before } = tree;
     const sign = (set, id) => (tree.isAsked || page.model.significant[set + (page.state.absolute ? 2 : 0)].has(id) ? "" : "~");
-    return [
-      { head: "self change", kind: "change", key: row => page.change(after.self[row.function.id], before.self[row.function.id]), sort: "self" },
-      { head: "~", kind: "text", key: row => sign(0, row.function.id), className: "chance" },
-      { head: "self before %", kind: "share", key: row => page.shareOf(before.self[row.function.id], 1), className: "amount" },
-      { head: "after %", beside: "self before %", kind: "share", key: row => page.shareOf(after.self[row.function.id], 0), className: "amount" },
-      { head: "total change", kind: "change", key: row => page.change(after.inherited[row.function.id], before.inherited[row.function.id]), sort: "inherited" },
-      { head: "~", kind: "text", key: row => sign(1, row.function.id), className: "chance" },
-      { head: "total before %", kind: "share", key: row => page.shareOf(before.inherited[row.function.id], 1), className: "amount" },
-      { head: "after %", beside: "total before %", kind: "share", key: row => page.shareOf(after.inherited[row.function.id], 0), className: "amount" },
-      module, name,
+    const side = (which, group, set) => [
+      { head: "change", said: `${group} change`, group, kind: "change", key: row => page.change(after[which][row.function.id], before[which][row.function.id]), sort: which },
+      { head: "~", group, kind: "text", key: row => sign(set, row.function.id), className: "chance" },
+      { head: "before", group, kind: "share", key: row => page.shareOf(before[which][row.function.id], 1), className: "amount" },
+      { head: "after", group, kind: "share", key: row => page.shareOf(after[which][row.function.id], 0), className: "amount" },
     ];
+    return [...side("self", "self %", 0), ...side("inherited", "total %", 1), module, name];
   }
 
   /* What rows are ordered by. In a difference, weights are ordered by the size of their change. */
   key(tree, sort) {
-    if (sort === "name") return row => row.function.name;
-    if (sort === "image") return row => row.function.image;
+    if (sort === "name") return row => row.function.shown;
+    if (sort === "image") return row => row.function.module;
     if (!tree.after) return row => row[sort];
     return ({ function: { id } }) => Math.abs(this.page.change(tree.after[sort][id], tree.before[sort][id]));
   }
@@ -174,8 +191,8 @@ class Beside {
     const change = side => row => page.change(tree.after[side][row.function.id], tree.before[side][row.function.id]);
     const weights = tree.after
       ? [{ head: "self", kind: "change", key: change("self"), sort: "self" }, { head: "total", kind: "change", key: change("inherited"), sort: "inherited" }]
-      : [{ head: "self %", kind: "share", key: row => row.self / tree.total, sort: "self" }, { head: "total %", kind: "share", key: row => row.inherited / tree.total, sort: "inherited" }];
-    const columns = [...weights, { head: "function", kind: "name", key: row => row.function.name, sort: "name" }];
+      : [{ head: "self %", kind: "share", key: row => row.self / tree.total, sort: "self", barred: sort !== "inherited" }, { head: "total %", kind: "share", key: row => row.inherited / tree.total, sort: "inherited", barred: sort === "inherited" }];
+    const columns = [...weights, { head: "function", kind: "name", key: row => row.function.shown, sort: "name" }];
     const order = (a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : a.function.id - b.function.id) * (up ? 1 : -1);
     const choose = id => {
       const pattern = Pattern.of(page.model.functions[id].name);

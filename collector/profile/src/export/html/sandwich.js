@@ -28,13 +28,13 @@ class Sandwich {
     middle.replaceChildren();
     const heading = page.add("h2", undefined, middle);
     page.add("i", undefined, heading, "swatch").style.background = page.functionColour(id);
-    heading.append(it.name);
+    heading.append(it.shown);
     page.add("p", `total ${page.amount(tree.inherited[id])}, self ${page.amount(tree.self[id])}`, middle);
     if (tree.after) {
       page.add("p", `total: ${page.changeText(tree.after.inherited[id], tree.before.inherited[id])}`, middle);
       page.add("p", `self: ${page.changeText(tree.after.self[id], tree.before.self[id])}`, middle);
     }
-    page.add("p", it.image + (it.file ? "  " + it.file + (it.line ? ":" + it.line : "") : ""), middle, "faint");
+    page.add("p", it.module + (it.file ? "  " + it.file + (it.line ? ":" + it.line : "") : ""), middle, "faint");
     const actions = page.add("p", undefined, middle, "actions");
     const action = (text, go) => { const button = page.add("button", text, actions); button.type = "button"; button.addEventListener("click", go); };
     if (page.source.has(id)) action("source", () => page.go({ view: "source", function: id }));
@@ -59,10 +59,10 @@ class Sandwich {
     element(which + "-head").textContent = which === "callers" ? `called by (${arcs.length})` : `calls (${arcs.length})`;
     const columns = [
       { head: "total", kind: "weight", key: row => row.weight, className: "amount" },
-      { head: "total %", kind: "share", key: row => row.weight / tree.total },
+      { head: "total %", kind: "share", key: row => row.weight / tree.total, barred: !tree.after },
     ];
     if (tree.after) columns.push({ head: "change", kind: "change", key: row => page.change(row.after, row.before) });
-    columns.push({ head: which === "callers" ? "caller" : "callee", kind: "name", key: row => row.function.name });
+    columns.push({ head: which === "callers" ? "caller" : "callee", kind: "name", key: row => row.function.shown });
     const rows = arcs.map(arc => ({ ...arc, function: page.model.functions[other(arc)] }));
     new Rows(page, element(which), columns).show(rows, { choose: id => page.choose(id) });
   }

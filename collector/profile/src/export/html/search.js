@@ -52,6 +52,7 @@ class Search {
     const status = element("matched");
     status.textContent = this.problem || this.matched + of;
     status.classList.toggle("problem", !!this.problem);
+    this.page.fillReset();
     element("next").disabled = element("previous").disabled = !this.nodes.length;
   }
 

@@ -9,6 +9,7 @@ function timeOption(ns) {
 
 /* Pixels below the strip for its times. */
 const AXIS = 16;
+const ALL_TIME = ["#a9bccb", "#45515e"];
 
 class Timeline {
   constructor(page) {
@@ -19,7 +20,7 @@ class Timeline {
     this.known = this.cells.starts.length > 1;
     const hasTracks = this.known && page.model.threads.length > 1;
     element("timeline").hidden = !this.known;
-    const tab = document.querySelector('nav [data-view="time"]');
+    const tab = document.querySelector('#tabs [data-view="time"]');
     // Without times, threads are a table.
     tab.hidden = !this.known && page.model.threads.length < 2;
     if (!this.known) tab.textContent = "Threads";
@@ -162,27 +163,30 @@ class Timeline {
   show(tree) {
     if (!this.known) return;
     this.tree = tree;
-    const { page } = this, { legend } = page.palette;
-    this.packages = this.sums(tree, legend.length + 1, id => { const at = page.palette.legendOf(id); return at < 0 ? legend.length : at; });
-    this.all = this.packages.reduce((all, weights) => all.map((sum, i) => sum + weights[i]), new Float64Array(this.cells.columns));
+    const { palette } = this.page;
+    this.hues = this.sums(tree, palette.hues.length + 1, id => palette.hueOf(id));
+    this.all = this.hues.reduce((all, weights) => all.map((sum, i) => sum + weights[i]), new Float64Array(this.cells.columns));
     const { starts, ends, columns } = this.cells;
     const longest = Math.max(...starts.map((start, i) => ends[i] - start));
     const [first, end] = this.range || [0, columns];
     const since = timeOption(starts[first]), until = timeOption(ends[end - 1]);
     Object.assign(document.documentElement.dataset, { since, until });
     const seconds = ns => (ns / 1e9).toFixed(2);
-    element("when").textContent = this.range
-      ? `shown: ${seconds(starts[first])} s to ${seconds(ends[end - 1])} s, as by --since ${since} --until ${until}; click to see all`
+    element("when-text").textContent = this.range
+      ? `shown: ${seconds(starts[first])} s to ${seconds(ends[end - 1])} s, as by --since ${since} --until ${until}`
       : `in ${columns} parts of at most ${seconds(longest)} s; drag to see a part`;
+    element("when").classList.toggle("chosen", !!this.range);
+    element("all-times").hidden = !this.range;
     this.draw();
   }
 
   draw() {
-    if (!this.packages || element("timeline").hidden) return;
+    if (!this.hues || element("timeline").hidden) return;
     const { page, strip } = this, dark = page.isDark;
-    const bands = this.packages.map((weights, i) => [page.palette.legend[i] ? Palette.legendColour(page.palette.legend[i], dark) : NEUTRAL, weights]);
-    this.paint(strip, [strip.parentElement.clientWidth, 40], bands);
-    this.axis(strip, 40);
+    const bands = this.hues.map((weights, i) => [page.palette.hueColour(i, dark), weights]);
+    const high = document.documentElement.clientWidth < 600 ? 26 : 34;
+    this.paint(strip, [strip.parentElement.clientWidth, high], bands);
+    this.axis(strip, high);
     this.mark();
   }
 
@@ -245,8 +249,8 @@ class Timeline {
   }
 
   /* Round times below what is painted. */
-  axis(canvas, top) {
-    const pen = canvas.getContext("2d"), width = canvas.parentElement.clientWidth, { starts } = this.cells, end = starts[0] + this.span;
+  axis(canvas, top, width = canvas.parentElement.clientWidth) {
+    const pen = canvas.getContext("2d"), { starts } = this.cells, end = starts[0] + this.span;
     const style = getComputedStyle(document.documentElement), rough = this.span / Math.max(width / 90, 1);
     const power = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].find(it => it * power >= rough) * power;
     const digits = Math.max(Math.ceil(9 - Math.log10(step)), 0);
@@ -281,8 +285,19 @@ class Timeline {
     const body = document.createElement("tbody");
     element("bands").tBodies[0].replaceWith(body);
     if (kind === "function") this.functions(body); else this.threads(body, kind);
+    const axis = element("axis");
+    axis.width = axis.parentElement.clientWidth * (window.devicePixelRatio || 1);
+    axis.height = 20 * (window.devicePixelRatio || 1);
+    axis.style.height = "20px";
+    axis.getContext("2d").scale(window.devicePixelRatio || 1, window.devicePixelRatio || 1);
+    this.axis(axis, 2, axis.clientWidth);
     element("rest").textContent = this.left > 0 ? `${this.left} more ${kind === "process" ? "processes" : kind + "s"}${kind === "function" ? "; search finds them" : ""}` : "";
     this.mark();
+  }
+
+  /* What stands for no thread or process has no number. */
+  static numbered(name, id) {
+    return id ? `${name} (${id})` : name;
   }
 
   /* Threads, those of one name together in a difference: two runs have threads of their own. */
@@ -291,8 +306,8 @@ class Timeline {
     const { node, thread, layers } = model.cells;
     for (let i = 0; i < node.length; i++) {
       if (tree.counts[node[i]] !== 1 || (tree.threads && !tree.threads[thread[i]])) continue;
-      const it = model.threads[thread[i]], isOne = it.process.name === it.name, of = isOne ? it.name : `${it.name} of ${it.process.name}`;
-      const name = tree.after ? of : isOne ? `${it.name} (${it.tid})` : `${it.name} (${it.tid}) of ${it.process.name}`;
+      const it = model.threads[thread[i]], isOne = it.process.name === it.name, own = Timeline.numbered(it.name, it.tid);
+      const name = tree.after ? (isOne ? it.name : `${it.name} of ${it.process.name}`) : isOne ? own : `${own} of ${it.process.name}`;
       if (!rows.has(name)) rows.set(name, { name, weights: model.layers.map(() => 0), pattern: "thread:" + (tree.after ? Pattern.of(it.name) : it.tid) });
       layers.forEach((weights, layer) => { rows.get(name).weights[layer] += weights[i]; });
     }
@@ -301,9 +316,9 @@ class Timeline {
       ? [
         { head: "change", kind: "change", key: change },
         { head: "before %", kind: "share", key: row => page.shareOf(row.weights[1], 1) },
-        { head: "after %", beside: "before %", kind: "share", key: row => page.shareOf(row.weights[0], 0) },
+        { head: "after %", kind: "share", key: row => page.shareOf(row.weights[0], 0) },
       ]
-      : [{ head: "total", kind: "weight", key: row => row.weights[shown], className: "amount" }, { head: "total %", kind: "share", key: row => row.weights[shown] / tree.total }];
+      : [{ head: "total", kind: "weight", key: row => row.weights[shown], className: "amount" }, { head: "total %", kind: "share", key: row => row.weights[shown] / tree.total, barred: true }];
     const size = row => (tree.after ? Math.abs(change(row)) : row.weights[shown]);
     const list = Array.from(rows.values()).filter(row => row.weights.some(Boolean)).sort((a, b) => size(b) - size(a) || (a.name < b.name ? -1 : 1));
     const table = new Rows(page, element("threads"), [...columns, { head: "thread", kind: "label", key: row => row.name }]);
@@ -314,14 +329,16 @@ class Timeline {
   line(body, [name, swatch], weight, parts, most, choose) {
     const { page } = this, row = page.add("tr", undefined, body);
     row.tabIndex = 0;
+    row.dataset.name = name;
     const [divisor, , digits] = this.unit;
     page.add("td", (weight / divisor).toFixed(digits), row, "number weight amount").dataset.weight = weight;
     page.add("td", (this.tree.total ? 100 * weight / this.tree.total : 0).toFixed(2), row, "number");
-    const area = page.add("div", undefined, page.add("td", undefined, row, "band"), "times");
-    area.append(this.track(parts, most));
     const label = page.add("td", undefined, row, "name");
+    label.title = name;
     if (swatch) page.add("i", undefined, label, "swatch").style.background = swatch;
     label.append(name);
+    const area = page.add("div", undefined, page.add("td", undefined, row, "band"), "times");
+    area.append(this.track(parts, most));
     if (!choose) return;
     label.classList.add("link");
     label.addEventListener("click", choose);
@@ -346,10 +363,10 @@ class Timeline {
     this.left = left - rows.length;
     const { all, bands } = this.bands(tree, rows.map(row => row.function.id), inherited);
     const most = this.highest(bands);
-    this.line(body, ["[all]"], tree.total, [[OTHER_OWN, all]], this.highest([all]));
+    this.line(body, ["[all]"], tree.total, [[ALL_TIME[page.isDark ? 1 : 0], all]], this.highest([all]));
     rows.forEach((row, i) => {
       const ink = page.functionColour(row.function.id);
-      this.line(body, [row.function.name, ink], row[key], [[ink, bands[i]]], most, () => page.choose(row.function.id));
+      this.line(body, [row.function.shown, ink], row[key], [[ink, bands[i]]], most, () => page.choose(row.function.id));
     });
   }
 
@@ -363,16 +380,17 @@ class Timeline {
     const ranked = all.map(it => ({ it, weights: totals[it.id], weight: inRange(totals[it.id]) })).filter(row => row.weight > 0).sort((a, b) => b.weight - a.weight);
     const rows = ranked.slice(0, 100), most = this.highest(rows.map(row => row.weights));
     this.left = ranked.length - rows.length;
-    const place = new Int32Array(all.length).fill(-1), groups = palette.legend.length + 1;
+    const place = new Int32Array(all.length).fill(-1), hues = palette.hues.length + 1;
     rows.forEach((row, i) => { place[row.it.id] = i; });
-    const parts = this.sums(tree, rows.length * groups, (id, thread) => {
-      const at = place[number(thread)], group = palette.legendOf(id);
-      return at < 0 ? -1 : at * groups + (group < 0 ? groups - 1 : group);
+    const parts = this.sums(tree, rows.length * hues, (id, thread) => {
+      const at = place[number(thread)];
+      return at < 0 ? -1 : at * hues + palette.hueOf(id);
     });
-    const ink = group => (palette.legend[group] ? Palette.legendColour(palette.legend[group], page.isDark) : NEUTRAL);
     rows.forEach(({ it, weight }, i) => {
-      const own = Array.from({ length: groups }, (_, group) => [ink(group), parts[i * groups + group]]);
-      const name = ofProcess ? `${it.name} (${it.pid})` : model.processes.length > 1 ? `${it.name} (${it.tid}) of ${it.process.name} (${it.process.pid})` : `${it.name} (${it.tid})`;
+      const own = Array.from({ length: hues }, (_, hue) => [palette.hueColour(hue, page.isDark), parts[i * hues + hue]]);
+      const numbered = Timeline.numbered(it.name, ofProcess ? it.pid : it.tid), of = ofProcess ? null : it.process;
+      // A process is named where its threads have other names than it.
+      const name = of && model.processes.length > 1 && of.name !== it.name ? `${numbered} of ${Timeline.numbered(of.name, of.pid)}` : numbered;
       const pattern = ofProcess ? `process:${it.pid}` : `thread:${it.tid}`;
       this.line(body, [name], weight, own, most, () => page.also("focus", pattern));
     });
