@@ -48,38 +48,20 @@ fn similar_names(text: &str, names: impl Iterator<Item = String>) -> Vec<String>
 
 /// Similarity from 0 to 1 with the whole name or a word in it: `prase` is similar to `json::parse(char const*)`.
 fn likeness(text: &str, name: &str) -> f64 {
-    let text: Vec<char> = text.chars().take(MAX_COMPARED).collect();
+    let text: String = text.chars().take(MAX_COMPARED).collect();
+    let length = text.chars().count();
     let name: String = name.chars().take(MAX_COMPARED).collect::<String>().to_lowercase();
     let words = name.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| word.len() > 2);
     let like = |word: &str| {
-        let word: Vec<char> = word.chars().collect();
-        let (longer, shorter) = (text.len().max(word.len()), text.len().min(word.len()));
+        let word_length = word.chars().count();
+        let (longer, shorter) = (length.max(word_length), length.min(word_length));
         // Upper bound: all letters of the shorter text are in the longer one.
         if (shorter as f64) < MIN_LIKENESS * longer as f64 {
             return 0.0;
         }
-        1.0 - distance(&text, &word) as f64 / longer.max(1) as f64
+        1.0 - strsim::osa_distance(&text, word) as f64 / longer.max(1) as f64
     };
     words.chain([name.as_str()]).map(like).fold(0.0, f64::max)
-}
-
-/// The Damerau-Levenshtein distance in which every letter moves at most once.
-fn distance(a: &[char], b: &[char]) -> usize {
-    let (mut before, mut last): (Vec<usize>, Vec<usize>) = (Vec::new(), (0..=b.len()).collect());
-    for (i, &x) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, &y) in b.iter().enumerate() {
-            let at = |row: &[usize], j: usize| row.get(j).copied().unwrap_or(usize::MAX / 2);
-            let mut least = (at(&row, j) + 1).min(at(&last, j + 1) + 1).min(at(&last, j) + usize::from(x != y));
-            let exchanged = i > 0 && j > 0 && a.get(i - 1) == Some(&y) && b.get(j - 1) == Some(&x);
-            if exchanged {
-                least = least.min(at(&before, j - 1) + 1);
-            }
-            row.push(least);
-        }
-        (before, last) = (last, row);
-    }
-    last.last().copied().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -92,8 +74,6 @@ mod tests {
         let names = || names.iter().map(|name| (*name).to_owned());
         assert_eq!(similar_names("prase", names()), ["json::parse(char const*)", "Parser::prase_all"]);
         assert_eq!(similar_names("mian", names()), ["main"]);
-        let distance = |a: &str, b: &str| distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>());
-        assert_eq!([distance("kitten", "sitting"), distance("prase", "parse"), distance("", "abc")], [3, 1, 3]);
         assert_eq!(similar_names("quicksilver", names()), Vec::<String>::new());
     }
 }
