@@ -13,6 +13,7 @@ use object::elf::FileType;
 use crate::error::ImageError;
 use crate::go::GoFunctions;
 use crate::source::ImageSource;
+use crate::symbol_starts::SymbolStarts;
 use crate::unwind::UnwindSections;
 use decode::{LINKED, WITH_OBJECTS};
 use links::Links;
@@ -118,6 +119,11 @@ impl ElfFile {
         })
     }
 
+    /// Whether there is a table of Go's functions, from the headers alone.
+    pub fn is_go(&self) -> bool {
+        GoFunctions::most_bytes(self) > 0
+    }
+
     /// As [`ElfFile::go_functions`], if they are in use.
     pub fn known_go_functions(&self) -> Option<Arc<GoFunctions>> {
         self.go.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
@@ -128,6 +134,11 @@ impl ElfFile {
     pub fn has_names(&self) -> bool {
         let has = |section: Option<&Section>| section.is_some_and(|section| self.section_size(section) > 0);
         has(self.section(b".symtab")) || has(self.debug_section(".debug_info"))
+    }
+
+    /// The functions that have symbols in this file. Reads them.
+    pub fn symbol_starts(&self) -> SymbolStarts {
+        SymbolStarts::read(self)
     }
 
     /// Whether there is unwind information. Reads it, like [`ElfFile::unwind_sections`].

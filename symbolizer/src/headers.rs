@@ -17,8 +17,9 @@ use crate::error::ImageError;
 use crate::go::SECTIONS as GO_SECTIONS;
 use crate::limits;
 use crate::meter::{self, Grant};
+use crate::symbol_starts::SECTIONS as SYMBOL_SECTIONS;
 
-/// Sections looked up in an image besides those of Go. Only the last may be compressed.
+/// Sections looked up in an image besides those of Go and of symbols. Only the last may be compressed.
 const SECTIONS: [&str; 5] = [".text", ".got", ".eh_frame", ".eh_frame_hdr", DEBUG_FRAME];
 const DEBUG_FRAME: &str = ".debug_frame";
 /// Bytes that reading the headers of a file may take: a compressed section, the same decompressed, and a copy to be sent.
@@ -75,7 +76,7 @@ impl Headers {
     #[must_use]
     pub fn of(file: &ElfFile) -> Headers {
         let go = GO_SECTIONS.iter().filter_map(|name| str::from_utf8(name).ok());
-        let named = SECTIONS.into_iter().chain(go).filter_map(|name| {
+        let named = SECTIONS.into_iter().chain(go).chain(SYMBOL_SECTIONS).filter_map(|name| {
             let section = file.debug_section(name)?;
             let packed = name == DEBUG_FRAME && file.is_compressed(section);
             let bytes = packed.then(|| file.section_data(section, limits::MAX_UNWIND_BYTES).ok().map(|b| b.to_vec()));
@@ -107,6 +108,10 @@ impl Headers {
     /// Adds the bytes of the sections that an unwinder reads. Those that cannot be read are left out.
     fn add_contents(&mut self, file: &ElfFile) {
         self.sections.retain_mut(|named| {
+            if SYMBOL_SECTIONS.contains(&named.name.as_str()) {
+                // Too large to be sent for the few stacks that need them.
+                return false;
+            }
             let is_read = !matches!(named.name.as_str(), ".text" | ".got");
             if is_read && named.bytes.is_none() {
                 let section = file.debug_section(&named.name);
@@ -126,7 +131,7 @@ impl Headers {
     /// [`ImageError::NotRegular`]; [`ImageError::Malformed`] if something exceeds [`limits`].
     pub fn apply(self, file: File) -> Result<ElfFile, ImageError> {
         let Headers { entry, build_id, segments, eh_frame_hdr_segment, sections: named, links, is_complete } = self;
-        let too_many_sections = named.len() > SECTIONS.len() + GO_SECTIONS.len();
+        let too_many_sections = named.len() > SECTIONS.len() + GO_SECTIONS.len() + SYMBOL_SECTIONS.len();
         if segments.len() > limits::MAX_PROGRAM_HEADERS || too_many_sections {
             return Err(ImageError::Malformed("more headers than there may be"));
         }

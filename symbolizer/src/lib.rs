@@ -43,6 +43,7 @@ mod sections;
 mod source;
 mod split;
 mod starts;
+mod symbol_starts;
 mod symbols;
 mod symtab;
 mod units;
@@ -58,6 +59,7 @@ pub use headers::Headers;
 pub use kernel::{KernelFunction, KernelSymbols, KernelSymbolsError};
 pub use meter::MemoryGate;
 pub use root::{FileIdentity, Root as FileRoot};
+pub use symbol_starts::SymbolStarts;
 pub use symbols::{Function, Symbols};
 pub use unwind::{UnwindSection, UnwindSections};
 

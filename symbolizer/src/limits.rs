@@ -43,6 +43,10 @@ pub const MAX_XZ_MEMORY_KIB: u32 = 66 << 10;
 /// Symbols kept from one symbol table (16 bytes each). Chromium has about 3 million.
 pub const MAX_SYMBOLS: usize = 8 << 20;
 
+/// Symbols of a table that is read for unwinding (24 bytes each in the file, 16 in memory): for assembly without frame
+/// descriptions, of which libraries have some thousand functions.
+pub const MAX_UNWIND_SYMBOLS: usize = 256 << 10;
+
 /// Frame descriptions kept when `.eh_frame` or `.debug_frame` has to be scanned because there is no sorted table
 /// (16 bytes each). Programs with so many functions are linked with `.eh_frame_hdr`.
 pub const MAX_FDES: usize = 1 << 20;

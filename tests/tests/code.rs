@@ -133,6 +133,10 @@ fn main() -> ExitCode {
             for function in ["asm_kept_in_frame", "asm_kept_in_scratch", "asm_enters"] {
                 recorded.assert_only_caller("assembly", function);
             }
+            for function in ["asm_unrolled", "asm_lies", "asm_lies_and_calls"] {
+                recorded.assert_only_caller("assembly", function);
+            }
+            recorded.assert_only_caller("asm_lies_and_calls", "called_by_a_liar");
             recorded.assert_only_caller("asm_kept_in_scratch", "asm_scratch_inner");
             recorded.assert_only_caller("asm_calls_back", "called_back");
             recorded.assert_only_caller("asm_other_register", "called_back_too");

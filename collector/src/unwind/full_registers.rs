@@ -27,6 +27,14 @@ use crate::arch::{code, signal};
 /// downwards. A goroutine's stack is left for the thread's stack and for the signal stack.
 pub const MAX_SWITCHES: usize = 16;
 
+/// Whether a frame's row is believed unless it looks wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rows {
+    Believed,
+    /// It has led nowhere.
+    Doubted,
+}
+
 impl StackUnwinder {
     /// Leaves the last frame. Returns its caller, or what a signal interrupted; `None` where the stack is whole.
     #[cold]
@@ -35,11 +43,35 @@ impl StackUnwinder {
         frame: Frame,
         walk: &mut Walk<'_, '_>,
     ) -> Result<Option<Position>, Stop> {
+        self.step_by_registers(frame, Rows::Believed, walk)
+    }
+
+    /// Leaves the last frame, whose row has led nowhere, by its function's instructions. `None` if these do not lead to a
+    /// return address either; what is known of the stack is then as before.
+    #[cold]
+    pub(super) fn step_against_row(&mut self, walk: &mut Walk<'_, '_>) -> Option<Position> {
+        let (frame, late_from) = (*walk.frames.last()?, self.late_from);
+        let caller = self.step_by_registers(frame, Rows::Doubted, walk);
+        if !matches!(caller, Ok(Some(_))) {
+            (self.carried, self.late_from) = (Carried::default(), late_from);
+        }
+        caller.ok().flatten()
+    }
+
+    fn step_by_registers(
+        &mut self,
+        frame: Frame,
+        rows: Rows,
+        walk: &mut Walk<'_, '_>,
+    ) -> Result<Option<Position>, Stop> {
         self.allowance.start();
         let mut carried = std::mem::take(&mut self.carried);
         carried.begin(walk.start);
         self.carry(&mut carried, walk)?;
-        let caller = self.leave(frame, &mut carried, walk)?;
+        let caller = self.leave(frame, rows, &mut carried, walk)?;
+        // These have been followed.
+        self.known.clear();
+        self.first_known = usize::MAX;
         self.carried = carried;
         Ok(caller)
     }
@@ -61,8 +93,6 @@ impl StackUnwinder {
             let image = self.images.get(frame.image, walk.images);
             carried.follow(frame, known.state(), image, &mut self.generated, walk.stack);
         }
-        self.known.clear();
-        self.first_known = usize::MAX;
         Ok(())
     }
 
@@ -72,6 +102,7 @@ impl StackUnwinder {
     fn leave(
         &mut self,
         mut frame: Frame,
+        rows: Rows,
         carried: &mut Carried,
         walk: &mut Walk<'_, '_>,
     ) -> Result<Option<Position>, Stop> {
@@ -100,7 +131,7 @@ impl StackUnwinder {
             return Err(Stop::Because(TruncationReason::TooDeep));
         }
         let next = Frame { address: frame.address.wrapping_add(u64::from(called)), ..frame };
-        let doubtful = !switched && cfi::is_doubtful(image.tables(), frame.address);
+        let doubtful = !switched && (rows == Rows::Doubted || cfi::is_doubtful(image.tables(), frame.address));
         if let Some((callee, before)) = carried.callee.take().filter(|_| doubtful && called)
             && let Some(image) = self.images.get(callee.image, images)
             && let Some(row) = image.rows(callee.address).first()

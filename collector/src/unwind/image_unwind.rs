@@ -11,10 +11,11 @@
 //! A stack may also begin with a return address that no call has put there, that of a function's first instruction:
 //! `makecontext` has its coroutines return so. [`ImageUnwind::leave_beginning`] tells these.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use ccsd_profile::TruncationReason;
-use ccsd_symbolizer::{ElfFile, UnwindSections};
+use ccsd_symbolizer::{ElfFile, SymbolStarts, UnwindSections};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -28,7 +29,7 @@ use super::rule::FrameRule;
 use super::tables::{self, RowContext, Table, Tables, Way};
 use crate::arch::code::{self, Row};
 use crate::arch::pointer_rule::Plain;
-use crate::arch::prologue::{self, Entered};
+use crate::arch::prologue::{self, Entered, FunctionFrames};
 use crate::arch::registers::{RA, Registers};
 use crate::arch::signal;
 use crate::arch::step::CallerPointers;
@@ -99,6 +100,8 @@ pub struct ImageUnwind {
     entry_end: Option<u64>,
     /// Where it can be read: what its instructions say of frames that no table covers.
     elf: Option<Arc<ElfFile>>,
+    /// Its functions by their symbols, read when an address is met that no table covers.
+    symbols: OnceCell<SymbolStarts>,
     /// What its functions say, if it is a Go program or library.
     go: Option<GoCode>,
     covered: HashMap<u64, Covered, FxBuildHasher>,
@@ -109,6 +112,10 @@ pub struct ImageUnwind {
     row_count: usize,
     /// What the instructions before say of some frames.
     histories: HashMap<(u64, bool), History, FxBuildHasher>,
+    /// The functions of these whose beginning is known, by that. `None` for those that each frame has to be followed in.
+    functions: HashMap<u64, Option<FunctionFrames>, FxBuildHasher>,
+    /// Rows of `functions`.
+    function_rows: usize,
 }
 
 impl ImageUnwind {
@@ -195,9 +202,10 @@ impl ImageUnwind {
     /// Bytes that the answers take, beside the unwind information itself and its indexes.
     pub fn remembered(&self) -> usize {
         let maps = self.covered.allocation_size() + self.special.allocation_size();
-        let kept = self.rows.allocation_size() + self.histories.allocation_size();
-        let rows = kept + self.row_count * size_of::<Row>() + self.tables.row_bytes();
-        maps + rows + self.go.as_ref().map_or(0, GoCode::bytes)
+        let kept = self.rows.allocation_size() + self.histories.allocation_size() + self.functions.allocation_size();
+        let rows = kept + (self.row_count + self.function_rows) * size_of::<Row>() + self.tables.row_bytes();
+        let symbols = self.symbols.get().map_or(0, SymbolStarts::bytes);
+        maps + rows + symbols + self.go.as_ref().map_or(0, GoCode::bytes)
     }
 
     /// The unwind information, to leave a frame with.
@@ -305,20 +313,23 @@ impl ImageUnwind {
         read: &impl Fn(u64) -> Option<u64>,
         mut believed: impl FnMut(u64, Option<u64>) -> bool,
     ) -> Option<CallerPointers> {
-        for row in self.rows(address) {
-            match row.plain()?.apply(sp, bp, read) {
-                Ok(caller) if believed(caller.ip, None) => return Some(caller),
-                Err(Some(_)) => return None,
-                _ => {}
-            }
-        }
-        if let Some(entered) = self.entered(address, called) {
-            match entered.row.plain()?.apply(sp, bp, read) {
-                Ok(caller) if entered.allows(caller.sp) && believed(caller.ip, Some(entered.start)) => {
-                    return Some(caller);
+        // From a beginning that is known, then to a return, then from a beginning that is guessed.
+        for guessed in [false, true] {
+            if let Some(entered) = self.entered(address, called).filter(|entered| entered.guessed == guessed) {
+                match entered.row.plain()?.apply(sp, bp, read) {
+                    Ok(caller) if entered.allows(caller.sp) && believed(caller.ip, Some(entered.start)) => {
+                        return Some(caller);
+                    }
+                    Err(Some(_)) => return None,
+                    _ => {}
                 }
-                Err(Some(_)) => return None,
-                _ => {}
+            }
+            for row in self.rows(address).iter().filter(|_| !guessed) {
+                match row.plain()?.apply(sp, bp, read) {
+                    Ok(caller) if believed(caller.ip, None) => return Some(caller),
+                    Err(Some(_)) => return None,
+                    _ => {}
+                }
             }
         }
         Plain::FRAME_POINTER.apply(sp, bp, read).ok().filter(|caller| believed(caller.ip, None))
@@ -341,16 +352,36 @@ impl ImageUnwind {
             self.histories.clear();
         }
         let address = next.wrapping_sub(u64::from(called));
-        let (tables, elf) = (&self.tables, &self.elf);
+        let (tables, elf, symbols) = (&self.tables, &self.elf, &self.symbols);
+        let (functions, function_rows) = (&mut self.functions, &mut self.function_rows);
         self.histories.entry(key).or_insert_with(|| {
             let Some(elf) = elf else { return History::default() };
             let code = |address, len| elf.code(address, len);
+            let mut entered_from = |start: u64| {
+                if *function_rows >= MAX_FOLLOWED || functions.len() >= MAX_FOLLOWED {
+                    functions.clear();
+                    *function_rows = 0;
+                }
+                let function = functions.entry(start).or_insert_with(|| {
+                    let function = FunctionFrames::read(start, &code);
+                    *function_rows += function.as_ref().map_or(0, FunctionFrames::len);
+                    function
+                });
+                match function {
+                    Some(function) => function.entered(next),
+                    None => prologue::entered_from(start, next, &code),
+                }
+            };
             match tables.with_kept_row(address, |row| Ok(row.found.start)) {
-                Ok(start) => History { entered: prologue::entered_from(start, next, &code), begins_thread: false },
+                Ok(start) => History { entered: entered_from(start), begins_thread: false },
+                Err(_) if called && prologue::begins_thread(next, &code) => {
+                    History { entered: None, begins_thread: true }
+                }
                 Err(_) => {
-                    let begins_thread = called && prologue::begins_thread(next, &code);
-                    let entered = (!begins_thread).then(|| prologue::entered(next, called, &code));
-                    History { entered: entered.flatten(), begins_thread }
+                    let by_symbol = symbols.get_or_init(|| elf.symbol_starts()).find(address);
+                    let entered = by_symbol.and_then(entered_from);
+                    let entered = entered.or_else(|| prologue::entered(next, called, &code));
+                    History { entered, begins_thread: false }
                 }
             }
         })

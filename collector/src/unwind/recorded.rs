@@ -441,6 +441,50 @@ fn return_addresses_in_registers_lead_nowhere_twice() {
     assert_eq!(module.unwind((0, 5), &[0; 8], &[rbx]), (vec![(0, 5)], bad));
 }
 
+/// push rbx; push r12; push r13; nop; pop r13; pop r12; pop rbx; ret
+const PUSHES: &[u8] = &[0x53, 0x41, 0x54, 0x41, 0x55, 0x90, 0x41, 0x5d, 0x41, 0x5c, 0x5b, 0xc3];
+
+#[test]
+fn rows_that_are_wrong_where_the_program_is() {
+    // The table says nothing of the pushes, as those of assembly may: the row finds a saved register, whatever that holds.
+    let module = Module::new(&[(PUSHES, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
+    let outer = module.address(1, 5);
+    let expected = (vec![(0, 5), (1, IN_CALL)], Root::Complete);
+    // No code; none; code that no call returns to.
+    for saved in [1, 0, module.address(1, 2)] {
+        assert_eq!(module.unwind((0, 5), &[saved, 2, 3, outer], &[]), expected, "{saved:#x}");
+    }
+    // Where the row is right it is believed.
+    for offset in [0, 11] {
+        let expected = (vec![(0, offset), (1, IN_CALL)], Root::Complete);
+        assert_eq!(module.unwind((0, offset), &[outer], &[]), expected, "{offset}");
+    }
+}
+
+#[test]
+fn rows_of_callers_that_are_wrong() {
+    // push rbx; call; pop rbx; ret, with a table that knows of no push.
+    let caller: &[u8] = &[0x53, 0xe8, 0, 0, 0, 0, 0x5b, 0xc3];
+    let module = Module::new(&[(CALLER, Some(LEAF)), (caller, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
+    let (inner, outer) = (module.address(1, 6), module.address(2, 5));
+    let expected = (vec![(0, 5), (1, 5), (2, IN_CALL)], Root::Complete);
+    assert_eq!(module.unwind((0, 5), &[inner, 7, outer], &[]), expected);
+    // Nothing leads on.
+    let nowhere = Root::Truncated(TruncationReason::UnknownMapping);
+    assert_eq!(module.unwind((0, 5), &[inner, 7, 8, 9, 10], &[]), (vec![(0, 5), (1, 5)], nowhere));
+}
+
+#[test]
+fn frame_pointers_that_the_table_alone_believes_in() {
+    // DW_CFA_def_cfa rbp, 16; DW_CFA_offset rbp, 2, in a function that has rbp for something else.
+    let module = Module::new(&[(PUSHES, Some(&[0x0c, 6, 16, 0x86, 2])), (CALLER, Some(OUTERMOST))]);
+    let outer = module.address(1, 5);
+    for bp in [3, 0, SP - 64, SP + (1 << 40)] {
+        let found = module.unwind((0, 5), &[1, 2, 3, outer], &[(R::RBP, bp)]);
+        assert_eq!(found, (vec![(0, 5), (1, IN_CALL)], Root::Complete), "{bp:#x}");
+    }
+}
+
 /// A module with a signal trampoline at function 1, described as the C library does it: an augmentation `S`, and each
 /// register in the frame that the kernel has made.
 fn with_signal_frame(functions: &[Function<'_>]) -> Module {

@@ -9,6 +9,7 @@ use super::StackUnwinder;
 use super::frame::Frame;
 use super::image_unwind::Source;
 use super::outcome::{Found, Stop, locate};
+use super::rule::FrameRule;
 use super::shadow::{Check, Known, ShadowStack, State};
 use super::tables;
 use super::walk::{Position, Walk};
@@ -21,9 +22,24 @@ enum Step {
     Root,
     /// The caller, and where the frame's own address was stored if that was needed.
     Caller(CallerPointers, Option<u64>),
+    /// The caller, or none, by a row that may be wrong: the frame is the innermost, and no call returns to where the row leads.
+    Doubtful(Option<CallerPointers>),
     /// It takes more registers.
     NeedsRegisters,
 }
+
+/// Result of leaving a frame.
+enum Leaving {
+    /// The stack ends with the frame.
+    Root(Found),
+    /// The caller, as [`Step::Caller`].
+    ByPointers(CallerPointers, Option<u64>),
+    /// The caller, for which all registers were needed.
+    ByRegisters(Position),
+}
+
+/// A row that names a word further than this from the stack pointer, the usual limit of a stack, has the wrong frame pointer.
+const STACK_BYTES: u64 = 8 << 20;
 
 impl StackUnwinder {
     /// Follows a stack to its end, or to the frame from which on it equals the thread's last stack.
@@ -32,15 +48,17 @@ impl StackUnwinder {
         let mut at = Position { pointers: CallerPointers { ip, sp, bp }, called: false, full: false };
         self.first_known = walk.frames.len() + 1;
         let mut search = shadow.search(walk.mappings.generation());
+        let mut by_pointers = false;
         loop {
-            let frame = locate(at.lookup(), walk.mappings, walk.frames)?;
-            let step = match if at.full { Ok(Step::NeedsRegisters) } else { self.step(frame, &at, walk) } {
-                Err(Stop::Unreadable(_)) if self.calls_another(frame, &at, walk) => self.step(frame, &at, walk)?,
-                step => step?,
+            let leaving = match locate(at.lookup(), walk.mappings, walk.frames) {
+                Ok(frame) => self.leave_frame(frame, &at, walk)?,
+                // The row of the frame before has led to what is no code.
+                Err(stop) if by_pointers => Leaving::ByRegisters(self.leave_last_again(walk).ok_or(stop)?),
+                Err(stop) => return Err(stop),
             };
-            match step {
-                Step::Root => return Ok(Found::WHOLE),
-                Step::Caller(caller, cfa_slot) => {
+            match leaving {
+                Leaving::Root(found) => return Ok(found),
+                Leaving::ByPointers(caller, cfa_slot) => {
                     let state = State { return_address: caller.ip, sp: caller.sp, bp: caller.bp };
                     // Behind a gap no frame is known to be where it was.
                     while self.gap.is_none()
@@ -53,19 +71,70 @@ impl StackUnwinder {
                         }
                     }
                     self.known.push(Known::new(state, at.pointers.sp, walk.stack.recent(), cfa_slot));
-                    at = Position { pointers: caller, called: true, full: false };
+                    (at, by_pointers) = (Position { pointers: caller, called: true, full: false }, true);
                 }
-                Step::NeedsRegisters => {
-                    match self.step_with_registers(frame, walk)? {
-                        Some(caller) => at = caller,
-                        None => return Ok(Found::COMPLETE),
-                    }
+                Leaving::ByRegisters(caller) => {
+                    (at, by_pointers) = (caller, false);
                     // A frame left with all registers depends on more than the shadow stack records.
                     self.first_known = walk.frames.len() + 1;
                     search = shadow.search(walk.mappings.generation());
                 }
             }
         }
+    }
+
+    /// Leaves the frame at a position, by the first source that says how.
+    #[inline]
+    fn leave_frame(&mut self, frame: Frame, at: &Position, walk: &mut Walk<'_, '_>) -> Result<Leaving, Stop> {
+        if !at.full {
+            let step = match self.step(frame, at, walk) {
+                Err(Stop::Unreadable(_)) if self.calls_another(frame, at, walk) => self.step(frame, at, walk),
+                step => step,
+            };
+            match step {
+                Ok(Step::Root) => return Ok(Leaving::Root(Found::WHOLE)),
+                Ok(Step::Caller(caller, cfa_slot)) => return Ok(Leaving::ByPointers(caller, cfa_slot)),
+                Ok(Step::Doubtful(caller)) => return self.leave_doubtful(frame, caller, walk),
+                Ok(Step::NeedsRegisters) => {}
+                Err(stop) if is_row_wrong(&stop, at) => {
+                    return self.step_against_row(walk).map(Leaving::ByRegisters).ok_or(stop);
+                }
+                Err(stop) => return Err(stop),
+            }
+        }
+        Ok(match self.step_with_registers(frame, walk)? {
+            Some(caller) => Leaving::ByRegisters(caller),
+            None => Leaving::Root(Found::COMPLETE),
+        })
+    }
+
+    /// Leaves a frame as its instructions say, if these lead to a return address, and else as its row does.
+    #[cold]
+    fn leave_doubtful(
+        &mut self,
+        frame: Frame,
+        by_row: Option<CallerPointers>,
+        walk: &mut Walk<'_, '_>,
+    ) -> Result<Leaving, Stop> {
+        let by_instructions = self.step_against_row(walk).map(Leaving::ByRegisters);
+        if let Some(leaving) = by_instructions.or(by_row.map(|caller| Leaving::ByPointers(caller, None))) {
+            return Ok(leaving);
+        }
+        match self.images.get(frame.image, walk.images) {
+            Some(image) => image.judge(frame.address).map(|()| Leaving::Root(Found::WHOLE)),
+            None => Err(Stop::Because(TruncationReason::NoUnwindInfo)),
+        }
+    }
+
+    /// Leaves the last frame once more, but not by its row.
+    #[cold]
+    fn leave_last_again(&mut self, walk: &mut Walk<'_, '_>) -> Option<Position> {
+        let caller = self.known.pop();
+        let again = self.step_against_row(walk);
+        if again.is_none() {
+            self.known.extend(caller);
+        }
+        again
     }
 
     /// Whether a frame that was waiting for a call to return, and is not copied whole, now waits for another call of the same
@@ -130,20 +199,41 @@ impl StackUnwinder {
                 let returns_to = |address| returns_to(address, None);
                 self.generated.leave((frame.image, next), pointers, &read, &code, returns_to).map(Some)
             }
-            Source::Instructions => match image.leave_by_instructions((next, at.called), pointers, &read, returns_to) {
-                Some(caller) => Ok(Some(caller)),
-                None => return Ok(Step::NeedsRegisters),
-            },
+            Source::Instructions => {
+                match image.leave_by_instructions((next, at.called), pointers, &read, &mut returns_to) {
+                    Some(caller) => Ok(Some(caller)),
+                    None => return Ok(Step::NeedsRegisters),
+                }
+            }
             Source::Registers => return Ok(Step::NeedsRegisters),
         };
         if is_looked_up && !slow && !self.allowance.step() {
             return Err(Stop::Because(TruncationReason::TooDeep));
         }
+        // Hand-written assembly may have rows that are wrong, and most of it calls nothing.
+        let may_lie = match source {
+            Source::Rule(rule) => !at.called && rule != FrameRule::Outermost,
+            Source::Framehop(_) => !at.called,
+            _ => false,
+        };
         match left {
+            Ok(Some(caller)) if may_lie && !image.is_go(frame.address) && !returns_to(caller.ip, None) => {
+                Ok(Step::Doubtful(Some(caller)))
+            }
             Ok(Some(caller)) => Ok(Step::Caller(caller, None)),
+            Ok(None) if may_lie && !image.is_go(frame.address) => Ok(Step::Doubtful(None)),
             Ok(None) => image.judge(frame.address).map(|()| Step::Root),
             Err(Some(address)) => Err(Stop::Unreadable(address)),
             Err(None) => Err(image.no_way(frame.address)),
         }
+    }
+}
+
+/// Whether a frame may have been left by a row that is wrong: it leads away from the stack.
+fn is_row_wrong(stop: &Stop, at: &Position) -> bool {
+    match stop {
+        Stop::Unreadable(address) => address.wrapping_sub(at.pointers.sp) >= STACK_BYTES,
+        Stop::Because(reason) => *reason == TruncationReason::BadUnwindInfo,
+        Stop::Nowhere => false,
     }
 }

@@ -16,6 +16,7 @@
 //! call there must be one of this function.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -37,6 +38,8 @@ const MAX_INSTRUCTIONS: usize = 1024;
 const MAX_INSTRUCTIONS_IF_SURE: usize = 4096;
 /// Times that a loop may have moved the stack pointer. (SHA-512 does so 4 times, for 80 rounds.)
 const MAX_TIMES: i64 = 16;
+/// Instructions of one function that are followed for all its addresses at once. (OpenBLAS's largest kernel has some 4,000.)
+const MAX_FUNCTION_INSTRUCTIONS: usize = 8192;
 /// Instructions of a function that a call may lead to another through.
 const MAX_LEADING: usize = 64;
 /// Bytes that are looked at before a call for what makes it a thread's first.
@@ -53,7 +56,7 @@ pub struct Entered {
     step: Option<i64>,
     pub start: u64,
     /// Whether the beginning is a guess.
-    guessed: bool,
+    pub guessed: bool,
 }
 
 impl Entered {
@@ -68,6 +71,81 @@ impl Entered {
     pub fn allows(&self, caller_sp: u64) -> bool {
         !self.guessed || caller_sp.is_multiple_of(16)
     }
+}
+
+/// How frames of one function are left, wherever in it they are.
+#[derive(Clone, Debug)]
+pub struct FunctionFrames {
+    start: u64,
+    /// Ordered and without overlaps: stretches of code with one row.
+    runs: Box<[(Range<u64>, Row)]>,
+}
+
+impl FunctionFrames {
+    /// Follows the function that begins at `start`. `None` where a loop moves the stack pointer: then a frame has other rows
+    /// each time.
+    pub fn read(start: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Option<FunctionFrames> {
+        let mut text = Text::new(code);
+        let mut information = InstructionInfoFactory::new();
+        let mut paths = VecDeque::from([Path::begin(start)]);
+        let mut stacks: HashMap<u64, Option<Place>> = HashMap::new();
+        let mut runs: Vec<(Range<u64>, Row)> = Vec::new();
+        while let Some(mut path) = paths.pop_front() {
+            // The run that ends where the path is.
+            let mut run: Option<usize> = None;
+            loop {
+                if let Some(&before) = stacks.get(&path.address) {
+                    if moves(before, path.stack()) {
+                        return None;
+                    }
+                    break;
+                }
+                if stacks.len() >= MAX_FUNCTION_INSTRUCTIONS {
+                    break;
+                }
+                stacks.insert(path.address, path.stack());
+                let instruction = text.decode(path.address);
+                let from = path.address;
+                let to = instruction.as_ref().map_or(from + 1, Instruction::next_ip);
+                let row = inverted(&path);
+                match (run.and_then(|run| runs.get_mut(run)), row) {
+                    (Some((range, before)), Some(row)) if range.end == from && *before == row => range.end = to,
+                    (_, Some(row)) => {
+                        run = Some(runs.len());
+                        runs.push((from..to, row));
+                    }
+                    (_, None) => run = None,
+                }
+                let Some(instruction) = instruction else { break };
+                match path.follow(&instruction, &mut information) {
+                    Next::Here => {}
+                    Next::Branch(other) => paths.push_back(path.at(other)),
+                    Next::Returns | Next::Lost => break,
+                }
+            }
+        }
+        runs.sort_unstable_by_key(|(range, _)| range.start);
+        Some(FunctionFrames { start, runs: runs.into() })
+    }
+
+    /// How the frame at an address is left, if that is known.
+    pub fn entered(&self, address: u64) -> Option<Entered> {
+        let after = self.runs.partition_point(|(range, _)| range.start <= address);
+        let (range, row) = self.runs.get(after.checked_sub(1)?)?;
+        let row = range.contains(&address).then(|| row.clone())?;
+        Some(Entered { row, step: None, start: self.start, guessed: false })
+    }
+
+    /// Number of rows held.
+    pub fn len(&self) -> usize {
+        self.runs.len()
+    }
+}
+
+/// Whether a loop has moved the stack pointer, from what it is where an instruction is reached first and again.
+fn moves(before: Option<Place>, after: Option<Place>) -> bool {
+    let (Some(before), Some(after)) = (before, after) else { return false };
+    (before.register, before.stored) == (after.register, after.stored) && before != after
 }
 
 /// How the function that begins at `start` has entered the frame at `address`; `None` where it cannot be told.
@@ -286,8 +364,7 @@ fn way(start: u64, address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>, 
                 return None;
             }
             if let (Some(&Some(before)), Some(after)) = (seen.get(&to), path.stack())
-                && (before.register, before.stored) == (after.register, after.stored)
-                && before != after
+                && moves(Some(before), Some(after))
             {
                 step = step.or(Some(after.offset.wrapping_sub(before.offset)));
             }
