@@ -87,6 +87,7 @@ const SPEC: EventSpec = EventSpec {
     enable_on_exec: false,
     stack_bytes: 0,
     tells_lost: false,
+    user_chain: false,
 };
 
 fn aggregator(budget: &Budget) -> Aggregator {

@@ -380,6 +380,7 @@ impl<'a> Import<'a> {
                 enable_on_exec: false,
                 stack_bytes: 0,
                 tells_lost: false,
+                user_chain: false,
             };
             let profile = profile.take().unwrap_or_else(|| Profile::new(Session::default(), Limits::default()));
             Aggregator::new(profile, spec, Layout::Threads, true, &Budget::default()).with_metrics(metrics)

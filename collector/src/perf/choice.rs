@@ -116,6 +116,7 @@ pub fn choose(event: EventChoice, scope: Scope, rate_hz: u32, inherit: bool) -> 
         enable_on_exec: false,
         stack_bytes: MAX_STACK_BYTES,
         tells_lost: false,
+        user_chain: false,
     };
     // The least that every kernel with perf events gives to everybody below paranoid 3.
     probe(&base).map_err(|source| refusal(source, system::perf_event_paranoid()))?;

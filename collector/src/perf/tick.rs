@@ -137,6 +137,7 @@ fn probe(id: u64, handler: u64) -> Result<Event, String> {
         enable_on_exec: false,
         stack_bytes: 8,
         tells_lost: false,
+        user_chain: false,
     };
     let unavailable = |error: io::Error| match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {

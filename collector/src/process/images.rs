@@ -114,6 +114,8 @@ pub struct Images {
     door: Door,
     debug_roots: DebugRoots,
     recent: RecentFiles,
+    /// Whether one has been code of Go.
+    has_go: bool,
     /// Of a recording, what it knows of the files that were mapped.
     recorded: Option<RecordedFiles>,
     /// The code that processes generate.
@@ -149,6 +151,7 @@ impl Images {
             door: Door::default(),
             debug_roots: DebugRoots::default(),
             recent: RecentFiles::default(),
+            has_go: false,
             recorded: None,
             jit: JitCodes::default(),
         }
@@ -156,6 +159,12 @@ impl Images {
 }
 
 impl Images {
+    /// Whether a program or library of Go has been among them.
+    #[must_use]
+    pub fn has_go(&self) -> bool {
+        self.has_go
+    }
+
     /// The same for a session in which only this user's processes are followed, if it is one's in particular.
     #[must_use]
     pub fn of(self, owner: Option<Owner>) -> Images {
@@ -374,6 +383,7 @@ impl Images {
             }
             Opened::Image(elf) => {
                 self.bytes += unusual_bytes(&elf);
+                self.has_go |= elf.is_go();
                 image.debug = self.debug_roots.finder(pid, &image.name, Some(&elf));
                 image.elf = Some(elf);
                 self.open += 1;

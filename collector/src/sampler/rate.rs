@@ -1,4 +1,5 @@
-//! Sampling at another rate, when [`Pace`] says so.
+//! Other events in the place of those that sample: at another rate, when [`Pace`] says so, and with the user's call chain,
+//! when a program of Go is first seen.
 
 use std::time::Duration;
 
@@ -17,18 +18,39 @@ use crate::perf::sorter::MARGIN_NS;
 use crate::tracker::scan::{FORK_NS, SCAN_ROUNDS, ThreadScan};
 use crate::usage::thread_cpu_ns;
 
+/// Time between two attempts to have the call chain, nanoseconds.
+const CHAIN_RETRY_NS: u64 = 10_000_000_000;
+
 /// The pace, and what had been counted at the last review.
 pub struct RateControl {
     pace: Pace,
     reviewed: u64,
     counts: Counts,
     cpu_ns: (u64, u64),
+    /// When the call chain is tried again, if it is wanted and could not be had.
+    chain_at: u64,
 }
 
 impl RateControl {
     /// From `now` on.
     pub fn new(pace: Pace, now: u64) -> RateControl {
-        RateControl { pace, reviewed: now, counts: Counts::default(), cpu_ns: (0, 0) }
+        RateControl { pace, reviewed: now, counts: Counts::default(), cpu_ns: (0, 0), chain_at: 0 }
+    }
+
+    /// Has samples carry the user's call chain as soon as there is code of Go, whose stacks may need it.
+    fn review_user_chain(&mut self, source: &mut Source, now: u64) {
+        let tracker = &source.pipeline.tracker;
+        let wanted = tracker.images.has_go() && !source.events.spec().user_chain;
+        if !wanted || now < self.chain_at || tracker.has_waiting_child() {
+            return;
+        }
+        let spec = EventSpec { user_chain: true, ..*source.events.spec() };
+        if let Err(error) = renew_events(source, spec) {
+            if self.chain_at == 0 {
+                source.pipeline.batch.note(format!("stacks of C called from Go may end early: {error}"));
+            }
+            self.chain_at = now.saturating_add(CHAIN_RETRY_NS);
+        }
     }
 
     /// What a sample costs, where there is a budget.
@@ -38,6 +60,7 @@ impl RateControl {
 
     /// To be called at every turn: judges what became of the samples of the last window, and changes the rate.
     pub fn review(&mut self, source: &mut Source, now: u64) {
+        self.review_user_chain(source, now);
         let elapsed_ns = now.saturating_sub(self.reviewed);
         // A child that is still ccsd has no samples to judge by, and events that wait for its `execve`.
         let concerned = self.pace.is_variable() || self.pace.overhead().is_some();
@@ -66,7 +89,7 @@ impl RateControl {
         source.pipeline.sampler.cost = self.cost();
         let Some(change) = change else { return };
         let at = source.pipeline.sampler.duration_ns;
-        match change_rate(source, change.rate_hz) {
+        match renew_events(source, EventSpec { rate_hz: change.rate_hz, ..*source.events.spec() }) {
             Ok(()) => {
                 self.pace.accepted();
                 source.pipeline.batch.announce_rate(at, change);
@@ -85,10 +108,10 @@ impl RateControl {
 }
 
 /// Replaces the events of all threads.
-fn change_rate(source: &mut Source, rate_hz: u32) -> Result<()> {
-    let mut renewal = source.events.prepare(rate_hz)?;
+fn renew_events(source: &mut Source, spec: EventSpec) -> Result<()> {
+    let mut renewal = source.events.prepare(spec)?;
     let layout = source.events.layout();
-    source.pipeline.events.prepare(&EventSpec { rate_hz, ..*source.events.spec() });
+    source.pipeline.events.prepare(&spec);
     if layout != Layout::Cpus {
         source.pipeline.tracker.begin_scan();
         let prepared = prepare_threads(source, &mut renewal);

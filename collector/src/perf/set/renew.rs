@@ -1,4 +1,4 @@
-//! Another rate for events that run.
+//! Other events in the place of those that run: at another rate, or with the user's call chain.
 //!
 //! The kernel lets the period of an event be changed, but not those of the events that threads have inherited from it, and
 //! an event that was changed goes on writing its old period into its samples. So a new rate is new events: they are opened
@@ -21,7 +21,7 @@ use crate::perf::counters::sum_of;
 use crate::perf::event;
 use crate::perf::layout::Layout;
 
-/// Events at another rate, on their way.
+/// Other events, on their way.
 pub struct Renewal {
     spec: EventSpec,
     leaders: Vec<OwnedFd>,
@@ -47,13 +47,13 @@ pub struct Switched {
 }
 
 impl EventSet {
-    /// Begins to prepare another rate.
+    /// Begins to prepare events of another `spec`.
     ///
     /// # Errors
     /// What opening events on CPUs came to, where those are sampled.
-    pub fn prepare(&self, rate_hz: u32) -> Result<Renewal> {
+    pub fn prepare(&self, spec: EventSpec) -> Result<Renewal> {
         // They are switched on by hand, also where the first ones waited for `execve`.
-        let spec = EventSpec { rate_hz, enable_on_exec: false, ..self.spec };
+        let spec = EventSpec { enable_on_exec: false, ..spec };
         let mut renewal = Renewal { spec, leaders: Vec::new(), members: Vec::new(), late: HashMap::new() };
         if self.layout == Layout::Cpus {
             let (mut attr, _) = spec.whole_cpu_attrs();
