@@ -124,8 +124,8 @@ impl Headers {
         self.is_complete = true;
     }
 
-    /// Creates a file with these headers. It has only the sections that an unwinder needs: names must be requested from
-    /// another process.
+    /// Creates a file with these headers. It has only the sections that an unwinder needs, symbol tables for the starts
+    /// of functions among them: names must be requested from another process.
     ///
     /// # Errors
     /// [`ImageError::NotRegular`]; [`ImageError::Malformed`] if something exceeds [`limits`].
@@ -186,8 +186,9 @@ mod tests {
         assert_eq!(file.code(file.entry(), 64), again.code(file.entry(), 64));
         assert!(file.code(file.entry(), 64).is_some());
         assert_eq!(Headers::of(&again), Headers::of(&file));
-        // It has no symbol tables.
-        assert!(again.section(b".symtab").is_none() && again.section(b".dynsym").is_none());
+        // The starts of functions are read from symbols; what names and lines are read from does not come along.
+        assert!(again.section(b".symtab").is_some() && again.debug_section(".debug_info").is_none());
+        assert!(file.debug_section(".debug_info").is_some());
     }
 
     #[test]
