@@ -22,7 +22,7 @@ use rustc_hash::FxBuildHasher;
 use super::cfi;
 use super::framehop_rows::DEBUG_FRAME_SPAN;
 use super::go::{GoCode, GoFrame};
-use super::known_rules::KnownRules;
+use super::known_rules::{FunctionRules, KnownRules};
 use super::outcome::Stop;
 use super::realigned::Realigned;
 use super::rule::FrameRule;
@@ -62,6 +62,8 @@ pub enum Covered {
 pub enum Source {
     /// The rule of a row.
     Rule(FrameRule),
+    /// A row that says that the function leaves the stack alone, which its instructions contradict.
+    Doubtful(FrameRule),
     /// A row that framehop takes; the frame's address in ccsd's own space.
     Framehop(u64),
     /// The frame itself, in which its function has kept the address of the frame.
@@ -269,7 +271,10 @@ impl ImageUnwind {
             // Without its bytes there is only the frame pointer, and framehop follows it.
             None => Way::Plain(FrameRule::AskFramehop, None),
         };
-        match way {
+        let special = match way {
+            Way::Plain(rule, function) if self.is_contradicted(address, rule, function.as_ref()) => {
+                Source::Doubtful(rule)
+            }
             // What is special about functions of Go is not in the tables.
             Way::Plain(rule, function) if go_frame.is_none() => {
                 rules.insert(own, rule);
@@ -279,15 +284,29 @@ impl ImageUnwind {
                 }
                 return Ok(rule);
             }
-            _ => {}
-        }
-        let special = self.examine_special(address, go_frame);
+            _ => self.examine_special(address, go_frame),
+        };
         if self.special.len() >= MAX_SPECIAL {
             // Whatever is met again is examined again.
             self.special.clear();
         }
         self.special.insert(address, special);
         Err(special)
+    }
+
+    /// Whether the rows of a function say nothing of a frame and its instructions make one, as those of assembly may. (What
+    /// Go's assembler makes tables for is known to be right.)
+    fn is_contradicted(&self, address: u64, rule: FrameRule, function: Option<&FunctionRules>) -> bool {
+        if rule != FrameRule::ONLY_RETURN_ADDRESS || self.is_go(address) {
+            return false;
+        }
+        let range = match function {
+            Some(function) if function.rows.iter().any(|(_, row)| *row != Some(rule)) => return false,
+            Some(function) => Some(function.range.clone()),
+            None => tables::entry_range(&self.tables, address),
+        };
+        let Some((range, elf)) = range.zip(self.elf.as_ref()) else { return false };
+        prologue::moves_stack(range, &|address, len| elf.code(address, len))
     }
 
     fn examine_special(&mut self, address: u64, go_frame: Option<GoFrame>) -> Source {

@@ -36,6 +36,9 @@ pub enum FrameRule {
 const _: () = assert!(size_of::<(u64, Option<FrameRule>)>() == 16);
 
 impl FrameRule {
+    /// That of a function that has put nothing on the stack.
+    pub const ONLY_RETURN_ADDRESS: FrameRule = FrameRule::StackPointer { words: 1 };
+
     /// The rule of a row, if it is such a one.
     pub fn of(row: &UnwindTableRow<usize>) -> Option<FrameRule> {
         match row.register(RA) {

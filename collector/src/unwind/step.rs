@@ -22,7 +22,7 @@ enum Step {
     Root,
     /// The caller, and where the frame's own address was stored if that was needed.
     Caller(CallerPointers, Option<u64>),
-    /// The caller, or none, by a row that may be wrong: the frame is the innermost, and no call returns to where the row leads.
+    /// The caller, or none, by a row that may be wrong.
     Doubtful(Option<CallerPointers>),
     /// It takes more registers.
     NeedsRegisters,
@@ -145,7 +145,7 @@ impl StackUnwinder {
         let Some(now) = walk.stack.word_now(slot).filter(|_| at.called) else { return false };
         let Some(mapping) = walk.mappings.find(now.wrapping_sub(1)) else { return false };
         let Some(image) = self.images.get(frame.image, walk.images) else { return false };
-        let start = |address: u64| tables::entry_start(image.tables(), address);
+        let start = |address: u64| tables::entry_range(image.tables(), address).map(|range| range.start);
         let function = start(frame.address);
         let is_same = mapping.image == frame.image
             && function.is_some()
@@ -188,6 +188,9 @@ impl StackUnwinder {
                 left
             }
             Source::Top => return Ok(Step::Root),
+            Source::Doubtful(rule) => {
+                return Ok(Step::Doubtful(rule.leave(!at.called, pointers, read).ok().flatten()));
+            }
             Source::Realigned(realigned) => match realigned.leave(pointers, &read) {
                 Ok((caller, slot)) if caller.ip != 0 => return Ok(Step::Caller(caller, Some(slot))),
                 Ok(_) => Ok(None),
@@ -210,18 +213,10 @@ impl StackUnwinder {
         if is_looked_up && !slow && !self.allowance.step() {
             return Err(Stop::Because(TruncationReason::TooDeep));
         }
-        // Hand-written assembly may have rows that are wrong, and most of it calls nothing.
-        let may_lie = match source {
-            Source::Rule(rule) => !at.called && rule != FrameRule::Outermost,
-            Source::Framehop(_) => !at.called,
-            _ => false,
-        };
         match left {
-            Ok(Some(caller)) if may_lie && !image.is_go(frame.address) && !returns_to(caller.ip, None) => {
-                Ok(Step::Doubtful(Some(caller)))
-            }
             Ok(Some(caller)) => Ok(Step::Caller(caller, None)),
-            Ok(None) if may_lie && !image.is_go(frame.address) => Ok(Step::Doubtful(None)),
+            // Where the program is, a frame pointer of 0 may be any register.
+            Ok(None) if !at.called && source == Source::Rule(FrameRule::FramePointer) => Ok(Step::Doubtful(None)),
             Ok(None) => image.judge(frame.address).map(|()| Step::Root),
             Err(Some(address)) => Err(Stop::Unreadable(address)),
             Err(None) => Err(image.no_way(frame.address)),

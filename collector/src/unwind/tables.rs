@@ -269,8 +269,9 @@ pub struct Found {
     pub table: Table,
     /// Whether it belongs to a signal trampoline.
     pub signal: bool,
-    /// Where the entry's code begins.
+    /// Where the entry's code begins and ends.
     pub start: u64,
+    pub end: u64,
 }
 
 /// Finds the row of the unwind tables for an address.
@@ -285,9 +286,9 @@ pub fn with_row<T>(
     with_row_in(&mut RowContext::new(), tables, address, then)
 }
 
-/// Where the entry begins that covers an address.
-pub fn entry_start(tables: &Tables, address: u64) -> Option<u64> {
-    with_row(tables, address, |_, found| found.start).ok()
+/// The code of the entry that covers an address.
+pub fn entry_range(tables: &Tables, address: u64) -> Option<Range<u64>> {
+    with_row(tables, address, |_, found| found.start..found.end).ok()
 }
 
 /// The same as [`with_row`] in room that is there.
@@ -340,7 +341,8 @@ fn row<'a, S: UnwindSection<Slice<'a>>, T>(
         return Err(Stuck::Bad);
     }
     let row = fde.unwind_info_for_address(section, bases, context, address).map_err(|_| Stuck::Bad)?;
-    Ok(then(row, Found { table, signal: fde.is_signal_trampoline(), start: fde.initial_address() }))
+    let (start, end) = (fde.initial_address(), fde.end_address());
+    Ok(then(row, Found { table, signal: fde.is_signal_trampoline(), start, end }))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use gimli::X86_64;
 use hashbrown::HashSet;
-use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic};
+use iced_x86::InstructionInfoFactory;
 
 use super::path::{CALLER_SAVED, DWARF, Next, Path, Place, RBP, RSP, Text, Value};
 use super::pointer_rule::{self, Plain};
@@ -253,13 +253,23 @@ pub fn is_call_before(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>
     let Some(bytes) = code(start, LONGEST_CALL).filter(|bytes| bytes.len() as u64 == LONGEST_CALL) else {
         return false;
     };
-    (2..=bytes.len()).any(|length| {
-        let tail = bytes.get(bytes.len() - length..).unwrap_or_default();
-        let mut decoder = Decoder::with_ip(64, tail, address - length as u64, DecoderOptions::NONE);
-        let instruction = decoder.decode();
-        let call = matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
-        call && instruction.mnemonic() == Mnemonic::Call && instruction.len() == length
-    })
+    // `e8` and a distance, or `ff /2` with what its ModRM byte asks for: a SIB byte, a displacement. A prefix before either
+    // makes no other instruction of it.
+    let byte = |from_end: usize| bytes[bytes.len() - from_end];
+    byte(DIRECT_CALL as usize) == 0xe8
+        || (2..=bytes.len()).any(|length| {
+            let modrm = byte(length - 1);
+            let (mode, operand) = (modrm >> 6, modrm & 7);
+            let has_sib = mode != 3 && operand == 4;
+            let has_base = !has_sib || byte(length.saturating_sub(2).max(1)) & 7 != 5;
+            let displacement = match mode {
+                0 if operand == 5 || !has_base => 4,
+                1 => 1,
+                2 => 4,
+                _ => 0,
+            };
+            byte(length) == 0xff && modrm >> 3 & 7 == 2 && length == 2 + usize::from(has_sib) + displacement
+        })
 }
 
 /// What it calls, if it is a direct call. (Any five bytes that would be one are taken for one.)

@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
+use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 
 use super::code::Row;
 use super::path::{DWARF, GENERAL, Next, Path, Place, RSP, Text, Value, general};
@@ -28,6 +28,8 @@ use super::registers::CALLEE_SAVED;
 
 /// Bytes from a function's beginning to a frame in it: a beginning further away is not looked for.
 const MAX_DISTANCE: u64 = 4096;
+/// Bytes of a function that are looked at for what it does to the stack: what makes a frame stands at its beginning.
+const MAX_FRAME_MAKING: u64 = 1024;
 /// As compilers align functions.
 const ALIGNMENT: u64 = 16;
 /// Beginnings that are tried for one frame.
@@ -244,6 +246,24 @@ pub fn begins_thread(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>
         syscalls.map(|at| start + at as u64 + SYSCALL.len() as u64).any(starts_here).then_some(())
     };
     exits() && made().is_some()
+}
+
+/// Whether the first instructions of a function move the stack pointer, other than by calls and returns.
+pub fn moves_stack(range: Range<u64>, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> bool {
+    let mut text = Text::new(code);
+    let (mut at, end) = (range.start, range.end.min(range.start.saturating_add(MAX_FRAME_MAKING)));
+    while at < end {
+        let Some(instruction) = text.decode(at) else { return false };
+        let is_flow = matches!(instruction.mnemonic(), Mnemonic::Call | Mnemonic::Ret);
+        let is_compared = matches!(instruction.mnemonic(), Mnemonic::Cmp | Mnemonic::Test);
+        let is_written =
+            !is_compared && instruction.op0_kind() == OpKind::Register && instruction.op0_register() == Register::RSP;
+        if !is_flow && (is_written || instruction.stack_pointer_increment() != 0) {
+            return true;
+        }
+        at = instruction.next_ip();
+    }
+    false
 }
 
 /// Where the linear code from `entry` on ends, within so many bytes: with a jump that is always taken, a return or a halt.
