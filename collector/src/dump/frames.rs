@@ -1,4 +1,4 @@
-//! From registers and stack bytes to what a dump shows of them: by the unwinder and the resolver that samples go through.
+//! From registers and stack bytes to what a dump shows of them: by the tracker, unwinder and resolver of samples.
 
 use ccsd_profile::{CostCentreId, Limits, Profile, Session};
 use hashbrown::HashMap;
@@ -7,14 +7,13 @@ use crate::budget::Budget;
 use crate::clock::now_ns;
 use crate::perf::record::Sample;
 use crate::perf::ring_buffer::Bytes;
-use crate::process::ProcessTable;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::owner::Owner;
 use crate::procfs::MapEntry;
 use crate::resolve::Resolver;
-use crate::unwind::go::goroutines::GoroutineTable;
-use crate::unwind::shadow::ShadowStack;
-use crate::unwind::{Frame, Root, StackUnwinder, Target};
+use crate::tracker::Tracker;
+use crate::unwind::{Frame, Root};
+use crate::unwinding::Unwinding;
 
 use super::model::{Dump, End, FrameInfo, State, ThreadDump};
 use super::take::{Known, Taken};
@@ -51,15 +50,10 @@ impl Frames {
 /// the process, which may run another program by now.
 pub fn read(taken: Vec<Taken>, (owner, maps): (Option<Owner>, Option<Vec<MapEntry>>), dump: &mut Dump) {
     let pid = dump.pid;
-    let mut images = Images::default().of(owner);
-    let mut table = ProcessTable::default();
-    match (owner, maps) {
-        (None, _) => table.read_process(pid, &mut images),
-        (Some(_), maps) => table.read_mappings(pid, maps.unwrap_or_default(), &mut images),
-    }
+    let mut tracker = Tracker::of_process(pid, owner, maps);
     // With the main thread its memory is no longer to be found under its number.
     let main_has_ended = taken.iter().any(|thread| thread.tid == pid && thread.look.state == State::Zombie);
-    let mut unwinder = StackUnwinder::default();
+    let mut unwinding = Unwinding::within(&Budget::default());
     let mut frames = Frames::default();
     let mut in_all = 0;
     let mut stacks = Vec::with_capacity(taken.len());
@@ -75,13 +69,14 @@ pub fn read(taken: Vec<Taken>, (owner, maps): (Option<Owner>, Option<Vec<MapEntr
                     None if main_has_ended => thread.tid,
                     None => pid,
                 };
-                unwind(&mut unwinder, &mut table, &mut images, &mut frames, (pid, memory), thread, known)
+                unwind(&mut unwinding, &mut tracker, &mut frames, (pid, memory), thread, known)
             }
         };
         in_all += stack.frames.len();
         stacks.push(stack);
     }
-    let entries = name(&mut images, &frames.list, dump);
+    let images = &mut tracker.images;
+    let entries = name(images, &frames.list, dump);
     // Each frame may stand for many inlined functions.
     let mut left = MAX_FRAMES_IN_ALL;
     if owner.is_some() && taken.iter().any(|thread| !thread.look.kernel_stack.is_empty()) {
@@ -115,16 +110,15 @@ pub fn read(taken: Vec<Taken>, (owner, maps): (Option<Owner>, Option<Vec<MapEntr
 }
 
 fn unwind(
-    unwinder: &mut StackUnwinder,
-    table: &mut ProcessTable,
-    images: &mut Images,
+    unwinding: &mut Unwinding,
+    tracker: &mut Tracker,
     all: &mut Frames,
     (pid, memory): (u32, u32),
     thread: &Taken,
     known: &Known,
 ) -> Stack {
     let missing = || Stack { frames: Vec::new(), end: End::Missing("its process has ended".to_owned()) };
-    let Some((_, process)) = table.thread(pid, thread.tid, images) else { return missing() };
+    let Some((entered, process, images)) = tracker.thread(pid, thread.tid) else { return missing() };
     let (Known::All(regs) | Known::Pointers(regs)) = *known;
     let sample = Sample {
         id: 0,
@@ -140,10 +134,7 @@ fn unwind(
         stack: Bytes::new(&thread.stack.bytes),
         stack_full: thread.stack.more,
     };
-    let (mut shadow, mut frames) = (ShadowStack::default(), Vec::new());
-    let mut goroutines = GoroutineTable::default();
-    let target = Target { mappings: &mut process.mappings, process: process.key, goroutines: &mut goroutines, images };
-    let unwound = unwinder.unwind(&sample, target, &mut shadow, false, &mut frames);
+    let unwound = unwinding.unwind(&sample, entered, process, images, false);
     let end = match (unwound.root, known) {
         (Root::Complete, _) => End::Complete,
         (Root::Truncated(reason), Known::All(_)) => End::Truncated(reason.text().to_owned()),
@@ -151,7 +142,7 @@ fn unwind(
             End::Truncated(format!("{}; most registers are not known without stopping the thread", reason.text()))
         }
     };
-    Stack { frames: frames.into_iter().map(|frame| all.number(frame)).collect(), end }
+    Stack { frames: unwinding.frames().iter().map(|&frame| all.number(frame)).collect(), end }
 }
 
 /// Names all frames. For each the positions of its entries in the dump, innermost first.

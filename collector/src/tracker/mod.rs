@@ -20,7 +20,7 @@ use crate::process::images::{ImageIndex, Images};
 use crate::process::owner::{Denied, Owner};
 use crate::process::recorded_files::RecordedFiles;
 use crate::process::{LeftOut, NEVER, Process, ProcessKey, ProcessTable, Thread, ThreadKey};
-use crate::procfs;
+use crate::procfs::{self, MapEntry};
 use admission::Admission;
 use scan::ForkLog;
 
@@ -117,6 +117,17 @@ impl Tracker {
     /// The processes of a recording: nothing of the running system is taken for what it was then but these files.
     pub fn of_recording(files: RecordedFiles, budget: &Budget) -> Tracker {
         Tracker::of(ProcessTable::of_recording(budget.live), Images::within(budget.images).of_recording(files))
+    }
+
+    /// A process as it is now, and nothing that runs beside it. For an owner by these lines of its `maps`, because the
+    /// process may run another program by now.
+    pub fn of_process(pid: u32, owner: Option<Owner>, maps: Option<Vec<MapEntry>>) -> Tracker {
+        let (mut table, mut images) = (ProcessTable::default(), Images::default().of(owner));
+        match owner {
+            None => table.read_process(pid, &mut images),
+            Some(_) => table.read_mappings(pid, maps.unwrap_or_default(), &mut images),
+        }
+        Tracker::of(table, images)
     }
 
     fn of(table: ProcessTable, images: Images) -> Tracker {
