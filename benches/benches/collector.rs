@@ -39,7 +39,7 @@ fn one_sample() -> (Vec<u8>, SampleLayout) {
                 if let Record::Sample(sample) = parse(bytes, layout)
                     && sample.regs.is_some()
                 {
-                    found = Some(bytes.to_vec());
+                    found = Some(bytes.concat());
                 }
             });
         }

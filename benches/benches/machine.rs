@@ -65,7 +65,7 @@ fn record() -> (Vec<Vec<u8>>, SampleLayout, EventSpec) {
                         && sample.regs.is_some()
                         && found.len() == before
                     {
-                        found.push(bytes.to_vec());
+                        found.push(bytes.concat());
                     }
                 });
             }

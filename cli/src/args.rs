@@ -18,8 +18,8 @@ pub mod socket;
 pub mod spelling;
 pub mod stored;
 pub mod symbolize;
-pub mod values;
 
+use crate::values::DEFAULT_FILE;
 use annotate::{ANNOTATE_EXAMPLES, AnnotateArgs};
 use collect::{ATTACH_EXAMPLES, AttachArgs, RECORD_EXAMPLES, RecordArgs};
 use diff::{DIFF_EXAMPLES, DiffArgs};
@@ -29,7 +29,6 @@ use open::{OPEN_EXAMPLES, OpenArgs};
 use report::{REPORT_EXAMPLES, ReportArgs};
 use service::{DAEMON_EXAMPLES, DaemonArgs, TOP_EXAMPLES, TopArgs};
 use symbolize::{SYMBOLIZE_EXAMPLES, SymbolizeArgs};
-use values::DEFAULT_FILE;
 
 /// A sampling profiler for Linux whose profiles survive recursion
 ///
@@ -320,8 +319,8 @@ Examples:
 
 #[cfg(test)]
 mod tests {
-    use super::values::Frequency;
     use super::*;
+    use crate::values::Frequency;
     use clap::ValueEnum;
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {

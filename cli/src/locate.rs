@@ -10,13 +10,13 @@ use ccsd_daemon::store;
 use ccsd_profile::sanitise;
 
 use crate::args::socket::SocketArgs;
-use crate::args::values::ProcessName;
 use crate::connection::connect;
 use crate::exit::Failure;
 use crate::processes;
 use crate::recording::is_profile;
 use crate::source::Source;
 use crate::stored::state_dir;
+use crate::values::ProcessName;
 
 /// A source after its lookup.
 #[derive(Debug)]

@@ -43,6 +43,7 @@ mod symbolize;
 mod table;
 mod times;
 mod top;
+mod values;
 
 use args::service::DaemonCommand;
 use args::{Cli, Command};

@@ -4,11 +4,11 @@ use anyhow::anyhow;
 use ccsd_collector::procfs::{Named, command_line, named, owner_name};
 use ccsd_profile::sanitise;
 
-use crate::args::values::ProcessName;
 use crate::exit::Failure;
 use crate::format::shell_word;
 use crate::message::warn;
 use crate::table::cut;
+use crate::values::ProcessName;
 
 /// Maximum processes listed, and columns of a line.
 const LISTED: usize = 20;

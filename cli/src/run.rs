@@ -15,7 +15,6 @@ use ccsd_profile::CORE_SIGNALS;
 use crossbeam_channel::{Receiver, select, unbounded};
 
 use crate::args::collect::{AttachArgs, CollectArgs, MachineArgs, RecordArgs};
-use crate::args::values::{DEFAULT_FILE, Frequency};
 use crate::connection;
 use crate::doctor::Capabilities;
 use crate::dump;
@@ -32,6 +31,7 @@ use crate::report;
 use crate::signals::{Asking, Plan, Signals};
 use crate::status::StatusLine;
 use crate::style::{ColorChoice, Layout};
+use crate::values::{DEFAULT_FILE, Frequency};
 
 /// A message about waiting is printed only after this time: most programs end sooner.
 const PATIENCE: Duration = Duration::from_millis(200);

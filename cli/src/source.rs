@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use ccsd_daemon::config::WatchName;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use crate::args::values::pid;
+use crate::values::pid;
 
 /// A profile, or a session that produces one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -30,6 +30,7 @@ mod error;
 mod host;
 pub mod import;
 mod jit;
+mod machine_time;
 pub mod naming;
 mod options;
 mod pace;
@@ -48,6 +49,7 @@ mod tracker;
 mod unwind;
 mod unwinding;
 pub mod usage;
+mod users;
 mod watchdog;
 
 pub use budget::Budget;
@@ -70,16 +72,18 @@ pub use sched_priority::become_favoured;
 pub use session::{Session, check_target, without_arguments};
 pub use session_event::SessionEvent;
 
-/// What the benchmarks measure alone. Not for other crates: it changes with the code.
+/// What benchmarks and fuzzing take alone. Not for other crates: it changes with the code.
 #[cfg(feature = "internals")]
 pub mod internals {
     pub use crate::aggregator::Aggregator;
+    pub use crate::arch::user_regs::UserRegs;
     pub use crate::batch::{Batch, Item};
     pub use crate::perf::layout_choice::LayoutChoice;
-    pub use crate::perf::record::{Record, SampleLayout, parse};
+    pub use crate::perf::record::{Record, Sample, SampleLayout, parse};
     pub use crate::perf::ring_buffer::Bytes;
     pub use crate::perf::rings::ring_pages;
     pub use crate::process::images::{ImageIndex, Images};
+    pub use crate::process::mappings::{Mapping, Mappings};
     pub use crate::process::{ProcessKey, ProcessTable, ThreadKey};
     pub use crate::resolve::Resolver;
     pub use crate::unwind::go::goroutines::GoroutineTable;

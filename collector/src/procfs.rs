@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use hashbrown::{HashMap, HashSet};
 
-use crate::host::users::Users;
+use crate::users::Users;
 
 /// Largest /proc file read: the default `vm.max_map_count` is 65,530 mappings of about 100 bytes; a process may raise
 /// neither by itself.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::door::{Door, ForUser};
-use crate::elf::ElfFile;
+use crate::elf_file::ElfFile;
 use crate::limits;
 use crate::meter;
 use crate::root::Root;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use hashbrown::HashSet;
 
 use crate::door::Door;
-use crate::elf::ElfFile;
+use crate::elf_file::ElfFile;
 use crate::root::Root;
 
 /// Variable with the servers, separated by blanks, as elfutils has it.

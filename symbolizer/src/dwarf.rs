@@ -11,7 +11,7 @@ use hashbrown::HashSet;
 
 use crate::by_unit::{ByUnit, UnitAnswer};
 use crate::dwarf_frame::DwarfFrame;
-use crate::elf::ElfFile;
+use crate::elf_file::ElfFile;
 use crate::limits;
 use crate::lookup::{LookupContext, UnitLookup};
 use crate::meter::{self, Grant, MemoryGate, MeterStop};

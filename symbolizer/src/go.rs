@@ -161,7 +161,8 @@ mod tests {
 
     use super::*;
     use crate::elf::links::Links;
-    use crate::elf::{DecodedHeaders, ElfFile, Section};
+    use crate::elf::{DecodedHeaders, Section};
+    use crate::elf_file::ElfFile;
 
     /// A table of version 1.20 with `main.main` at 0x1000 and `runtime.goexit` at 0x1040, up to 0x1050.
     fn table() -> Vec<u8> {

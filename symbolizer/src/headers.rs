@@ -12,7 +12,8 @@ use object::elf;
 use serde::{Deserialize, Serialize};
 
 use crate::elf::links::Links;
-use crate::elf::{DecodedHeaders, ElfFile, Section, Segment};
+use crate::elf::{DecodedHeaders, Section, Segment};
+use crate::elf_file::ElfFile;
 use crate::error::ImageError;
 use crate::go::SECTIONS as GO_SECTIONS;
 use crate::limits;

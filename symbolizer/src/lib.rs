@@ -26,6 +26,7 @@ mod door;
 mod dwarf;
 mod dwarf_frame;
 mod elf;
+mod elf_file;
 mod error;
 mod fde_index;
 mod go;
@@ -51,7 +52,8 @@ mod unwind;
 
 pub use debugfile::{DebugFileFinder, OpenFiles};
 pub use door::{Door, ForUser};
-pub use elf::{ElfFile, Segment};
+pub use elf::Segment;
+pub use elf_file::ElfFile;
 pub use error::ImageError;
 pub use fde_index::{FdeIndex, MAX_ENTRY_BYTES};
 pub use go::{GoFunction, GoFunctions};

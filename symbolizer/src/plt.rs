@@ -14,7 +14,8 @@ use object::elf;
 use object::pod;
 
 use crate::arch::{self, Relocation, StubTarget};
-use crate::elf::{ElfFile, Section, string_at};
+use crate::elf::{Section, string_at};
+use crate::elf_file::ElfFile;
 use crate::limits;
 use crate::meter;
 use crate::names;

@@ -5,7 +5,8 @@ use std::convert::Infallible;
 use gimli::{DwarfFileType, SectionId};
 use hashbrown::HashSet;
 
-use crate::elf::{ElfFile, Section};
+use crate::elf::Section;
+use crate::elf_file::ElfFile;
 use crate::limits;
 use crate::meter::Metered;
 

@@ -12,7 +12,7 @@ use crate::debugfile::{DebugFile, DebugFileFinder};
 use crate::demangle::demangle;
 use crate::dwarf::Dwarf;
 use crate::dwarf_frame::DwarfFrame;
-use crate::elf::ElfFile;
+use crate::elf_file::ElfFile;
 use crate::go::GoFunctions;
 use crate::limits;
 use crate::meter::{self, Grant, MemoryGate};

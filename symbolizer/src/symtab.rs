@@ -13,7 +13,8 @@ use object::elf;
 use object::pod;
 
 use crate::by_address::ByAddress;
-use crate::elf::{ElfFile, string_at};
+use crate::elf::string_at;
+use crate::elf_file::ElfFile;
 use crate::error::ImageError;
 use crate::limits;
 use crate::meter;

@@ -9,14 +9,15 @@ use std::path::Path;
 type ModulePath = Vec<String>;
 type Imports = BTreeMap<ModulePath, BTreeSet<ModulePath>>;
 
-/// Crates, and the number of their modules in import cycles. Lower a number when you remove a cycle; do not raise one.
-const CRATES: [(&str, usize); 6] = [
-    ("collector", 0),
-    ("collector/profile", 0),
-    ("symbolizer", 0),
-    ("symbolizer/worker", 0),
-    ("daemon", 0),
-    ("cli", 0),
+/// Crates, and the number of their modules and of their folders in import cycles. A folder is a module directly below the
+/// crate's root, taken with all that is in it. Lower a number when you remove a cycle; do not raise one.
+const CRATES: [(&str, usize, usize); 6] = [
+    ("collector", 0, 0),
+    ("collector/profile", 0, 0),
+    ("symbolizer", 0, 0),
+    ("symbolizer/worker", 0, 0),
+    ("daemon", 0, 0),
+    ("cli", 0, 0),
 ];
 
 /// Reads the sources below `folder`, without test-only modules.
@@ -141,22 +142,40 @@ fn in_circles(imports: &Imports) -> Vec<&ModulePath> {
     imports.keys().filter(reaches_itself).collect()
 }
 
-fn circles_of(folder: &Path) -> Vec<String> {
+/// The imports between folders, from those between modules.
+fn of_folders(imports: &Imports) -> Imports {
+    let mut all = Imports::new();
+    let folder = |module: &ModulePath| module.iter().take(1).cloned().collect::<ModulePath>();
+    for (module, to) in imports.iter().filter(|(module, _)| !module.is_empty()) {
+        let others = to.iter().map(folder).filter(|to| !to.is_empty() && *to != folder(module));
+        all.entry(folder(module)).or_default().extend(others);
+    }
+    all
+}
+
+fn imports_of(folder: &Path) -> Imports {
     let mut sources = BTreeMap::new();
     read_sources(folder, &ModulePath::new(), &mut sources);
     sources.retain(|module, _| !module.last().is_some_and(|name| name == "tests" || name.ends_with("_tests")));
     assert!(sources.len() > 5, "{}", folder.display());
-    in_circles(&imports(&sources)).into_iter().map(|module| format!("crate::{}", module.join("::"))).collect()
+    imports(&sources)
+}
+
+fn circles_of(imports: &Imports) -> Vec<String> {
+    in_circles(imports).into_iter().map(|module| format!("crate::{}", module.join("::"))).collect()
 }
 
 #[test]
 fn no_new_circle_of_modules() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    for (name, most) in CRATES {
-        let found = circles_of(&root.join(name).join("src"));
-        println!("{name}: {} modules in circles", found.len());
-        assert!(found.len() <= most, "{name}: {} modules are in circles, {most} were: {found:#?}", found.len());
+    let mut new = Vec::new();
+    for (name, most, most_folders) in CRATES {
+        let imports = imports_of(&root.join(name).join("src"));
+        let (modules, folders) = (circles_of(&imports), circles_of(&of_folders(&imports)));
+        println!("{name}: in circles are {} modules and {} folders", modules.len(), folders.len());
+        new.extend([(most, modules), (most_folders, folders)].into_iter().filter(|(most, found)| found.len() > *most));
     }
+    assert!(new.is_empty(), "more are in circles than were: {new:#?}");
 }
 
 #[test]
@@ -172,7 +191,27 @@ fn a_circle_is_found() {
     ] {
         fs::write(dir.path().join(name), text).unwrap();
     }
-    assert_eq!(circles_of(dir.path()), ["crate::a", "crate::b", "crate::c"]);
+    assert_eq!(circles_of(&imports_of(dir.path())), ["crate::a", "crate::b", "crate::c"]);
+}
+
+#[test]
+fn a_circle_of_folders_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("a")).unwrap();
+    for (name, text) in [
+        ("lib.rs", "mod a;\nmod b;\nmod c;\nmod d;\nfn f() { c::g() }\n"),
+        ("a/mod.rs", "mod above;\nmod below;\n"),
+        ("a/above.rs", "use crate::b;\n"),
+        ("a/below.rs", ""),
+        ("b.rs", "use crate::a::below;\n"),
+        ("c.rs", "use crate::a::above;\n"),
+        ("d.rs", "use crate::c;\n"),
+    ] {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    let imports = imports_of(dir.path());
+    assert!(circles_of(&imports).is_empty());
+    assert_eq!(circles_of(&of_folders(&imports)), ["crate::a", "crate::b"]);
 }
 
 /// Names of one architecture's registers, relocations, instructions and system calls in gimli, framehop, object, the

@@ -7,10 +7,10 @@ use clap::Args;
 
 use super::socket::SocketArgs;
 use super::stored::StoredArgs;
-use super::values::{DEFAULT_FILE, lines};
 use crate::functions;
 use crate::query::QueryArgs;
 use crate::source::Source;
+use crate::values::{DEFAULT_FILE, lines};
 
 /// Arguments of `ccsd annotate`.
 #[derive(Debug, Args)]

@@ -9,8 +9,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
 
 use super::socket::ByArgs;
-use super::values::{Frequency, ProcessName, frequency, memory, overhead, process};
 use crate::duration;
+use crate::values::{Frequency, ProcessName, frequency, memory, overhead, process};
 
 fn event() -> impl TypedValueParser<Value = EventChoice> {
     PossibleValuesParser::new(["auto", "cycles", "cpu-clock+tsc", "cpu-clock", "tick"])

@@ -7,11 +7,11 @@ use clap::Args;
 
 use super::socket::SocketArgs;
 use super::stored::StoredArgs;
-use super::values::rows;
 use crate::functions;
 use crate::query::{QueryArgs, percentage};
 use crate::source::Source;
 use crate::times::When;
+use crate::values::rows;
 
 /// Arguments of `ccsd diff`.
 #[derive(Debug, Args)]

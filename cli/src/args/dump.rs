@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::socket::ByArgs;
-use super::values::{ProcessName, lines, process};
+use crate::values::{ProcessName, lines, process};
 
 /// Arguments of `ccsd dump`.
 #[derive(Debug, Args)]

@@ -7,9 +7,9 @@ use clap::Args;
 
 use super::socket::SocketArgs;
 use super::stored::StoredArgs;
-use super::values::{self, DEFAULT_FILE};
 use crate::query::QueryArgs;
 use crate::source::Source;
+use crate::values::{self, DEFAULT_FILE};
 
 /// Arguments of `ccsd export`.
 #[derive(Debug, Args)]

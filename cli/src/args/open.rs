@@ -8,9 +8,9 @@ use clap::Args;
 use super::export::{ExportArgs, size};
 use super::socket::SocketArgs;
 use super::stored::StoredArgs;
-use super::values::DEFAULT_FILE;
 use crate::query::QueryArgs;
 use crate::source::Source;
+use crate::values::DEFAULT_FILE;
 
 /// Arguments of `ccsd open`.
 #[derive(Debug, Args)]

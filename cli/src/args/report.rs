@@ -6,10 +6,10 @@ use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches, 
 
 use super::socket::SocketArgs;
 use super::stored::StoredArgs;
-use super::values::{DEFAULT_FILE, rows};
 use crate::functions;
 use crate::query::QueryArgs;
 use crate::source::Source;
+use crate::values::{DEFAULT_FILE, rows};
 
 /// What to show. Each has a flag of its name, too: see [`ViewArgs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

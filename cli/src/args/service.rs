@@ -8,10 +8,10 @@ use clap::{ArgGroup, Args, Subcommand};
 use super::collect::MachineArgs;
 use super::report::TopViewArgs;
 use super::socket::{ByArgs, SocketArgs};
-use super::values::rows;
 use crate::duration;
 use crate::source::Source;
 use crate::times::When;
+use crate::values::rows;
 
 /// Arguments of `ccsd daemon`.
 #[derive(Debug, Args)]

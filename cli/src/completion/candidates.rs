@@ -17,11 +17,11 @@ use clap::{Arg, ArgAction, Command};
 use super::cursor::{CursorSlot, TypedLine};
 use crate::args::socket::SocketArgs;
 use crate::args::stored::StoredArgs;
-use crate::args::values::DEFAULT_FILE;
 use crate::connection::connect;
 use crate::recording::is_profile;
 use crate::report::file;
 use crate::source::Source;
+use crate::values::DEFAULT_FILE;
 
 /// What the shell itself completes beside the candidates: the shell knows quoting, `~` and its own commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

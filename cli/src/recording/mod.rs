@@ -16,8 +16,8 @@ use ccsd_collector::import::{self, ImportError, Recording};
 use ccsd_profile::Profile;
 use nix::fcntl::OFlag;
 
-use crate::args::values::DEFAULT_FILE;
 use crate::exit::Failure;
+use crate::values::DEFAULT_FILE;
 use kind::START_BYTES;
 
 pub use kind::{FileKind, describe};

@@ -47,6 +47,7 @@ mod readable;
 mod remap;
 mod routed;
 mod routes;
+mod selection;
 mod shed;
 mod squares;
 mod stream;

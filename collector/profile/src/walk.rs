@@ -11,8 +11,8 @@ use crate::ids::{ContextId, CostCentreId, LineId, RouteId};
 use crate::limits::Limits;
 use crate::profile::{Charge, Profile};
 use crate::remap::{Contexts, Remapped, remap};
+use crate::selection::Selection;
 use crate::uncertain::Uncertain;
-use crate::view::selection::Selection;
 
 /// What a selection shows of a profile.
 pub(crate) struct Walk<'a> {

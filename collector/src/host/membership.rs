@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ccsd_profile::Membership;
 use hashbrown::HashMap;
 
-use super::users::Users;
 use crate::procfs;
+use crate::users::Users;
 
 /// Different memberships that are kept once each; of further ones every process has its own.
 const MAX_SHARED: usize = 8192;

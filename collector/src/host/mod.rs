@@ -1,6 +1,4 @@
-//! The machine as a whole, and which of its processes a session is about.
+//! Which of the machine's processes a session is about, and what they belong to.
 
-pub mod machine_time;
 pub mod membership;
 pub mod selection;
-pub mod users;

@@ -108,7 +108,7 @@ impl<'a> Bytes<'a> {
     }
 
     /// A copy in one piece.
-    pub fn to_vec(&self) -> Vec<u8> {
+    pub fn concat(&self) -> Vec<u8> {
         [self.first, self.second].concat()
     }
 

@@ -25,7 +25,7 @@ use super::signals::{self, FatalSignals, SignalPoint, Unwatched};
 use super::sorter::EventSorter;
 use super::{closer, event, tick};
 use crate::error::{Error, Result, doing};
-use crate::host::machine_time::{MachineTime, Times};
+use crate::machine_time::{MachineTime, Times};
 use crate::procfs;
 use crate::system;
 

@@ -30,7 +30,7 @@ impl ProcessTable {
         let (start_time, name) = stat.map_or_else(|| (0, unnumbered(pid)), |stat| (stat.start_time, stat.comm));
         let mut mappings = Mappings::default();
         // Those that it has had so far go.
-        let had = self.processes.get(&pid).map_or(0, |process| process.mappings.len());
+        let had = self.processes.get(&pid).map_or(0, |process| process.mappings.count());
         let room = self.room_for_mappings().saturating_add(had);
         let mut code = self.processes.get(&pid).and_then(|process| process.jit.clone());
         if maps.is_empty() && had > 0 {
@@ -53,7 +53,7 @@ impl ProcessTable {
         }
         match self.processes.get_mut(&pid) {
             Some(process) => {
-                self.mapped = (self.mapped + mappings.len()).saturating_sub(had);
+                self.mapped = (self.mapped + mappings.count()).saturating_sub(had);
                 process.mappings.replace(mappings);
             }
             None => {
@@ -80,7 +80,7 @@ impl ProcessTable {
         }
         let room = self.room_for_mappings();
         let Some(process) = self.processes.get_mut(&mmap.pid) else { return };
-        let had = process.mappings.len();
+        let had = process.mappings.count();
         let end = mmap.start.saturating_add(mmap.len);
         let &Mmap { pid, start, device, inode, ref build_id, ref path, .. } = mmap;
         let file = MappedFile { pid, start, end, device, inode, build_id, path };
@@ -92,16 +92,16 @@ impl ProcessTable {
             process.mappings.replace_image(before, now);
         }
         let mut entered = process.mappings.insert_within(mapping, had.saturating_add(room));
-        self.mapped = (self.mapped + process.mappings.len()).saturating_sub(had);
+        self.mapped = (self.mapped + process.mappings.count()).saturating_sub(had);
         if !entered && !self.asks_proc {
             // What it really has mapped is not known.
         } else if !entered && process.full.is_due(now_ns()) {
             self.read_again(mmap.pid, images);
             let room = self.room_for_mappings();
             if let Some(process) = self.processes.get_mut(&mmap.pid) {
-                let had = process.mappings.len();
+                let had = process.mappings.count();
                 entered = process.mappings.insert_within(mapping, had.saturating_add(room));
-                self.mapped = (self.mapped + process.mappings.len()).saturating_sub(had);
+                self.mapped = (self.mapped + process.mappings.count()).saturating_sub(had);
             }
         } else if !entered {
             self.missed.insert(pid);

@@ -79,7 +79,7 @@ impl Mappings {
     }
 
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.list.len()
     }
 
@@ -202,7 +202,7 @@ mod tests {
         // Where there may be fewer than there are, what is covered goes all the same.
         let before = mappings.generation();
         assert!(!mappings.insert_within(mapping(62, 64, 6), 1));
-        assert_eq!((mappings.len(), image(&mut mappings, 65)), (1, None));
+        assert_eq!((mappings.count(), image(&mut mappings, 65)), (1, None));
         assert_ne!(mappings.generation(), before);
     }
 }

@@ -379,7 +379,7 @@ impl ProcessTable {
     ) {
         let key = ProcessKey(self.next_process);
         self.next_process += 1;
-        self.mapped += mappings.len();
+        self.mapped += mappings.count();
         let old = self.processes.get(&pid);
         let (threads, untracked) = old.map_or((0, 0), |old| (old.threads, old.untracked));
         let process = Process {
@@ -399,7 +399,7 @@ impl ProcessTable {
             untracked,
         };
         if let Some(old) = self.processes.insert(pid, process) {
-            self.mapped = self.mapped.saturating_sub(old.mappings.len());
+            self.mapped = self.mapped.saturating_sub(old.mappings.count());
         }
     }
 
@@ -452,14 +452,14 @@ impl ProcessTable {
             let inherited = parent.map(|parent| &parent.mappings);
             let room = self.room_for_mappings().min(self.copies_left);
             let mappings = match inherited {
-                Some(mappings) if mappings.len() <= room => mappings.clone(),
+                Some(mappings) if mappings.count() <= room => mappings.clone(),
                 Some(mappings) => {
-                    self.left_out.mappings += mappings.len() as u64;
+                    self.left_out.mappings += mappings.count() as u64;
                     Mappings::default()
                 }
                 None => Mappings::default(),
             };
-            self.copies_left = self.copies_left.saturating_sub(mappings.len());
+            self.copies_left = self.copies_left.saturating_sub(mappings.count());
             if !self.has_room_for_process() {
                 self.left_out.threads += 1;
                 return;
@@ -579,7 +579,7 @@ impl ProcessTable {
 
     fn drop_process(&mut self, pid: u32) -> bool {
         let process = self.processes.remove(&pid);
-        let gone = process.as_ref().map_or(0, |process| process.mappings.len());
+        let gone = process.as_ref().map_or(0, |process| process.mappings.count());
         self.mapped = self.mapped.saturating_sub(gone);
         self.untracked.remove_process(pid, process.as_ref().map_or(0, |process| process.untracked as usize));
         let others = self.others.remove(&pid).filter(|others| others.announced);

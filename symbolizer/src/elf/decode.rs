@@ -14,9 +14,9 @@ use crate::limits;
 use crate::source::ImageSource;
 
 /// Executable file types.
-pub(super) const LINKED: [elf::FileType; 2] = [elf::ET_EXEC, elf::ET_DYN];
+pub(crate) const LINKED: [elf::FileType; 2] = [elf::ET_EXEC, elf::ET_DYN];
 /// File types that can have debug information.
-pub(super) const WITH_OBJECTS: [elf::FileType; 3] = [elf::ET_EXEC, elf::ET_DYN, elf::ET_REL];
+pub(crate) const WITH_OBJECTS: [elf::FileType; 3] = [elf::ET_EXEC, elf::ET_DYN, elf::ET_REL];
 
 /// A segment that is mapped into memory (PT_LOAD). All values in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

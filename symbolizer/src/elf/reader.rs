@@ -44,7 +44,7 @@ pub(crate) struct DecodedHeaders {
 }
 
 impl ElfReader {
-    pub(super) fn parse(source: ImageSource, kinds: &[elf::FileType]) -> Result<ElfReader, ImageError> {
+    pub(crate) fn parse(source: ImageSource, kinds: &[elf::FileType]) -> Result<ElfReader, ImageError> {
         let header = FileHeader::read(&source, kinds)?;
         let program_headers = read_program_headers(&source, &header)?;
         let segments = program_headers

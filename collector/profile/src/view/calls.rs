@@ -2,12 +2,12 @@
 
 use hashbrown::HashMap;
 
-use super::selection::Selection;
 use super::sums::Sums;
 use super::visible::{function, is_marked, sums_of};
 use crate::ids::{CostCentreId, LineId, RouteId};
 use crate::profile::Profile;
 use crate::routed::{CallBudget, Calls};
+use crate::selection::Selection;
 
 /// The lines of calls from the first to the second function, those with the most weight first. Their weights are together
 /// that of the outgoing arc of the [`GraphView`](super::GraphView): the call is that of the caller's latest activation. [`LineId::UNKNOWN`] where its line is not

@@ -15,7 +15,6 @@ use serde::Serialize;
 use super::entry::{StackEntry, words};
 use super::interval::Share;
 use super::names::{Definitions, Names, listed, named, names, room_for_names};
-use super::selection::Selection;
 use super::sums::Sums;
 use super::total::Total;
 use super::visible::{function, is_marked};
@@ -23,6 +22,7 @@ use crate::context::Step;
 use crate::gaps::MARK;
 use crate::ids::{ContextId, CostCentreId};
 use crate::profile::Profile;
+use crate::selection::Selection;
 
 /// One cycle, in one history.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -8,12 +8,12 @@ use super::flat::FlatView;
 use super::interval::Share;
 use super::matching::labels;
 use super::matching::{DiffFunction, Matching};
-use super::selection::Selection;
 use super::significance::{Basis, SideTotals, Tested, significant, test};
 use super::sums::Sums;
 use super::sums::sum;
 use super::total::Total;
 use crate::profile::Profile;
+use crate::selection::Selection;
 
 /// What the profiles of one side say of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]

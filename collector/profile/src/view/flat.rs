@@ -6,12 +6,12 @@ use serde::Serialize;
 
 use super::column::Column;
 use super::interval::Share;
-use super::selection::Selection;
 use super::sums::Sums;
 use super::total::Total;
 use crate::ids::CostCentreId;
 use crate::labels::Definition;
 use crate::profile::Profile;
+use crate::selection::Selection;
 use crate::squares::Squares;
 
 /// One function.

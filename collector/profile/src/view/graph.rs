@@ -15,13 +15,13 @@ use serde::Serialize;
 
 use super::column::Column;
 use super::interval::Share;
-use super::selection::Selection;
 use super::sums::Sums;
 use super::total::Total;
 use super::visible::{function, is_approximate, is_marked};
 use crate::ids::CostCentreId;
 use crate::labels::{Definition, Labels};
 use crate::profile::Profile;
+use crate::selection::Selection;
 
 /// An arc to a caller or a callee, as seen from one function.
 #[derive(Clone, Debug, PartialEq, Serialize)]

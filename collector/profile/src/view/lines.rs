@@ -11,7 +11,6 @@ use serde::Serialize;
 
 use super::column::Column;
 use super::interval::Share;
-use super::selection::Selection;
 use super::sums::Sums;
 use super::total::Total;
 use super::visible::sums_of;
@@ -19,6 +18,7 @@ use crate::ids::{CostCentreId, LineId};
 use crate::labels::Definition;
 use crate::profile::Profile;
 use crate::routes::NewRoute;
+use crate::selection::Selection;
 
 /// One line of a function.
 #[derive(Clone, Debug, PartialEq, Serialize)]

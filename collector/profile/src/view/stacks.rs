@@ -9,10 +9,10 @@ use super::column::Column;
 use super::entry::{StackEntry, words};
 use super::interval::Share;
 use super::names::{Definitions, Names, listed, names, room_for_names};
-use super::selection::Selection;
 use super::sums::Sums;
 use super::total::Total;
 use crate::profile::Profile;
+use crate::selection::Selection;
 use crate::uncertain::APPROXIMATE;
 
 /// One stack: recursion is folded, see [`History`](crate::History).

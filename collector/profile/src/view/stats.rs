@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::selection::Selection;
 use crate::context::ContextStats;
 use crate::ids::ContextId;
 use crate::profile::Profile;
+use crate::selection::Selection;
 
 /// Table I for a session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

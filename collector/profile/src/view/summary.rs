@@ -11,13 +11,13 @@ use serde::Serialize;
 
 use super::flat::{FlatRow, FlatView};
 use super::interval::Share;
-use super::selection::Selection;
 use super::threads::ThreadsView;
 use super::total::Total;
 use super::tree::{TreeNode, TreeView};
 use crate::ids::CostCentreId;
 use crate::origin::{Origin, Origins};
 use crate::profile::Profile;
+use crate::selection::Selection;
 
 /// Steps of the hot chain with a smaller share are left out.
 const LEAST_STEP: f64 = 0.05;

@@ -6,12 +6,12 @@ use serde::Serialize;
 
 use super::column::Column;
 use super::interval::Share;
-use super::selection::Selection;
 use super::sums::Sums;
 use super::total::Total;
 use super::visible::sums_of;
 use crate::ids::{ProcessId, ThreadId};
 use crate::profile::Profile;
+use crate::selection::Selection;
 
 /// One thread.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -5,12 +5,12 @@ use serde::Serialize;
 use super::column::Column;
 use super::flat::{FlatRow, FlatView};
 use super::interval::Share;
-use super::selection::Selection;
 use super::total::Total;
 use crate::codec::TimeColumn;
 use crate::ids::CostCentreId;
 use crate::labels::Definition;
 use crate::profile::Profile;
+use crate::selection::Selection;
 
 /// One function over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -11,12 +11,12 @@ use super::entry::label;
 use super::grow::{Amount, Chains, Forest, Grown, grow};
 use super::interval::Share;
 use super::names::{Definitions, Names, named, names};
-use super::selection::Selection;
 use super::sums::Sums;
 use super::total::Total;
 use super::visible::{Visible, function, is_gap, is_marked};
 use crate::ids::CostCentreId;
 use crate::profile::Profile;
+use crate::selection::Selection;
 
 /// One function in a chain of others.
 #[derive(Clone, Debug, PartialEq, Serialize)]

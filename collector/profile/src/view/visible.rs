@@ -1,11 +1,11 @@
 //! The charged contexts that a selection shows, one at a time.
 
-use super::selection::Selection;
 use super::sums::Sums;
 use super::total::Total;
 use crate::gaps::MARK;
 use crate::ids::{ContextId, CostCentreId};
 use crate::profile::{Charge, Profile};
+use crate::selection::Selection;
 use crate::uncertain::{APPROXIMATE, GAP, flagged};
 use crate::walk::Walk;
 
