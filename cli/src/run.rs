@@ -142,7 +142,7 @@ fn detach(target: Target, args: &CollectArgs) -> Result<Exit, Failure> {
         Target::Machine { selection, .. } => {
             message::Request::Machine { selection, collect, duration_ms, detach: true }
         }
-        Target::Pids(pids) => message::Request::Attach { pids, collect, duration_ms, detach: true },
+        Target::Pids(pids) => message::Request::attach(pids, collect, duration_ms, true),
         Target::Command(_) => return Err(Failure::bad_request(anyhow!("--detach is for processes that run"))),
     };
     let session = client.start(&request)?;

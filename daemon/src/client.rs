@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ccsd_collector::dump::Dump;
+use ccsd_profile::codec::VERSION;
 use ccsd_profile::{DecodeError, Decoded, Decoder, Profile, Session as SessionInfo, Update, UpdateError};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt};
@@ -14,7 +15,9 @@ use nix::unistd::{User, geteuid};
 
 use crate::authority::{PeerIds, user_name};
 use crate::protocol::frame::{FrameError, FrameKind, read_frame};
-use crate::protocol::message::{Hello, PROTOCOL, Refusal, RefusalKind, Reply, Request, SessionEnd, SessionSummary};
+use crate::protocol::message::{
+    Answered, Asked, Hello, OLDEST_PROTOCOL, PROTOCOL, Refusal, RefusalKind, Reply, Request, SessionEnd, SessionSummary,
+};
 use crate::protocol::{in_time::InTime, parse, send};
 use crate::watch::WatchStatus;
 
@@ -75,6 +78,12 @@ pub struct Client {
     path: PathBuf,
     payload: Vec<u8>,
     patience: Duration,
+    /// Version of the protocol that the daemon has chosen.
+    version: u32,
+    /// The newest version of profiles that the daemon streams.
+    codec: u32,
+    /// Number of the last request.
+    request: u64,
 }
 
 /// State of a service.
@@ -108,7 +117,9 @@ impl Client {
         if !may_serve(owner) {
             return Err(ClientError::Stranger { path: path.to_owned(), owner });
         }
-        let mut client = Client { stream, path: path.to_owned(), payload: Vec::new(), patience: GREETING_TIME };
+        let (path, payload) = (path.to_owned(), Vec::new());
+        let mut client =
+            Client { stream, path, payload, patience: GREETING_TIME, version: OLDEST_PROTOCOL, codec: 0, request: 0 };
         client.greet()?;
         Ok(client)
     }
@@ -124,19 +135,19 @@ impl Client {
                 _ => return Err(self.nonsense(what)),
             },
         };
-        if hello.protocol != PROTOCOL {
+        if !(OLDEST_PROTOCOL..=PROTOCOL).contains(&hello.protocol) {
             // The daemon refuses, too, but perhaps in a form that this version cannot read.
             let theirs: String = hello.ccsd.chars().take(40).filter(|c| !c.is_control()).collect();
             let message = format!(
-                "the daemon at {} is ccsd {theirs} and speaks protocol {}, this is ccsd {} and speaks protocol {PROTOCOL}; \
-                 restart the daemon after an update, or do without it (--no-daemon)",
+                "the daemon at {} is ccsd {theirs} and speaks protocol {}, this is ccsd {} and speaks protocols \
+                 {OLDEST_PROTOCOL} to {PROTOCOL}; restart the daemon after an update, or do without it (--no-daemon)",
                 self.path.display(),
                 hello.protocol,
                 env!("CARGO_PKG_VERSION")
             );
             return Err(ClientError::Refused(Refusal::new(RefusalKind::Version, message)));
         }
-        self.patience = ANSWER_TIME;
+        (self.patience, self.version, self.codec) = (ANSWER_TIME, hello.protocol, hello.codec);
         Ok(())
     }
 
@@ -219,7 +230,7 @@ impl Client {
     /// Takes the stacks of all threads of a process.
     pub fn dump(&mut self, pid: u32) -> Result<Dump, ClientError> {
         let mut all = String::new();
-        let mut reply = self.ask(&Request::Dump { pid })?;
+        let mut reply = self.ask(&Request::dump(pid))?;
         loop {
             match reply {
                 Reply::Dump { text, more } => {
@@ -237,6 +248,15 @@ impl Client {
 
     /// Streams the profile of a session so far and, with `follow`, its updates.
     pub fn subscribe(mut self, session: u32, follow: bool) -> Result<ProfileStream, ClientError> {
+        if self.codec > VERSION {
+            let message = format!(
+                "the daemon at {} streams profiles of version {}, and this ccsd reads them up to version {VERSION}: use the \
+                 daemon's version of ccsd",
+                self.path.display(),
+                self.codec
+            );
+            return Err(ClientError::Refused(Refusal::new(RefusalKind::Version, message)));
+        }
         match self.ask(&Request::Subscribe { session, follow })? {
             Reply::Stream => ProfileStream::begin(self),
             other => Err(self.unexpected(&other)),
@@ -244,17 +264,32 @@ impl Client {
     }
 
     fn ask(&mut self, request: &Request) -> Result<Reply, ClientError> {
-        send(&mut InTime::new(&self.stream, self.patience), request).map_err(|error| self.failed(error))?;
+        self.request += 1;
+        let mut out = InTime::new(&self.stream, self.patience);
+        let sent = match self.version {
+            OLDEST_PROTOCOL => send(&mut out, request),
+            _ => send(&mut out, &Asked { id: self.request, request: request.clone() }),
+        };
+        sent.map_err(|error| self.failed(error))?;
         self.reply()
     }
 
     fn reply(&mut self) -> Result<Reply, ClientError> {
         let kind = self.frame()?;
-        match parse(kind, &self.payload) {
+        match self.numbering().parse(kind, &self.payload) {
             Ok(Reply::Refused(refusal)) => Err(ClientError::Refused(refusal)),
             Ok(reply) => Ok(reply),
             Err(what) => Err(self.nonsense(what)),
         }
+    }
+
+    fn stream_bytes(&self, stream: UnixStream, control: Sender<Result<Reply, ClientError>>) -> StreamBytes {
+        let (path, numbering) = (self.path.clone(), self.numbering());
+        StreamBytes { stream, path, numbering, payload: Vec::new(), used: 0, control: Some(control) }
+    }
+
+    fn numbering(&self) -> Numbering {
+        Numbering { version: self.version, request: self.request }
     }
 
     fn frame(&mut self) -> Result<FrameKind, ClientError> {
@@ -285,6 +320,25 @@ impl Client {
     fn unexpected(&self, reply: &Reply) -> ClientError {
         let text = format!("{reply:?}");
         self.nonsense(format!("it answers {}", text.get(..40).unwrap_or(&text)))
+    }
+}
+
+/// Which reply a client waits for.
+#[derive(Clone, Copy, Debug)]
+struct Numbering {
+    version: u32,
+    request: u64,
+}
+
+impl Numbering {
+    fn parse(self, kind: FrameKind, payload: &[u8]) -> Result<Reply, String> {
+        if self.version == OLDEST_PROTOCOL {
+            return parse(kind, payload);
+        }
+        match parse::<Answered>(kind, payload)? {
+            Answered { id, reply } if id == self.request => Ok(reply),
+            Answered { id, .. } => Err(format!("an answer to request {id} came where one to {} was due", self.request)),
+        }
     }
 }
 
@@ -328,8 +382,7 @@ impl ProfileStream {
         let failed = |error| client.failed(FrameError::Io(error));
         let (sender, control) = bounded(1);
         let stream = client.stream.try_clone().map_err(failed)?;
-        let bytes =
-            StreamBytes { stream, path: client.path.clone(), payload: Vec::new(), used: 0, control: Some(sender) };
+        let bytes = client.stream_bytes(stream, sender);
         match Decoder::new(bytes) {
             Ok(decoder) => Ok(ProfileStream { client, decoder, control }),
             Err(error) => Err(match control.try_recv() {
@@ -365,8 +418,7 @@ impl ProfileStream {
                 let (sender, control) = bounded(1);
                 let failed = |error| self.client.failed(FrameError::Io(error));
                 let stream = self.client.stream.try_clone().map_err(failed)?;
-                let path = self.client.path.clone();
-                let bytes = StreamBytes { stream, path, payload: Vec::new(), used: 0, control: Some(sender) };
+                let bytes = self.client.stream_bytes(stream, sender);
                 self.decoder = Decoder::new(bytes).map_err(|error| self.client.nonsense(error.to_string()))?;
                 self.control = control;
                 Ok(StreamEvent::Restart)
@@ -410,6 +462,7 @@ struct StreamBytes {
     /// Between two updates there may be any time.
     stream: UnixStream,
     path: PathBuf,
+    numbering: Numbering,
     payload: Vec<u8>,
     used: usize,
     /// Where the control message goes. `None` once there was one: there are no more bytes.
@@ -423,7 +476,7 @@ impl StreamBytes {
             Ok(Some(FrameKind::Stream)) => None,
             Ok(Some(FrameKind::Control)) => {
                 let path = self.path.clone();
-                let reply = parse(FrameKind::Control, &self.payload);
+                let reply = self.numbering.parse(FrameKind::Control, &self.payload);
                 Some(reply.map_err(|what| ClientError::Nonsense { path, what }))
             }
             Ok(None) | Err(FrameError::Half | FrameError::Io(_)) => Some(Err(ClientError::Gone(self.path.clone()))),

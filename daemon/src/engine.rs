@@ -366,7 +366,7 @@ fn source(request: &Request, child: Option<&WaitingChild>) -> Result<(Collector,
             (message::Request::Adopt { pid: child.pid(), command: known, collect }, command)
         }
         (Target::Pids(pids), _) => {
-            let attach = message::Request::Attach { pids: pids.clone(), collect, duration_ms: None, detach: false };
+            let attach = message::Request::attach(pids.clone(), collect, None, false);
             let known = request.options.arguments.then(|| pids.first().map(|&pid| procfs::command_line(pid)));
             (attach, known.flatten().unwrap_or_default())
         }

@@ -4,7 +4,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use ccsd_tests::ccsd::{EndedProgram, NOBODY, as_user};
 use ccsd_tests::daemon::Daemon;
@@ -22,6 +22,9 @@ fn main() -> ExitCode {
         .test("what_is_half_is_nothing", &[], half_messages)
         .test("another_version_is_told_of_both", &[], another_version)
         .test("requests_that_make_no_sense", &[], nonsense)
+        .test("replies_have_the_numbers_of_their_requests", &[], numbers)
+        .test("a_process_that_took_the_number_of_another", &[], another_process)
+        .test("a_client_written_from_the_document", &[CC, PYTHON], a_client_of_the_document)
         .test("idle_connections_do_no_harm", &[], idle_connections)
         .test("a_user_has_only_so_many_connections", &[Need::Root, PYTHON], connections_of_a_user)
         .test("thousands_of_connections_come_and_go", &[], come_and_go)
@@ -133,10 +136,10 @@ fn another_version() {
     let mut stream = daemon.connect();
     say(&mut stream, &json!({"protocol": 999, "ccsd": "9.8.7", "pid": 1, "something": {"new": []}}));
     let hello = hear(&mut stream).unwrap();
-    assert_eq!(hello["protocol"], 1);
+    assert_eq!(hello["protocol"], 2);
     let message = message_of(hear(&mut stream));
     let own = hello["ccsd"].as_str().unwrap();
-    for part in [own, "protocol 1", "9.8.7", "protocol 999", "--no-daemon"] {
+    for part in [own, "protocols 1 to 2", "9.8.7", "protocol 999", "--no-daemon"] {
         assert!(message.contains(part), "{part}: {message}");
     }
     assert_eq!(hear(&mut stream), None);
@@ -175,6 +178,89 @@ fn nonsense() {
     say(&mut stream, &json!({"attach": {"pids": [std::process::id()], "collect": {"rate_hz": 99}}}));
     assert!(message_of(hear(&mut stream)).contains("PID namespace"));
     assert_serves(&daemon);
+}
+
+/// A connection after a greeting of version 2.
+fn greeted_anew(daemon: &Daemon) -> UnixStream {
+    let mut stream = daemon.connect();
+    say(&mut stream, &json!({"protocol": 1, "newest": 7, "ccsd": "test", "pid": std::process::id()}));
+    assert_eq!(hear(&mut stream).unwrap()["protocol"], 2);
+    stream
+}
+
+fn numbers() {
+    let daemon = Daemon::start(&[]);
+    let mut stream = greeted_anew(&daemon);
+    for (request, id, part) in [
+        (json!({"id": 7, "request": "list"}), 7, "sessions"),
+        (json!({"id": u64::MAX, "request": "list"}), u64::MAX, "sessions"),
+        (json!({"id": 8, "request": "dance"}), 8, "not understood"),
+        (json!({"id": 9, "request": {"stop": {"session": 1}}}), 9, "no session 1"),
+        (json!({"request": "list"}), 0, "not understood"),
+        (json!("list"), 0, "not understood"),
+        (json!({"id": 7, "request": "list", "mood": "good"}), 7, "sessions"),
+    ] {
+        say(&mut stream, &request);
+        let answered = hear(&mut stream).unwrap();
+        assert_eq!(answered["id"], id, "{request}");
+        assert!(answered["reply"].to_string().contains(part), "{request}: {answered}");
+    }
+    // Clients of the version before are served beside.
+    let mut old = greeted(&daemon);
+    say(&mut old, &json!("list"));
+    assert_eq!(hear(&mut old).unwrap()["sessions"]["more"], false);
+}
+
+fn another_process() {
+    let daemon = Daemon::start(&[]);
+    let mut stream = greeted_anew(&daemon);
+    let own = std::process::id();
+    let start = start_of(own);
+    let ask = |stream: &mut UnixStream, request: Value| {
+        say(stream, &json!({"id": 1, "request": request}));
+        hear(stream).unwrap()["reply"].clone()
+    };
+    let attach = |start: u64| json!({"attach": {"pids": [own], "starts": [start], "collect": {"rate_hz": 99}}});
+    for request in [attach(start + 1), json!({"dump": {"pid": own, "start": start + 1}})] {
+        let reply = ask(&mut stream, request);
+        let message = reply["refused"]["message"].as_str().unwrap();
+        assert!(message.contains(&format!("PID {own} is another process by now")), "{message}");
+    }
+    assert_serves(&daemon);
+    assert_eq!(ask(&mut stream, attach(start))["started"]["session"], 1);
+}
+
+/// When a process started, clock ticks since boot.
+fn start_of(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(") ").next().unwrap().split(' ').nth(19).unwrap().parse().unwrap()
+}
+
+fn a_client_of_the_document() {
+    let daemon = Daemon::start(&[]);
+    let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
+    let session = daemon.detached(&[], fixture.pid());
+    let client = |args: &[&str]| {
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/reader/ccsd_client.py");
+        let mut command = Command::new("python3");
+        let ended = EndedProgram::of(command.arg(program).arg(&daemon.socket).args(args));
+        assert!(ended.status.success(), "{ended:?}");
+        serde_json::from_str::<Value>(&ended.stdout).unwrap()
+    };
+    let listed = client(&["list"]);
+    assert_eq!((&listed[0]["id"], &listed[0]["pids"][0]), (&json!(session), &json!(fixture.pid())));
+    let dump = client(&["dump", &fixture.pid().to_string()]);
+    assert_eq!((&dump["pid"], &dump["threads"][0]["end"]), (&json!(fixture.pid()), &json!("complete")));
+    // Until there are samples.
+    while daemon.session(session)["received"] == 0 {
+        std::thread::yield_now();
+    }
+    let file = daemon.socket.with_file_name("streamed.ccsd");
+    let said = daemon.run(&["daemon", "stop", &session.to_string()]);
+    assert!(said.status.success(), "{said:?}");
+    assert_eq!(client(&["stream", &session.to_string(), file.to_str().unwrap()]), json!("stopped"));
+    let loaded = ccsd_profile::read_profile(std::fs::File::open(&file).unwrap()).unwrap();
+    assert!(loaded.finished && loaded.profile.accounting().received > 0);
 }
 
 /// Raises the limit on descriptors to the maximum.

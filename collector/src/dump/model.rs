@@ -69,6 +69,7 @@ pub enum State {
     /// `I`: an idle thread of the kernel.
     Idle,
     /// Anything else.
+    #[serde(other)]
     Unknown,
 }
 

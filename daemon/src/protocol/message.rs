@@ -1,23 +1,32 @@
 //! Control messages: requests of clients and replies of the daemon, as JSON.
 //!
-//! Each side first sends [`Hello`], whose form never changes; all later messages have the version that it names.
-//! Missing fields take their defaults and unknown fields are skipped, so a version can grow without a new number.
+//! Each side first sends [`Hello`], whose form never changes; all later messages have the version that the daemon chose.
+//! Missing fields take their defaults, unknown fields are skipped and unknown reasons are kept as they are, so a version can
+//! grow without a new number. `daemon/docs/protocol.md` describes all of it for clients in other languages.
 
 use std::time::Duration;
 
-use ccsd_collector::{Budget, Options, Overhead, ProcessSelection, Scope};
+use ccsd_collector::{Budget, Options, Overhead, ProcessSelection, Scope, procfs};
 use serde::{Deserialize, Serialize};
 
 use crate::watch::WatchStatus;
 
-/// Version of this protocol.
-pub const PROTOCOL: u32 = 1;
+/// Newest version of this protocol. From version 2 on, requests have numbers ([`Asked`]).
+pub const PROTOCOL: u32 = 2;
+/// Oldest version that is still spoken.
+pub const OLDEST_PROTOCOL: u32 = 1;
 
 /// The first message of each side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// [`PROTOCOL`] of the sender.
+    /// Of a client, the oldest version that it speaks. Of the daemon, the version of all that follows.
     pub protocol: u32,
+    /// The newest version that the sender speaks; not less than `protocol`, and that where it is missing.
+    #[serde(default)]
+    pub newest: u32,
+    /// The newest version of profiles that the sender reads or streams; 0 where it is missing.
+    #[serde(default)]
+    pub codec: u32,
     /// The sender's version of ccsd.
     pub ccsd: String,
     /// The sender's process id as the sender sees it. If the daemon sees another id, the two are in different PID
@@ -26,11 +35,48 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// The greeting of this process.
+    /// The greeting of this process as a client.
     #[must_use]
     pub fn ours() -> Hello {
-        Hello { protocol: PROTOCOL, ccsd: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() }
+        Hello::speaking(OLDEST_PROTOCOL)
     }
+
+    /// The greeting of this process as a daemon that has chosen a version.
+    #[must_use]
+    pub fn speaking(protocol: u32) -> Hello {
+        Hello {
+            protocol,
+            newest: PROTOCOL,
+            codec: ccsd_profile::codec::VERSION,
+            ccsd: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+        }
+    }
+
+    /// The newest version that both sides speak.
+    #[must_use]
+    pub fn common_version(&self) -> Option<u32> {
+        let newest = self.newest.max(self.protocol).min(PROTOCOL);
+        (newest >= self.protocol.max(OLDEST_PROTOCOL)).then_some(newest)
+    }
+}
+
+/// A request with its number, from version 2 on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// The client's choice. Replies have it, too.
+    pub id: u64,
+    /// The request.
+    pub request: Request,
+}
+
+/// A reply with the number of its request, from version 2 on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answered {
+    /// Number of the request; 0 where that could not be read.
+    pub id: u64,
+    /// The reply.
+    pub reply: Reply,
 }
 
 /// Options of a collection.
@@ -157,6 +203,10 @@ pub enum Request {
     Attach {
         /// Process ids.
         pids: Vec<u32>,
+        /// When each of these processes started, clock ticks since boot (field 22 of /proc/PID/stat): refused if one is
+        /// another by now. May be shorter; 0 says nothing.
+        #[serde(default)]
+        starts: Vec<u64>,
         /// Options.
         collect: Collect,
         /// Maximum duration.
@@ -216,6 +266,9 @@ pub enum Request {
     Dump {
         /// Process id.
         pid: u32,
+        /// When the process started, as in [`Request::Attach`].
+        #[serde(default)]
+        start: u64,
     },
     /// The profile so far, then updates. Answered by [`Reply::Stream`], stream frames and [`Reply::StreamEnd`]; then
     /// the connection accepts requests again.
@@ -225,6 +278,26 @@ pub enum Request {
         /// Whether updates follow until the session ends.
         follow: bool,
     },
+}
+
+impl Request {
+    /// [`Request::Attach`] to processes that run now.
+    #[must_use]
+    pub fn attach(pids: Vec<u32>, collect: Collect, duration_ms: Option<u64>, detach: bool) -> Request {
+        let starts = pids.iter().map(|&pid| start_of(pid)).collect();
+        Request::Attach { pids, starts, collect, duration_ms, detach }
+    }
+
+    /// [`Request::Dump`] of a process that runs now.
+    #[must_use]
+    pub fn dump(pid: u32) -> Request {
+        Request::Dump { pid, start: start_of(pid) }
+    }
+}
+
+/// When a process started, clock ticks since boot; 0 if that is not to be found out.
+fn start_of(pid: u32) -> u64 {
+    procfs::stat(pid).map_or(0, |stat| stat.start_time)
 }
 
 /// A reply of the daemon.
@@ -308,6 +381,7 @@ pub enum RefusalKind {
     /// The protocol versions differ.
     Version,
     /// An error inside the daemon.
+    #[serde(other)]
     Failed,
 }
 
@@ -392,6 +466,9 @@ pub enum SessionEnd {
     NotPermitted(String),
     /// Collecting failed: the reason.
     Failed(String),
+    /// A reason that this version does not know.
+    #[serde(untagged)]
+    Other(serde_json::Value),
 }
 
 impl SessionEnd {
@@ -405,6 +482,7 @@ impl SessionEnd {
             SessionEnd::ClientGone => "its client went away".to_owned(),
             SessionEnd::Shutdown => "the daemon was stopped".to_owned(),
             SessionEnd::NotPermitted(why) | SessionEnd::Failed(why) => why.clone(),
+            SessionEnd::Other(why) => format!("ended for a reason that this version of ccsd does not know: {why}"),
         }
     }
 }

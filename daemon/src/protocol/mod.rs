@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! client                                   daemon
-//! Hello {protocol, ccsd, pid}        ->
-//!                                    <-    Hello, and Refused if it is of another protocol
-//! Request                            ->
-//!                                    <-    Reply
+//! Hello {protocol, newest, ccsd, pid} ->
+//!                                    <-    Hello with the version chosen, or Refused if there is none
+//! Asked {id, request}                ->
+//!                                    <-    Answered {id, reply}
 //! Subscribe                          ->
 //!                                    <-    Stream, S-frames..., [Stream, S-frames...], StreamEnd
 //! ```
@@ -47,6 +47,9 @@ pub fn parse<T: DeserializeOwned>(kind: FrameKind, payload: &[u8]) -> Result<T, 
 }
 
 #[cfg(test)]
+mod golden_tests;
+
+#[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::frame::{MAX_FRAME_BYTES, read_frame};
@@ -81,6 +84,7 @@ mod tests {
         prop_oneof![
             (prop::collection::vec(any::<u32>(), 0..9), collect(), prop::option::of(any::<u64>()), any::<bool>())
                 .prop_map(|(pids, collect, duration_ms, detach)| Request::Attach {
+                    starts: pids.iter().map(|&pid| u64::from(pid) * 3).collect(),
                     pids,
                     collect,
                     duration_ms,
@@ -93,7 +97,7 @@ mod tests {
             (any::<u32>(), prop::collection::vec(".*", 0..5), collect())
                 .prop_map(|(pid, command, collect)| Request::Adopt { pid, command, collect }),
             Just(Request::List),
-            any::<u32>().prop_map(|pid| Request::Dump { pid }),
+            any::<(u32, u64)>().prop_map(|(pid, start)| Request::Dump { pid, start }),
             (any::<u32>(), cpu, any::<bool>()).prop_map(|(session, target_cpu_ns, forget)| Request::Stop {
                 session,
                 target_cpu_ns,

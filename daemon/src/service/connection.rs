@@ -1,7 +1,7 @@
 //! A client's connection: handles requests one after the other.
 
 use std::collections::HashSet;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,7 +14,9 @@ use super::slot::ConnectionSlot;
 use crate::authority::{Members, Peer, PeerIds};
 use crate::dumps::Dumps;
 use crate::protocol::frame::{self, FrameError, StreamWriter};
-use crate::protocol::message::{Hello, PROTOCOL, Refusal, RefusalKind, Reply, Request};
+use crate::protocol::message::{
+    Answered, Asked, Hello, OLDEST_PROTOCOL, PROTOCOL, Refusal, RefusalKind, Reply, Request,
+};
 use crate::protocol::{in_time::InTime, parse, send};
 use crate::sessions::readers::{Delivery, StreamReader};
 use crate::sessions::{NewSession, SessionTarget, Sessions};
@@ -46,6 +48,10 @@ pub struct Served {
 }
 
 pub struct Connection {
+    /// Version of the protocol that the client and this daemon have agreed on.
+    version: u32,
+    /// Number of the request that is being answered.
+    request: u64,
     /// Number of the connection, by which sessions know their client.
     number: u64,
     stream: UnixStream,
@@ -78,7 +84,9 @@ impl Connection {
         if peer.authority.trusted {
             place.exempt();
         }
-        let connection = Connection { number, stream, peer, sessions, dumps, upkeep, streaming };
+        let version = OLDEST_PROTOCOL;
+        let mut connection =
+            Connection { version, request: 0, number, stream, peer, sessions, dumps, upkeep, streaming };
         if let Err(error) = connection.talk() {
             tracing::debug!(connection = number, uid = credentials.uid, "a client was left: {error}");
         }
@@ -86,19 +94,20 @@ impl Connection {
         crate::heap::note_end();
     }
 
-    fn talk(&self) -> Result<(), FrameError> {
+    fn talk(&mut self) -> Result<(), FrameError> {
         let mut payload = Vec::new();
         let Some(hello) = self.receive::<Hello>(&mut payload, Some(MESSAGE_TIME))? else { return Ok(()) };
         let hello = match hello {
             Ok(hello) => hello,
             Err(why) => return self.say(&Reply::Refused(Refusal::new(RefusalKind::BadRequest, why))),
         };
-        send(&mut InTime::new(&self.stream, ANSWER_TIME), &Hello::ours())?;
-        if hello.protocol != PROTOCOL {
-            return self.say(&Reply::Refused(other_version(&hello)));
-        }
+        let version = hello.common_version();
+        let own = Hello::speaking(version.unwrap_or(PROTOCOL));
+        send(&mut InTime::new(&self.stream, ANSWER_TIME), &own)?;
+        let Some(version) = version else { return self.say(&Reply::Refused(other_version(&hello))) };
+        self.version = version;
         let same_pids = hello.pid == self.peer.pid;
-        while let Some(request) = self.receive::<Request>(&mut payload, None)? {
+        while let Some(request) = self.receive_request(&mut payload)? {
             let request = match request {
                 Ok(request) => request,
                 // The message was complete, so the next one can be read.
@@ -115,7 +124,7 @@ impl Connection {
                     }
                 }
                 Request::List => self.list()?,
-                Request::Dump { pid } => self.dump(pid, same_pids)?,
+                Request::Dump { pid, start } => self.dump((pid, start), same_pids)?,
                 Request::Watches | Request::Metrics if !self.peer.authority.trusted => {
                     let message = "what the service does is for root and members of group ccsd to know";
                     self.say(&Reply::Refused(Refusal::new(RefusalKind::NotPermitted, message)))?;
@@ -131,7 +140,8 @@ impl Connection {
     fn answer(&self, request: Request, same_pids: bool) -> Result<Reply, Refusal> {
         let owner = self.peer.authority;
         let (target, collect, duration, detached) = match request {
-            Request::Attach { mut pids, collect, duration_ms, detach } => {
+            Request::Attach { mut pids, starts, collect, duration_ms, detach } => {
+                check_starts(pids.iter().copied().zip(starts), same_pids)?;
                 let mut seen = HashSet::new();
                 pids.retain(|&pid| seen.insert(pid));
                 (SessionTarget::Pids(pids), collect, duration_ms.map(Duration::from_millis), detach)
@@ -227,8 +237,9 @@ impl Connection {
         }
     }
 
-    fn dump(&self, pid: u32, same_pids: bool) -> Result<(), FrameError> {
-        let taken = if same_pids { self.dumps.take(self.peer.authority, pid) } else { Err(other_namespace()) };
+    fn dump(&self, process: (u32, u64), same_pids: bool) -> Result<(), FrameError> {
+        let is_same = check_starts([process].into_iter(), same_pids);
+        let taken = is_same.and_then(|()| self.dumps.take(self.peer.authority, process.0));
         let text = taken.and_then(|dump| {
             serde_json::to_string(&dump).map_err(|error| Refusal::new(RefusalKind::Failed, error.to_string()))
         });
@@ -256,7 +267,7 @@ impl Connection {
         for delivery in reader {
             match delivery {
                 Delivery::Begin { info, snapshot } => {
-                    send(&mut &self.stream, &Reply::Stream)?;
+                    self.send(&mut &self.stream, Reply::Stream)?;
                     let mut fresh = Encoder::new(StreamWriter(&self.stream), &info).map_err(written)?;
                     fresh.write(&snapshot.whole).map_err(written)?;
                     if let Some(generation) = &snapshot.generation {
@@ -278,11 +289,35 @@ impl Connection {
                 }
             }
         }
-        send(&mut &self.stream, &Reply::StreamEnd { ended })
+        self.send(&mut &self.stream, Reply::StreamEnd { ended })
     }
 
     fn say(&self, reply: &Reply) -> Result<(), FrameError> {
-        send(&mut InTime::new(&self.stream, ANSWER_TIME), reply)
+        self.send(&mut InTime::new(&self.stream, ANSWER_TIME), reply.clone())
+    }
+
+    fn send(&self, out: &mut impl Write, reply: Reply) -> Result<(), FrameError> {
+        if self.version < 2 { send(out, &reply) } else { send(out, &Answered { id: self.request, reply }) }
+    }
+
+    /// Receives the next request, however long that takes, and notes its number.
+    fn receive_request(&mut self, payload: &mut Vec<u8>) -> Result<Option<Result<Request, String>>, FrameError> {
+        if self.version < 2 {
+            return self.receive::<Request>(payload, None);
+        }
+        #[derive(serde::Deserialize)]
+        struct Numbered {
+            id: u64,
+        }
+        self.request = 0;
+        let Some(asked) = self.receive::<Asked>(payload, None)? else { return Ok(None) };
+        let number = match &asked {
+            Ok(asked) => Some(asked.id),
+            // Of a request of a later version its number can be read.
+            Err(_) => serde_json::from_slice::<Numbered>(payload).ok().map(|numbered| numbered.id),
+        };
+        self.request = number.unwrap_or(0);
+        Ok(Some(asked.map(|asked| asked.request)))
     }
 
     /// Receives the next message, which may be invalid; `None` if the client has gone. Waits at most `wait` for its
@@ -321,6 +356,22 @@ impl Connection {
     }
 }
 
+/// Refuses processes that have other numbers here, or are not those any more that started then (0: whenever that was).
+fn check_starts(mut processes: impl Iterator<Item = (u32, u64)>, same_pids: bool) -> Result<(), Refusal> {
+    if !same_pids {
+        return Err(other_namespace());
+    }
+    let other =
+        processes.find(|&(pid, start)| start != 0 && procfs::stat(pid).is_ok_and(|stat| stat.start_time != start));
+    match other {
+        Some((pid, _)) => {
+            let message = format!("PID {pid} is another process by now: the one that was meant has ended");
+            Err(Refusal::new(RefusalKind::BadRequest, message))
+        }
+        None => Ok(()),
+    }
+}
+
 fn other_namespace() -> Refusal {
     let message = "the daemon is in another PID namespace, where these numbers are other processes";
     Refusal::new(RefusalKind::NotPermitted, message)
@@ -334,14 +385,14 @@ fn written(error: EncodeError) -> FrameError {
 }
 
 fn other_version(hello: &Hello) -> Refusal {
-    let own = Hello::ours();
+    let own = Hello::speaking(PROTOCOL);
     let theirs: String = hello.ccsd.chars().take(40).filter(|c| !c.is_control()).collect();
     Refusal::new(
         RefusalKind::Version,
         format!(
-            "the daemon is ccsd {} and speaks protocol {}, this is ccsd {theirs} and speaks protocol {}; restart the daemon \
-             after an update, or do without it (--no-daemon)",
-            own.ccsd, own.protocol, hello.protocol
+            "the daemon is ccsd {} and speaks protocols {OLDEST_PROTOCOL} to {PROTOCOL}, this is ccsd {theirs} and speaks \
+             protocol {}; restart the daemon after an update, or do without it (--no-daemon)",
+            own.ccsd, hello.protocol
         ),
     )
 }
