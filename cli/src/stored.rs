@@ -326,15 +326,22 @@ const PARTS: u32 = 12;
 impl CpuOverTime {
     /// Spreads the intervals over the parts. CPU time within an interval is spread evenly.
     fn new(intervals: &[CpuInterval], range: TimeRange) -> CpuOverTime {
-        let width = range.until.saturating_sub(range.from) as f64 / f64::from(PARTS);
+        let width = u128::from(range.until.saturating_sub(range.from));
+        // Nanoseconds since 1970 are no exact floating-point numbers.
+        let edge = |number: u32| {
+            let offset = width * u128::from(number) / u128::from(PARTS);
+            range.from.saturating_add(u64::try_from(offset).unwrap_or(u64::MAX))
+        };
+        // What an interval has used up to a time, so that its parts add up.
+        let until = |it: &CpuInterval, at: u64| {
+            let passed = at.clamp(it.from_ns, it.to_ns.max(it.from_ns)).saturating_sub(it.from_ns);
+            let length = it.to_ns.saturating_sub(it.from_ns).max(1);
+            u64::try_from(u128::from(it.cpu_ns) * u128::from(passed) / u128::from(length)).unwrap_or(0)
+        };
         let part = |number: u32| {
-            let (from, to) =
-                (range.from as f64 + f64::from(number) * width, range.from as f64 + f64::from(number + 1) * width);
-            let within = intervals.iter().map(|it| {
-                let overlap = (it.to_ns as f64).min(to) - (it.from_ns as f64).max(from);
-                it.cpu_ns as f64 * overlap.max(0.0) / it.to_ns.saturating_sub(it.from_ns).max(1) as f64
-            });
-            within.sum::<f64>() as u64
+            let (from, to) = (edge(number), edge(number + 1));
+            let within = intervals.iter().map(|it| until(it, to).saturating_sub(until(it, from)));
+            within.fold(0u64, u64::saturating_add)
         };
         CpuOverTime { from_unix_ns: range.from, until_unix_ns: range.until, cpu_ns: (0..PARTS).map(part).collect() }
     }
@@ -415,8 +422,11 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
         }
         for row in &rows {
             let status = row.status.as_ref();
-            if let Some(problem) = status.and_then(|status| status.problem.as_ref().or(status.hint.as_ref())) {
-                text.push_str(&format!("# {}: {}\n", row.name, sanitise(problem)));
+            let remarks = status
+                .into_iter()
+                .flat_map(|status| status.problem.as_ref().or(status.hint.as_ref()).into_iter().chain(&status.warning));
+            for remark in remarks {
+                text.push_str(&format!("# {}: {}\n", row.name, sanitise(remark)));
             }
         }
         for problem in problems {
@@ -438,6 +448,7 @@ fn table(rows: &[WatchRow], hangs: bool, now: &Zoned) -> TextTable {
         Column::number("processes"),
         Column::number("rate"),
         Column::number("samples"),
+        Column::number("expected"),
         Column::number("CPUs"),
         Column::text("over time"),
         Column::number("segments").if_room(),
@@ -463,6 +474,10 @@ fn table(rows: &[WatchRow], hangs: bool, now: &Zoned) -> TextTable {
             known(|status| count(status.processes)).into(),
             known(|status| format!("{} Hz", status.rate_hz)).into(),
             known(|status| count(status.samples)).into(),
+            match status {
+                Some(status) if status.warning.is_some() => TableCell::toned(Tone::Bad, count(status.expected())),
+                _ => known(|status| count(status.expected())).into(),
+            },
             format!("{:.2}", row.cpu.cpus()).into(),
             blocks.draw(&row.cpu.cpu_ns.iter().map(|&part| part as f64).collect::<Vec<f64>>(), most).into(),
             match row.being_written {

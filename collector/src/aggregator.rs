@@ -40,6 +40,8 @@ pub struct Aggregator {
     spec: EventSpec,
     layout: Layout,
     own_process: bool,
+    /// What a user can do to see more of short threads; see [`Options::more_samples`](crate::Options::more_samples).
+    more_samples: &'static str,
     /// CPU time of the process before sampling began, without the kernel's names, and what these took, nanoseconds.
     started_ns: (u64, u64),
     metrics: usize,
@@ -85,6 +87,7 @@ impl Aggregator {
             spec,
             layout,
             own_process,
+            more_samples: "a higher rate",
             started_ns: (0, 0),
             metrics,
             crashes_left_out: 0,
@@ -115,6 +118,13 @@ impl Aggregator {
     /// The same where sampling is to stay within a budget of overhead.
     pub fn within(mut self, overhead: Option<Overhead>) -> Aggregator {
         self.rates = RateHistory::new(self.spec.rate_hz, overhead);
+        self
+    }
+
+    /// The same with this advice where threads live too short to be sampled.
+    #[must_use]
+    pub fn advising(mut self, more_samples: &'static str) -> Aggregator {
+        self.more_samples = more_samples;
         self
     }
 

@@ -66,7 +66,7 @@ pub use perf::choice::{Choice, EventChoice, Scope, check_rate, choose, may_obser
 pub use perf::layout::Layout;
 pub use perf::layout_choice::{files_per_target, room as event_file_room};
 pub use perf::set::EventSet;
-pub use process::filter::Filter;
+pub use process::filter::{Executed, Filter, ProgramFile};
 pub use process::owner::{Denied, Owner, events_end_with_rights};
 pub use sched_priority::become_favoured;
 pub use session::{Session, check_target, without_arguments};

@@ -46,6 +46,8 @@ pub struct Options {
     pub interval: Duration,
     /// What it may have in memory.
     pub budget: Budget,
+    /// What a user can do where threads live too short to be sampled: the subject of "sees more".
+    pub more_samples: &'static str,
 }
 
 impl Default for Options {
@@ -66,6 +68,7 @@ impl Default for Options {
             arguments: true,
             interval: Duration::from_secs(1),
             budget: Budget::default(),
+            more_samples: "a higher rate (-F), or --per-cpu as root,",
         }
     }
 }

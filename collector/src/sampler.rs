@@ -74,6 +74,8 @@ pub struct Sampler {
     observes_machine: bool,
     /// When the first event was opened, if that was before [`Sampler::run`].
     started: Option<u64>,
+    /// Threads that had ended when events were last closed.
+    ended_threads: u64,
     hurry: Hurry,
     rate: RateControl,
 }
@@ -121,6 +123,7 @@ impl Sampler {
             ends_with_target: false,
             observes_machine: false,
             started: None,
+            ended_threads: 0,
             hurry: Hurry::default(),
             rate,
         })
@@ -317,6 +320,9 @@ impl Sampler {
         pipeline.sampler.images_ns = aside_ns(Aside::Images);
         pipeline.sampler.held_bytes = pipeline.unwinding.held_bytes().saturating_add(pipeline.tracker.held_bytes());
         pipeline.tracker.count_live();
+        let ended = pipeline.tracker.stats().ended_threads;
+        let has_ended = std::mem::replace(&mut self.ended_threads, ended) != ended;
+        let closing = if has_ended { events.take_ended() } else { Vec::new() };
         let totals = events.read_counters();
         time.count(totals.counted);
         pipeline.raise_lost(totals.lost);
@@ -328,6 +334,10 @@ impl Sampler {
             time.read_ticks(&pipeline.tracker.pids());
         }
         pipeline.target = time.stats();
+        if has_ended {
+            close_elsewhere(closing);
+            self.source.read_recent();
+        }
     }
 
     /// The same, and finds out what the target has spent beyond what the events counted, as far as the clocks of its

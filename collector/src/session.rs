@@ -438,7 +438,7 @@ impl Prepared {
         let aggregator = Aggregator::new(profile, spec, layout, options.own_process, &options.budget);
         Ok(Prepared {
             info,
-            aggregator: aggregator.within(overhead).through(sampler.door().clone()),
+            aggregator: aggregator.within(overhead).advising(options.more_samples).through(sampler.door().clone()),
             sampler,
             batches,
             empty,

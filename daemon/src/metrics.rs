@@ -86,7 +86,7 @@ const OF_WATCHES: [OfWatches; 14] = [
     ("rate_hz", Kind::Gauge, "Samples per second of CPU time.", |watch| Some(watch.rate_hz.into())),
     ("configured_rate_hz", Kind::Gauge, "The same as configured.", |watch| Some(watch.configured_rate_hz.into())),
     ("expected_samples", Kind::Counter, "Samples that should have been received.", |watch| {
-        Some(watch.samples.saturating_add(watch.missing) as f64)
+        Some(watch.expected() as f64)
     }),
     ("samples", Kind::Counter, "Samples received.", |watch| Some(watch.samples as f64)),
     ("missing_samples", Kind::Counter, "Samples lost, throttled, dropped or undelivered.", |watch| {

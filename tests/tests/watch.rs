@@ -28,6 +28,8 @@ fn main() -> ExitCode {
         .test("an_outsider_is_told_nothing", &[CC, Need::Root], an_outsider_is_told_nothing)
         .test("as_systemd_runs_it", &[], as_systemd_runs_it)
         .test("what_used_the_cpu_of_all_watches", &[CC], all_watches)
+        .test("short_processes_are_sampled_on_cpus", &[CC, Need::Root], short_processes)
+        .test("a_watch_of_everything", &[CC, Need::Root], everything)
         .test("a_service_that_hangs_is_not_at_work", &[CC], a_hung_service)
         .test("gaps_are_listed", &[CC], gaps_are_listed)
         .test("a_link_is_watched_by_its_name", &[CC], a_link_is_watched)
@@ -355,6 +357,75 @@ fn all_watches() {
     let table = service.stored(&["daemon", "watches", "--since", "-3h", "--until", "-2h"]).stdout;
     assert!(table.lines().filter(|line| line.contains(" 0.00 ")).count() == 2, "{table}");
     service.stored(&["daemon", "watches", "--since", "-1h", "--until", "-2h"]).assert_refused(2, &["swapped"]);
+}
+
+/// Adds watches to a service's configuration.
+fn add_watches(service: &WatchedService, watches: &str) {
+    let text = fs::read_to_string(service.path("ccsd.toml")).unwrap();
+    fs::write(service.path("ccsd.toml"), format!("{text}\n{watches}")).unwrap();
+    service.signal(Signal::SIGHUP);
+}
+
+fn status_of(service: &WatchedService, name: &str) -> Value {
+    let list: Value = serde_json::from_str(&service.stored(&["daemon", "watches", "--json"]).stdout).unwrap();
+    let watches = list["watches"].as_array().unwrap();
+    watches.iter().find(|watch| watch["name"] == name).map_or(Value::Null, |watch| watch["status"].clone())
+}
+
+fn short_processes() {
+    let service = WatchedService::start("rate_hz = 499");
+    let short = service.path("short-lived");
+    fs::copy(&service.program, &short).unwrap();
+    add_watches(
+        &service,
+        &format!(
+            "[[watch]]\nname = \"chosen\"\ncomm = \"short-lived\"\nrate_hz = 499\ninterval = \"1s\"\n\
+             [[watch]]\nname = \"cpus\"\nexe = {short:?}\nlayout = \"cpus\"\nrate_hz = 499\ninterval = \"1s\"\n"
+        ),
+    );
+    service.until("CPUs are sampled before anything matches", || status_of(&service, "cpus")["profiling"] == true);
+    assert_eq!(status_of(&service, "chosen")["profiling"], false);
+    // Whoever runs them matches neither.
+    let script = format!("while :; do {} 10 < /dev/null; done", short.display());
+    let mut shell = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    service.until("a watch samples CPUs by itself", || {
+        let status = status_of(&service, "chosen");
+        status["samples_cpus"] == true && samples(&status) > 500
+    });
+    let (chosen, cpus) = (status_of(&service, "chosen"), status_of(&service, "cpus"));
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+    assert!(service.log().contains("CPUs are sampled from now on"), "{}", service.log());
+    for status in [&chosen, &cpus] {
+        // What is missing was lost by a busy machine.
+        let missing = status["missing"].as_u64().unwrap();
+        assert!(missing < samples(status) && status["warning"].is_null(), "{status}");
+    }
+    // Events on CPUs were there from the first process on, found by an executable, although each has ended soon.
+    assert!(samples(&cpus) > samples(&chosen), "{cpus} {chosen}");
+    let table = service.stored(&["daemon", "watches"]).stdout;
+    assert!(table.lines().next().is_some_and(|head| head.contains("samples  expected")), "{table}");
+    let report = service.stored(&["report", "--watch", "cpus", "--since", "-1h"]);
+    assert!(report.stdout.contains(" forever") && report.stdout.contains(" short-lived "), "{report:?}");
+    let report = service.stored(&["report", "-v", "--watch", "chosen", "--since", "-1h"]);
+    assert!(report.stdout.contains("CPUs are sampled, and samples of other processes dropped"), "{report:?}");
+    assert!(!report.stdout.contains("-F"), "{report:?}");
+}
+
+fn everything() {
+    let service = WatchedService::start("");
+    let fixture = Running::start(&service.program, &[]);
+    add_watches(&service, "[[watch]]\nname = \"host\"\nmatch = \"everything\"\nrate_hz = 499\ninterval = \"1s\"\n");
+    // The programs of all that runs are read first, by a debug build perhaps.
+    let began = std::time::Instant::now();
+    while samples(&status_of(&service, "host")) < 200 {
+        assert!(began.elapsed() < 4 * PATIENCE, "{}", service.log());
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let status = status_of(&service, "host");
+    assert!(status["samples_cpus"] == true && status["processes"].as_u64() > Some(1), "{status}");
+    let json = service.stored(&["report", "--watch", "host", "--since", "-1h", "--by", "process", "--json"]).stdout;
+    assert!(json.contains(&format!("({})", fixture.pid())), "{json}");
 }
 
 fn a_hung_service() {

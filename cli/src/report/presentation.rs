@@ -100,7 +100,8 @@ impl<'a> Presentation<'a> {
             None if self.growing => "no samples yet\n".to_owned(),
             // The collection was interrupted within its first second, so the target's activity is unknown.
             None if accounting.expected.is_none() => "no samples\n".to_owned(),
-            None => "no samples: the target used too little CPU time; try a higher rate (-F)\n".to_owned(),
+            None => "no samples: the target used too little CPU time; try a higher rate (-F, or rate_hz of a watch)\n"
+                .to_owned(),
         }
     }
 }

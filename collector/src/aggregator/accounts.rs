@@ -46,13 +46,20 @@ impl Aggregator {
                     counts.target.user_share,
                 ),
             };
-            // The events count the time of processes that do not fit the filter, too: by its samples, which part that is.
-            let filtered = counts.tracker.filtered.min(expected.unwrap_or(0));
-            let own = |all: u64| {
-                part_of(all, expected.unwrap_or(0).saturating_sub(filtered).into(), expected.unwrap_or(0).into())
+            // The events count the time of processes that do not fit the filter, too.
+            let own = |all: u64| match self.layout {
+                // Whose the samples are that did not come is unknown: the same share as of those that did.
+                Layout::Cpus => {
+                    let (own, others) = (counts.samples.received.into(), u128::from(counts.tracker.filtered));
+                    part_of(all, own, own + others)
+                }
+                Layout::Threads | Layout::Compact => {
+                    let expected = expected.unwrap_or(0);
+                    part_of(all, expected.saturating_sub(counts.tracker.filtered).into(), expected.into())
+                }
             };
             accounting.target_cpu_ns = used.map(own);
-            accounting.expected = expected.map(|all| all.saturating_sub(filtered));
+            accounting.expected = expected.map(own);
         }
         accounting.lost = lost_samples(counts, accounting.expected);
         let charged = self.charge_unseen(counts, last);
@@ -63,7 +70,8 @@ impl Aggregator {
                 (None, Event::Tick { .. }) => None,
                 (None, _) => {
                     let sets = accounting.pace.changes.saturating_add(1);
-                    unseen(accounting, self.layout, threads.saturating_mul(self.cpus).saturating_mul(sets))
+                    let leftovers = threads.saturating_mul(self.cpus).saturating_mul(sets);
+                    unseen(accounting, self.layout, leftovers, self.more_samples)
                 }
             };
             let slow = (counts.sampler.waits_its_turn && counts.rings.lost > 0).then(|| SLOW.to_owned());
@@ -141,8 +149,12 @@ const UNSEEN_PERCENT: u64 = 5;
 
 /// A warning where much of the CPU time fell between samples, because shares then leave out short-lived threads. Of
 /// `leftovers`, a thread's time since its last sample on one CPU, there were so many at most.
-fn unseen(accounting: &Accounting, layout: Layout, leftovers: u64) -> Option<String> {
+fn unseen(accounting: &Accounting, layout: Layout, leftovers: u64, more_samples: &str) -> Option<String> {
     let (undelivered, expected) = (accounting.undelivered(), accounting.expected?);
+    let short = format!(
+        "it was spent by threads that live for about a sampling period or less; shares are of what was sampled, and \
+         {more_samples} sees more"
+    );
     let (chance, why) = match layout {
         // A CPU's timer meets a thread by chance: three standard deviations.
         Layout::Cpus => (3.0 * (expected as f64).sqrt(), "its samples did not arrive; shares are of those that did"),
@@ -153,11 +165,7 @@ fn unseen(accounting: &Accounting, layout: Layout, leftovers: u64) -> Option<Str
              what was sampled",
         ),
         // Two dozen samples are within what chance does to a short run.
-        Layout::Threads | Layout::Compact => (
-            24.0,
-            "it was spent by threads that live for about a sampling period or less; shares are of what was sampled, and a \
-             higher rate (-F), or --per-cpu as root, sees more",
-        ),
+        Layout::Threads | Layout::Compact => (24.0, short.as_str()),
     };
     let much = undelivered.saturating_mul(100) > expected.saturating_mul(UNSEEN_PERCENT);
     (much && undelivered as f64 > chance).then(|| {
@@ -174,6 +182,7 @@ fn troubles(counts: &Counts) -> impl Iterator<Item = String> {
             "records about mappings and threads were lost by the kernel; all processes were looked at anew",
         ),
         line(counts.tracker.others, "samples of other programs were taken and dropped"),
+        line(counts.tracker.unjudged, "samples were dropped before it was known whether their processes belong to what is asked for"),
         line(counts.tracker.withheld, "samples were of processes that were not known to be for this user, and dropped"),
         line(counts.rings.malformed, "records of the kernel made no sense and were left out"),
         line(counts.rings.late, "records came out of order"),
@@ -266,8 +275,9 @@ mod tests {
     fn why_time_was_not_sampled() {
         let missing =
             |undelivered: u64| Accounting { expected: Some(300), received: 300 - undelivered, ..Accounting::default() };
-        let why =
-            |undelivered, leftovers| unseen(&missing(undelivered), Layout::Threads, leftovers).unwrap_or_default();
+        let why = |undelivered, leftovers| {
+            unseen(&missing(undelivered), Layout::Threads, leftovers, "-F").unwrap_or_default()
+        };
         assert_eq!(why(15, 4), "");
         assert!(why(40, 4).starts_with("13% of the CPU time was not sampled: timers came late"), "{}", why(40, 4));
         assert!(why(40, 40).contains("threads that live for about a sampling period"), "{}", why(40, 40));

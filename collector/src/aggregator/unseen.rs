@@ -93,7 +93,7 @@ impl Aggregator {
         let accounting = self.profile.accounting_mut();
         accounting.target_cpu_ns = Some(used);
         accounting.not_sampled = Some(split);
-        note(&split, used)
+        note(&split, used, self.more_samples)
     }
 
     /// The CPU time that the samples should stand for, where it is known exactly: by the events and,
@@ -209,7 +209,7 @@ impl Aggregator {
 const ANYONE: &str = "[not sampled]";
 
 /// How much of the CPU time is in no sample and why, if that is worth a word.
-fn note(unseen: &NotSampled, used: u64) -> Option<String> {
+fn note(unseen: &NotSampled, used: u64, more_samples: &str) -> Option<String> {
     let percent = |ns: u64| u128::from(ns) * 100 / u128::from(used.max(1));
     let all = percent(unseen.total());
     if all < QUIET_PERCENT.into() {
@@ -218,20 +218,21 @@ fn note(unseen: &NotSampled, used: u64) -> Option<String> {
     let why: Vec<String> = unseen
         .iter()
         .filter(|&(_, ns)| percent(ns) > 0)
-        .map(|(cause, ns)| format!("{}% {}{}", percent(ns), cause.text(), hint(cause)))
+        .map(|(cause, ns)| format!("{}% {}{}", percent(ns), cause.text(), hint(cause, more_samples)))
         .collect();
     Some(format!("{all}% of the CPU time is in no sample and counts as [not sampled]: {}", why.join(", ")))
 }
 
 /// What else is to be said of a cause.
-const fn hint(cause: Unseen) -> &'static str {
+fn hint(cause: Unseen, more_samples: &str) -> String {
     match cause {
-        Unseen::Ended => " (a higher rate, -F, or --per-cpu as root, sees more)",
+        Unseen::Ended => format!(" ({more_samples} sees more)"),
         Unseen::Unknown => {
             " (timers that came late on a busy machine, or a virtual one whose host is busy; the kernel with interrupts off; \
              threads that ran for less than a period)"
+                .to_owned()
         }
-        _ => "",
+        _ => String::new(),
     }
 }
 
@@ -474,9 +475,9 @@ mod tests {
 
     #[test]
     fn the_note_says_why() {
-        assert_eq!(note(&NotSampled::split(29, &[]), 1_000), None);
+        assert_eq!(note(&NotSampled::split(29, &[]), 1_000, "-F"), None);
         let split = NotSampled::split(400, &[(Unseen::Lost, 5), (Unseen::Ended, 300)]);
-        let said = note(&split, 1_000).unwrap();
+        let said = note(&split, 1_000, "-F").unwrap();
         assert!(
             said.starts_with("40% of the CPU time is in no sample and counts as [not sampled]: 30% of threads"),
             "{said}"

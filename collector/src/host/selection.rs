@@ -6,7 +6,7 @@ use ccsd_profile::cgroup;
 use wildmatch::WildMatch;
 
 use super::membership::ProcessGroups;
-use crate::process::filter::Filter;
+use crate::process::filter::{Executed, Filter};
 use crate::procfs;
 
 /// Where control groups are mounted.
@@ -118,6 +118,13 @@ impl Filter for ProcessSelection {
             // What it belongs to stays, but for a user who changes by executing a privileged program.
             true => (was_kept || self.takes_any_group()).then_some(true),
         }
+    }
+
+    fn keeps_executed(&self, executed: &Executed<'_>) -> Option<bool> {
+        if !self.keeps_name(executed.name) {
+            return Some(false);
+        }
+        executed.relatives().find_map(ProcessGroups::read).map(|groups| self.selects(&groups))
     }
 }
 

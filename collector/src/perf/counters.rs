@@ -55,7 +55,7 @@ pub struct Past {
 impl Past {
     /// With what the present events have counted since at a period of `period_ns`.
     pub fn with(&self, present: Option<Counted>, period_ns: u64) -> Option<Counted> {
-        if present.is_none() && self.before == Counted::default() {
+        if present.is_none() && [self.before, self.closed] == [Counted::default(); 2] {
             return None;
         }
         let Counted { used, ticks, .. } = present.unwrap_or_default();

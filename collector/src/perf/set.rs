@@ -5,6 +5,7 @@
 //! redirected to it. Events bound to a CPU are what `inherit` demands: the kernel gives no ring to an inherited event that
 //! may run on any.
 
+mod ended;
 pub mod renew;
 
 use std::io;

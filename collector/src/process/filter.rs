@@ -17,4 +17,40 @@ pub trait Filter: fmt::Debug + Send + Sync {
         let _ = (name, was_kept);
         None
     }
+
+    /// The same of what is left undecided, by what records tell of it, and /proc of it or whoever forked it: it may have ended
+    /// meanwhile.
+    fn keeps_executed(&self, executed: &Executed<'_>) -> Option<bool> {
+        let _ = executed;
+        None
+    }
+}
+
+/// A process that has just executed a program, as records tell of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Executed<'a> {
+    /// The process.
+    pub pid: u32,
+    /// The process that forked it, 0 if that is not known.
+    pub parent_pid: u32,
+    /// Its name since.
+    pub name: &'a str,
+    /// The program, once it is mapped.
+    pub program: Option<ProgramFile<'a>>,
+}
+
+impl Executed<'_> {
+    /// Those whose groups and user it has: itself or, where it has ended, whoever forked it.
+    pub fn relatives(&self) -> impl Iterator<Item = u32> + use<> {
+        [self.pid, self.parent_pid].into_iter().filter(|&pid| pid != 0)
+    }
+}
+
+/// A program's file.
+#[derive(Clone, Copy, Debug)]
+pub struct ProgramFile<'a> {
+    /// Its path for the process.
+    pub path: &'a [u8],
+    /// Device, major and minor number, and inode, as the kernel has them for mapped files.
+    pub file: (u32, u32, u64),
 }

@@ -24,6 +24,8 @@ pub struct Process {
     pub key: ProcessKey,
     /// The process that forked it, or that it was before `execve`.
     pub parent: Option<ProcessKey>,
+    /// Number of the process that forked it, 0 if no record told of that.
+    pub parent_pid: u32,
     /// Start, clock ticks since boot; for a process seen forking, computed from the record's time.
     pub start_time: u64,
     /// How many `execve` calls of this pid the session has seen.

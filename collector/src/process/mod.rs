@@ -199,6 +199,11 @@ impl ProcessTable {
         self.newcomers_from != 0 && self.processes.get(&pid).is_none_or(|process| time < process.permitted_from)
     }
 
+    /// Number of the process that forked one, 0 if that is not known.
+    pub fn parent_pid(&self, pid: u32) -> u32 {
+        self.processes.get(&pid).map_or(0, |process| process.parent_pid)
+    }
+
     /// Whether no process is alive.
     pub fn is_empty(&self) -> bool {
         self.processes.is_empty()
@@ -385,6 +390,7 @@ impl ProcessTable {
         let process = Process {
             key,
             parent,
+            parent_pid: 0,
             start_time,
             exec_generation,
             name,
@@ -470,6 +476,7 @@ impl ProcessTable {
             if let Some(child) = self.processes.get_mut(&pid) {
                 child.jit = code;
                 child.membership = membership;
+                child.parent_pid = parent_pid;
             }
         }
         self.add_thread(pid, tid, name);
@@ -484,6 +491,7 @@ impl ProcessTable {
         // If it has got rights by this, its events end; see `owner`.
         let permitted_from = self.processes.get(&pid).map_or(self.newcomers_from, |old| old.permitted_from);
         let membership = self.processes.get(&pid).and_then(|old| old.membership.clone());
+        let parent_pid = self.parent_pid(pid);
         let (parent, start_time, generation) = match old {
             // A generation without a sample is of no interest: its child takes its place.
             Some((key, parent, start, generation, announced)) => {
@@ -502,6 +510,7 @@ impl ProcessTable {
         self.permit(pid, permitted_from);
         if let Some(process) = self.processes.get_mut(&pid) {
             process.membership = membership;
+            process.parent_pid = parent_pid;
         }
         self.add_thread(pid, tid, name.to_owned());
         // The counters belong to the task that called `execve` and run on. Which one that was is not told: it has taken

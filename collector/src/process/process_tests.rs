@@ -159,7 +159,7 @@ fn mappings_beyond_the_limit_are_not_entered() {
     }
     // It was looked in /proc whether there are fewer by now, and this process is in none.
     assert!(table.held_bytes() <= limit, "{}", table.held_bytes());
-    let mapped = table.processes.values().map(|process| process.mappings.len()).sum::<usize>();
+    let mapped = table.processes.values().map(|process| process.mappings.count()).sum::<usize>();
     assert_eq!(table.mapped, mapped);
     table.exit(pid, pid);
     table.exit(pid + 1, pid + 1);

@@ -203,7 +203,7 @@ impl Pipeline {
             if let Some(value) = sample.group_value {
                 let _ = thread.group_values.advance(ring, value);
             }
-            self.tracker.count_withheld();
+            self.tracker.count_withheld(sample.pid);
             return;
         }
         self.samples.received += u64::from(fatal.is_none());

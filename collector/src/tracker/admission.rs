@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 
 use crate::backoff::Backoff;
 use crate::clock::now_ns;
 use crate::process::NEVER;
-use crate::process::filter::Filter;
+use crate::process::filter::{Executed, Filter, ProgramFile};
 use crate::process::owner::{Denied, Owner};
 
 /// Time between two reviews of all processes by the filter, nanoseconds, at least: so long samples are kept of a process
@@ -15,6 +15,9 @@ use crate::process::owner::{Denied, Owner};
 const REVIEW_NS: u64 = 500_000_000;
 /// The part of the time that reviews take, one in so many.
 const REVIEW_SHARE: u64 = 100;
+/// Time in which executed programs are judged at once, nanoseconds, and what that may take of it: 40 us for each.
+const AT_ONCE_NS: u64 = 1_000_000_000;
+const AT_ONCE_MOST_NS: u64 = 50_000_000;
 
 /// The rule by which processes are admitted, and which have yet to be judged by it.
 pub struct Admission {
@@ -25,6 +28,10 @@ pub struct Admission {
     /// Processes that are withheld until the filter has judged them.
     unjudged: HashSet<u32>,
     judging: Backoff,
+    /// Processes that have executed a program of which the name alone does not decide, and that name.
+    executed: HashMap<u32, String>,
+    /// When the present second began, and what judging at once has taken since.
+    at_once: (u64, u64),
     /// When all processes are judged anew.
     review_at: u64,
 }
@@ -42,7 +49,15 @@ pub struct Review {
 impl Admission {
     /// For one user's processes, or for everybody's.
     pub fn new(owner: Option<Owner>) -> Admission {
-        Admission { owner, filter: None, unjudged: HashSet::new(), judging: Backoff::default(), review_at: 0 }
+        Admission {
+            owner,
+            filter: None,
+            unjudged: HashSet::new(),
+            judging: Backoff::default(),
+            executed: HashMap::new(),
+            at_once: (0, 0),
+            review_at: 0,
+        }
     }
 
     /// Sets the filter.
@@ -69,6 +84,57 @@ impl Admission {
     /// be judged.
     pub fn keeps_after_exec(&self, name: &str, was_kept: bool) -> Option<bool> {
         self.filter.as_ref()?.keeps_after_exec(name, was_kept)
+    }
+
+    /// Whether the filter keeps a process that has just executed something, where its name does not decide that. `None` where
+    /// that has to wait: for the program to be mapped, or for the next review.
+    #[cold]
+    pub fn judge_executed(&mut self, pid: u32, parent_pid: u32, name: &str) -> Option<bool> {
+        let decided = self.judge_at_once(&Executed { pid, parent_pid, name, program: None });
+        match decided {
+            None => _ = self.executed.insert(pid, name.to_owned()),
+            Some(_) => _ = self.executed.remove(&pid),
+        }
+        decided
+    }
+
+    /// Whether the program that a process maps next decides whether it is kept.
+    pub fn awaits_program(&self, pid: u32) -> bool {
+        self.executed.contains_key(&pid)
+    }
+
+    /// The same as [`Admission::judge_executed`] of one that awaits this.
+    #[cold]
+    pub fn judge_program(&mut self, pid: u32, parent_pid: u32, program: ProgramFile<'_>) -> Option<bool> {
+        let name = self.executed.remove(&pid)?;
+        self.judge_at_once(&Executed { pid, parent_pid, name: &name, program: Some(program) })
+    }
+
+    fn judge_at_once(&mut self, executed: &Executed<'_>) -> Option<bool> {
+        // A user's own rights are looked at by themselves.
+        let filter = self.filter.as_ref().filter(|_| self.owner.is_none())?;
+        let began = now_ns();
+        if began.saturating_sub(self.at_once.0) > AT_ONCE_NS {
+            self.at_once = (began, 0);
+        }
+        if self.at_once.1 > AT_ONCE_MOST_NS {
+            return None;
+        }
+        let decided = filter.keeps_executed(executed);
+        self.at_once.1 = self.at_once.1.saturating_add(now_ns().saturating_sub(began));
+        decided
+    }
+
+    /// Whether it is still to be judged whether a process is kept.
+    pub fn is_unjudged(&self, pid: u32) -> bool {
+        self.unjudged.contains(&pid)
+    }
+
+    /// A process has ended.
+    pub fn forget(&mut self, pid: u32) {
+        if !self.executed.is_empty() {
+            self.executed.remove(&pid);
+        }
     }
 
     /// The filter, if there is one, judges a process at the next review.
@@ -113,6 +179,7 @@ impl Admission {
             return None;
         }
         let mut pids = std::mem::take(&mut self.unjudged);
+        self.executed.clear();
         if all {
             pids.extend(live());
         }

@@ -15,7 +15,7 @@ use crate::host::membership::Memberships;
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::Layout;
 use crate::perf::record::{Change, Fork, Mmap};
-use crate::process::filter::Filter;
+use crate::process::filter::{Filter, ProgramFile};
 use crate::process::images::{ImageIndex, Images};
 use crate::process::owner::{Denied, Owner};
 use crate::process::recorded_files::RecordedFiles;
@@ -53,6 +53,8 @@ pub struct TrackerStats {
     pub idle: u64,
     /// Samples of processes that are followed and do not fit the session's filter.
     pub filtered: u64,
+    /// Of these, samples of processes of which it was not known yet whether they fit.
+    pub unjudged: u64,
     /// Samples of processes that were not known to be the user's, where only those are followed.
     pub withheld: u64,
 }
@@ -288,14 +290,15 @@ impl Tracker {
         if withheld {
             // The fork record is missing, so the parent, and with it the permission, is unknown.
             self.admission.judge_later(pid);
-            self.count_withheld();
+            self.count_withheld(pid);
         }
         withheld
     }
 
     /// Counts a sample that is withheld.
-    pub fn count_withheld(&mut self) {
+    pub fn count_withheld(&mut self, pid: u32) {
         let filtered = u64::from(self.admission.has_filter());
+        self.stats.unjudged += u64::from(self.admission.is_unjudged(pid));
         self.stats.filtered += filtered;
         self.stats.others += filtered;
         self.stats.withheld += 1 - filtered;
@@ -357,6 +360,13 @@ impl Tracker {
 
     /// A process has mapped something. One that is not known yet is read from /proc when it is sampled.
     fn mmap(&mut self, mmap: &Mmap, time: u64) {
+        if self.admission.awaits_program(mmap.pid) && mmap.inode != 0 {
+            let parent_pid = self.table.parent_pid(mmap.pid);
+            let program = ProgramFile { path: &mmap.path, file: (mmap.device.0, mmap.device.1, mmap.inode) };
+            if self.admission.judge_program(mmap.pid, parent_pid, program) == Some(true) {
+                self.table.permit(mmap.pid, time);
+            }
+        }
         // What may not be shown is mapped anew when it is permitted.
         if !self.table.is_withheld(mmap.pid, time) {
             self.table.mmap(mmap, &mut self.images);
@@ -377,6 +387,9 @@ impl Tracker {
     fn exit(&mut self, pid: u32, tid: u32) {
         self.stats.ended_threads += 1;
         self.stats.ended_unsampled += u64::from(self.table.is_unsampled(tid));
+        if pid == tid {
+            self.admission.forget(pid);
+        }
         self.table.exit(pid, tid);
     }
 
@@ -386,12 +399,16 @@ impl Tracker {
         let was_kept = !self.table.is_withheld(pid, time);
         self.table.exec(pid, tid, name);
         if self.admission.has_filter() {
-            match self.admission.keeps_after_exec(name, was_kept) {
+            let decided = self.admission.keeps_after_exec(name, was_kept);
+            let parent_pid = self.table.parent_pid(pid);
+            match decided.or_else(|| self.admission.judge_executed(pid, parent_pid, name)) {
                 Some(true) if was_kept => {}
                 Some(true) => self.table.permit(pid, time),
                 Some(false) | None => self.table.permit(pid, NEVER),
             }
-            self.admission.judge_later(pid);
+            if decided != Some(false) {
+                self.admission.judge_later(pid);
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use toml::Spanned;
 
 pub use values::{
     AbsolutePath, Age, CpuPercent, Interval, MemoryBytes, Rate, SelectorPattern, StoreBytes, Users, WatchEvent,
-    WatchName, WatchOverhead, Window, bytes,
+    WatchLayout, WatchMatch, WatchName, WatchOverhead, Window, bytes,
 };
 
 /// Path of the configuration file.
@@ -98,6 +98,12 @@ pub struct Watch {
     pub comm: Option<SelectorPattern>,
     /// Users whose processes match; only root if not given.
     pub user: Option<Users>,
+    /// A set of processes, in place of all of these.
+    #[serde(rename = "match")]
+    pub matches: Option<WatchMatch>,
+    /// How the events are spread.
+    #[serde(default)]
+    pub layout: WatchLayout,
     /// Event to sample.
     #[serde(default)]
     pub event: WatchEvent,
@@ -115,9 +121,35 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Whether the watch selects processes by anything.
+    /// Whether the watch selects processes by their attributes.
     fn has_selector(&self) -> bool {
         self.user.is_some() || [&self.unit, &self.cgroup, &self.exe, &self.comm].into_iter().any(Option::is_some)
+    }
+
+    /// Whether all that runs matches.
+    #[must_use]
+    pub fn is_of_everything(&self) -> bool {
+        self.matches == Some(WatchMatch::Everything)
+    }
+
+    /// Whether CPUs are sampled, whatever the processes are like.
+    #[must_use]
+    pub fn samples_cpus(&self) -> bool {
+        self.is_of_everything() || self.layout == WatchLayout::Cpus
+    }
+
+    /// Keys that contradict each other, in words.
+    fn contradiction(&self) -> Option<&'static str> {
+        if self.is_of_everything() {
+            if self.has_selector() {
+                return Some("match = \"everything\" goes with none of unit, cgroup, exe, comm, user");
+            }
+            if self.layout == WatchLayout::Threads {
+                return Some("match = \"everything\" samples CPUs: it does not go with layout = \"threads\"");
+            }
+        }
+        (self.samples_cpus() && self.event == WatchEvent::Tick)
+            .then_some("event = \"tick\" samples threads, not CPUs: leave it out, or use event = \"clock\"")
     }
 
     /// The users whose processes match.
@@ -253,11 +285,15 @@ impl Config {
                 return Err(wrong(place(i), &format!("more than {MAX_WATCHES} watches")));
             }
             let name = &watch.name.0;
-            if !watch.has_selector() {
+            if !watch.has_selector() && watch.matches.is_none() {
                 let message = format!(
-                    "watch {name:?} says not what to watch: give it one or more of unit, cgroup, exe, comm, user"
+                    "watch {name:?} says not what to watch: give it one or more of unit, cgroup, exe, comm, user, or \
+                     match = \"everything\""
                 );
                 return Err(wrong(place(i), &message));
+            }
+            if let Some(contradiction) = watch.contradiction() {
+                return Err(wrong(place(i), &format!("watch {name:?}: {contradiction}")));
             }
             if config.watches.iter().take(i).any(|other| other.name == watch.name) {
                 return Err(wrong(place(i), &format!("there is a watch {name:?} before this one")));

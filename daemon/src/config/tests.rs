@@ -56,6 +56,8 @@ fn all_keys() -> BTreeSet<String> {
         overhead: _,
         interval: _,
         memory: _,
+        matches: _,
+        layout: _,
     } = &whole.watches[0];
     let keys = [
         "socket",
@@ -80,6 +82,8 @@ fn all_keys() -> BTreeSet<String> {
         "watch.overhead",
         "watch.interval",
         "watch.memory",
+        "watch.match",
+        "watch.layout",
     ];
     keys.into_iter().map(str::to_owned).collect()
 }
@@ -127,7 +131,16 @@ fn every_mistake_is_named_with_its_place() {
         ("socket = \"ccsd.sock\"", "c.toml:1:10", vec!["ccsd.sock", "absolute"]),
         ("[[watch]]\nname = \"a/b\"\ncomm = \"x\"", "c.toml:2:8", vec!["a/b", "letters"]),
         ("[[watch]]\nname = \"17\"\ncomm = \"x\"", "c.toml:2:8", vec!["\"17\"", "session or a process"]),
-        ("[[watch]]\nname = \"a\"", "c.toml:1:1", vec!["unit, cgroup, exe, comm, user"]),
+        ("[[watch]]\nname = \"a\"", "c.toml:1:1", vec!["unit, cgroup, exe, comm, user, or match"]),
+        (&format!("{watch}match = \"everything\""), "c.toml:1:1", vec!["none of unit, cgroup, exe, comm, user"]),
+        (&format!("{watch}match = \"all\""), "c.toml:4:9", vec!["everything"]),
+        (&format!("{watch}layout = \"cpu\""), "c.toml:4:10", vec!["auto", "threads", "cpus"]),
+        (&format!("{watch}layout = \"cpus\"\nevent = \"tick\""), "c.toml:1:1", vec!["tick", "clock"]),
+        (
+            "[[watch]]\nname = \"a\"\nmatch = \"everything\"\nlayout = \"threads\"",
+            "c.toml:1:1",
+            vec!["everything", "samples CPUs"],
+        ),
         ("[[watch]]\ncomm = \"a\"", "c.toml:1:1", vec!["missing field `name`"]),
         (&format!("{watch}rate_hz = 0"), "c.toml:4:11", vec!["whole number from 1 to 9999"]),
         (&format!("{watch}rate_hz = 49.5"), "c.toml:4:11", vec!["49.5", "whole number from 1 to 9999"]),

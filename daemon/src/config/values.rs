@@ -306,6 +306,27 @@ pub enum WatchEvent {
     Tick,
 }
 
+/// How the events of a watch are spread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WatchLayout {
+    /// Over threads, until they turn out to live too short to be sampled; then over CPUs.
+    #[default]
+    Auto,
+    /// Over the threads of the matching processes.
+    Threads,
+    /// Over all CPUs, whatever runs there. Samples of other processes are dropped.
+    Cpus,
+}
+
+/// A set of processes that has a name of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WatchMatch {
+    /// All processes of all users, and the kernel's threads.
+    Everything,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

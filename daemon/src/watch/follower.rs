@@ -8,15 +8,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ccsd_collector::{Budget, EventChoice, Options, Scope, Session, SessionEvent};
-use ccsd_profile::Update;
+use ccsd_collector::{Budget, EventChoice, Filter, Options, Scope, Session, SessionEvent};
+use ccsd_profile::{Accounting, Update};
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 use serde::{Deserialize, Serialize};
 
 use super::budget::BackoffStep;
 use super::proc_stat::ScannedProcess;
 use super::rules::WatchRule;
-use crate::config::{Watch, WatchEvent};
+use crate::config::{Watch, WatchEvent, WatchLayout};
 use crate::store::{self, SEGMENT, SegmentWriter, WriteError};
 
 /// Time without processes after which the session ends: its rings take memory, and its threads wake ten times a second.
@@ -25,6 +25,8 @@ const IDLE: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(30);
 /// Maximum difference between wall clock and monotonic clock before a new segment starts.
 const DRIFT_NS: u64 = 2_000_000_000;
+/// Samples expected of a session from which on it is judged whether enough arrive: those of some seconds of CPU time.
+const ENOUGH_EXPECTED: u64 = 100;
 
 /// Status of a watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +66,20 @@ pub struct WatchStatus {
     /// Why no process may match, if none does.
     #[serde(default)]
     pub hint: Option<String>,
+    /// Whether CPUs are sampled, not threads.
+    #[serde(default)]
+    pub samples_cpus: bool,
+    /// What is wrong with the profile of the present session.
+    #[serde(default)]
+    pub warning: Option<String>,
+}
+
+impl WatchStatus {
+    /// Samples that should have been received since the service began.
+    #[must_use]
+    pub fn expected(&self) -> u64 {
+        self.samples.saturating_add(self.missing)
+    }
 }
 
 /// The desired state of a follower, sent after every scan.
@@ -126,7 +142,10 @@ pub fn start(watch: Arc<Watch>, rule: WatchRule, place: SegmentTarget) -> std::i
         step: BackoffStep::default(),
         reason: "".into(),
         found: Vec::new(),
-        without_processes_since: None,
+        idle_since: None,
+        too_short: None,
+        turnover: Turnover::default(),
+        refused_cpus: false,
         uncovered_since: None,
         running: None,
         retry_at: Instant::now(),
@@ -146,6 +165,8 @@ struct RunningSession {
     segment: Option<SegmentWriter>,
     began: Instant,
     began_wall: u64,
+    /// Whether it samples CPUs, and so finds processes by itself.
+    by_cpu: bool,
     /// Counts of the session so far, for the totals of the watch.
     counted: SessionCounts,
 }
@@ -167,7 +188,13 @@ struct Follower {
     step: BackoffStep,
     reason: Arc<str>,
     found: Vec<ScannedProcess>,
-    without_processes_since: Option<Instant>,
+    /// Since when no process has matched and no sample has been received.
+    idle_since: Option<Instant>,
+    /// Why the processes are too short for events on threads.
+    too_short: Option<String>,
+    turnover: Turnover,
+    /// Whether the kernel refuses events on CPUs.
+    refused_cpus: bool,
     /// Since when processes match and nothing is stored, as far as not yet counted.
     uncovered_since: Option<Instant>,
     running: Option<RunningSession>,
@@ -220,8 +247,12 @@ impl Follower {
     fn apply(&mut self, orders: Orders) {
         let Orders { found, watch, step, reason, segment_bytes } = orders;
         self.place.segment_bytes = segment_bytes;
-        let how = |watch: &Watch, step| (watch.rate_hz, watch.event, watch.overhead, watch.interval, step);
+        let how =
+            |watch: &Watch, step| (watch.rate_hz, watch.event, watch.overhead, watch.interval, watch.layout, step);
         let changed = how(&watch, step) != how(&self.watch, self.step);
+        if watch.layout != self.watch.layout {
+            (self.too_short, self.refused_cpus, self.turnover) = (None, false, Turnover::default());
+        }
         (self.watch, self.step, self.reason) = (watch, step, reason);
         if changed {
             self.end();
@@ -243,18 +274,19 @@ impl Follower {
         self.set(|status| status.processes = found.len() as u64);
         let (new, gone) = changes(&mut self.found, found);
         self.log_changes(&new, &gone);
-        if self.found.is_empty() {
-            let since = *self.without_processes_since.get_or_insert_with(Instant::now);
+        self.turnover.add(self.found.len(), gone.len());
+        if self.found.is_empty() && !self.watch.samples_cpus() {
+            let since = *self.idle_since.get_or_insert_with(Instant::now);
             if self.running.is_some() && since.elapsed() >= IDLE {
                 self.end();
             }
             return;
         }
-        self.without_processes_since = None;
+        self.idle_since = None;
         match &self.running {
             None if Instant::now() >= self.retry_at => self.begin(),
             None => {}
-            Some(_) if new.is_empty() => {}
+            Some(running) if new.is_empty() || running.by_cpu => {}
             Some(running) => match running.session.add(&new) {
                 Ok(refused) => self.refused(&refused),
                 // Events of ended processes stay open until the session ends.
@@ -297,9 +329,15 @@ impl Follower {
 
     fn restart(&mut self) {
         self.end();
-        if !self.found.is_empty() {
+        if !self.found.is_empty() || self.watch.samples_cpus() || self.too_short.is_some() {
             self.begin();
         }
+    }
+
+    /// Whether the next session samples CPUs.
+    fn by_cpu(&self) -> bool {
+        let by_choice = self.watch.layout == WatchLayout::Auto && self.too_short.is_some();
+        self.watch.samples_cpus() || by_choice
     }
 
     /// Starts a session, and a segment if one can be written.
@@ -309,12 +347,20 @@ impl Follower {
             status.configured_rate_hz = self.watch.rate_hz.0;
             status.refused = 0;
         });
-        match self.session() {
+        let by_cpu = self.by_cpu();
+        match self.session(by_cpu) {
             Ok((session, refused)) => {
                 self.refused(&refused);
-                self.set(|status| status.rate_hz = session.info().rate_hz);
+                self.set(|status| {
+                    status.rate_hz = session.info().rate_hz;
+                    status.samples_cpus = by_cpu;
+                    status.warning = None;
+                });
                 let mut info = session.info().clone();
                 info.notes.extend(self.shed());
+                if let Some(why) = self.too_short.as_ref().filter(|_| by_cpu && !self.watch.samples_cpus()) {
+                    info.notes.push(format!("CPUs are sampled, and samples of other processes dropped: {why}"));
+                }
                 let dir = &self.place.dir;
                 let segment = store::room(dir).and_then(|()| SegmentWriter::create(dir, &info));
                 let (segment, problem) = match segment {
@@ -329,8 +375,17 @@ impl Follower {
                 session.set_generations(segment.is_some());
                 // Both clocks are read at once; the session started a moment before.
                 let (began, began_wall) = (Instant::now(), unix_ns());
-                self.running =
-                    Some(RunningSession { session, segment, began, began_wall, counted: SessionCounts::default() });
+                let counted = SessionCounts::default();
+                self.running = Some(RunningSession { session, segment, began, began_wall, by_cpu, counted });
+            }
+            Err(error @ (ccsd_collector::Error::MachineRefused | ccsd_collector::Error::WholeMachineRefused))
+                if by_cpu && !self.watch.samples_cpus() =>
+            {
+                let name = &self.watch.name.0;
+                tracing::warn!(watch = %name, "watch {name}: CPUs cannot be sampled: {error}");
+                self.refused_cpus = true;
+                self.too_short = None;
+                self.begin();
             }
             Err(error) => {
                 self.retry_at = Instant::now() + RETRY;
@@ -339,7 +394,7 @@ impl Follower {
         }
     }
 
-    fn session(&self) -> ccsd_collector::Result<(Session, Vec<u32>)> {
+    fn session(&self, by_cpu: bool) -> ccsd_collector::Result<(Session, Vec<u32>)> {
         let rate_hz = self.step.rate(self.watch.rate_hz.0).min(ccsd_collector::system::perf_max_sample_rate());
         let options = |event| Options {
             event,
@@ -349,13 +404,20 @@ impl Follower {
             interval: self.watch.interval.0,
             budget: Budget::of(self.watch.memory.0),
             own_process: false,
-            filter: Some(Arc::<WatchRule>::clone(&self.rule)),
+            filter: (!self.rule.is_of_everything()).then(|| Arc::<WatchRule>::clone(&self.rule) as Arc<dyn Filter>),
+            more_samples: "a higher rate_hz, or layout = \"cpus\" of the watch,",
             ..Options::default()
         };
         let pids: Vec<u32> = self.found.iter().map(|found| found.pid).collect();
         // The metric must be the same for all segments, so that they can be added; the TSC would need a third event per
         // thread.
-        let follow = |event| Session::follow(&options(event), self.watch.name.0.clone(), &pids);
+        let follow = |event| {
+            let (options, name) = (options(event), self.watch.name.0.clone());
+            match by_cpu {
+                true => Session::on_machine(&options, name).map(|session| (session, Vec::new())),
+                false => Session::follow(&options, name, &pids),
+            }
+        };
         match self.watch.event {
             WatchEvent::Auto => match follow(EventChoice::Cycles) {
                 Err(ccsd_collector::Error::EventUnavailable { .. }) => follow(EventChoice::CpuClock),
@@ -411,6 +473,17 @@ impl Follower {
         };
         let before = std::mem::replace(&mut running.counted, now);
         let stored = running.segment.is_some();
+        let by_cpu = running.by_cpu;
+        if now.samples > before.samples {
+            self.idle_since = None;
+        }
+        let warning = shortage(accounting).map(|(samples, expected)| {
+            let remedy = match (by_cpu, accounting.undelivered() > lost) {
+                (true, _) | (false, false) => "shares are of those",
+                (false, true) => "its processes live too short to be followed: set layout = \"cpus\" for this watch",
+            };
+            format!("only {samples} of {expected} expected samples arrived: {remedy}")
+        });
         self.set(|status| {
             if accounting.pace.last_hz > 0 {
                 status.rate_hz = accounting.pace.last_hz;
@@ -423,6 +496,12 @@ impl Follower {
             if stored {
                 status.last_written = unix_ns() / 1_000_000_000;
             }
+            if status.warning.is_none()
+                && let Some(warning) = &warning
+            {
+                tracing::warn!(watch = %status.name, "watch {}: {warning}", status.name);
+            }
+            status.warning = warning;
         });
         if problem.is_some() {
             self.problem(problem);
@@ -449,9 +528,26 @@ impl Follower {
             let name = &self.watch.name.0;
             tracing::info!(watch = %name, "watch {name}: {set}: a new segment");
         }
-        if full || elapsed >= SEGMENT || set.is_some() {
+        if full || elapsed >= SEGMENT || set.is_some() || self.finds_too_short() {
             self.restart();
         }
+    }
+
+    /// Decides that the processes live too short for events on threads, if the watch leaves that open.
+    fn finds_too_short(&mut self) -> bool {
+        let Some(running) = self.running.as_ref().filter(|running| !running.by_cpu) else { return false };
+        if self.watch.layout != WatchLayout::Auto || self.watch.event == WatchEvent::Tick || self.refused_cpus {
+            return false;
+        }
+        let SessionCounts { samples, missing, lost, .. } = running.counted;
+        let (expected, undelivered) = (samples.saturating_add(missing), missing.saturating_sub(lost));
+        let too_few = expected >= ENOUGH_EXPECTED && undelivered > samples;
+        let few = || format!("of short processes only {samples} of {expected} expected samples arrived");
+        let Some(why) = too_few.then(few).or_else(|| self.turnover.is_high()) else { return false };
+        let name = &self.watch.name.0;
+        tracing::info!(watch = %name, "watch {name}: {why}: CPUs are sampled from now on");
+        self.too_short = Some(why);
+        true
     }
 
     /// Ends the session and its segment.
@@ -490,6 +586,44 @@ fn clock_change(expected_ns: u64, now_ns: u64) -> Option<String> {
     (drift > DRIFT_NS).then(|| format!("the clock was set {direction} by {} ms", drift / 1_000_000))
 }
 
+/// How soon processes are gone again.
+#[derive(Clone, Copy, Default)]
+struct Turnover {
+    /// Scans at which processes had gone.
+    scans: u32,
+    /// Matching processes of all scans.
+    seen: u64,
+    /// Of these, those that had gone at the next scan.
+    gone: u64,
+}
+
+impl Turnover {
+    /// Scans with ended processes from which on their lives are judged.
+    const ENOUGH: u32 = 6;
+
+    fn add(&mut self, found: usize, gone: usize) {
+        if self.seen > 10_000 {
+            *self = Turnover { seen: self.seen / 2, gone: self.gone / 2, ..*self };
+        }
+        self.scans = self.scans.saturating_add(u32::from(gone > 0));
+        self.seen = self.seen.saturating_add(found as u64);
+        self.gone = self.gone.saturating_add(gone as u64);
+    }
+
+    /// Why most of the CPU time passes before processes are found, if it does: most live for less than two scans.
+    fn is_high(self) -> Option<String> {
+        let Turnover { scans, seen, gone } = self;
+        (scans >= Turnover::ENOUGH && gone > seen / 2)
+            .then(|| format!("processes are short: of {seen} seen, {gone} had gone a scan later"))
+    }
+}
+
+/// Samples received and expected, where fewer than half of them arrived.
+fn shortage(accounting: &Accounting) -> Option<(u64, u64)> {
+    let expected = accounting.expected.filter(|&expected| expected >= ENOUGH_EXPECTED)?;
+    (accounting.received < expected / 2).then_some((accounting.received, expected))
+}
+
 fn not_stored(error: &WriteError) -> String {
     format!("profiling goes on, but nothing is stored: {error}")
 }
@@ -515,7 +649,10 @@ mod tests {
             step: BackoffStep::default(),
             reason: "".into(),
             found: Vec::new(),
-            without_processes_since: None,
+            idle_since: None,
+            too_short: None,
+            turnover: Turnover::default(),
+            refused_cpus: false,
             uncovered_since: None,
             running: None,
             retry_at: Instant::now(),
@@ -530,6 +667,31 @@ mod tests {
         };
         follower.apply(orders);
         assert_eq!(follower.place.segment_bytes, 1 << 16);
+    }
+
+    #[test]
+    fn processes_that_are_soon_gone_are_short() {
+        let of = |scans: &[(usize, usize)]| {
+            let mut turnover = Turnover::default();
+            scans.iter().for_each(|&(found, gone)| turnover.add(found, gone));
+            turnover.is_high()
+        };
+        assert_eq!(of(&[(1, 1); 6]).unwrap(), "processes are short: of 6 seen, 6 had gone a scan later");
+        assert_eq!(of(&[(1, 1); 5]), None, "too few to tell");
+        // Twenty that stay, and one after the other that is gone soon.
+        assert_eq!(of(&[(21, 1); 1_000]), None);
+        // All end together.
+        assert_eq!(of(&[(50, 0), (0, 50), (0, 0)]), None);
+        // What was long ago counts less.
+        assert!(of(&[[(300, 0); 100], [(300, 290); 100]].concat()).is_some());
+    }
+
+    #[test]
+    fn fewer_than_half_are_few() {
+        let of = |expected, received| shortage(&Accounting { expected, received, ..Accounting::default() });
+        assert_eq!(of(Some(838), 2), Some((2, 838)));
+        assert_eq!(of(Some(838), 419), None);
+        assert_eq!((of(Some(99), 0), of(None, 0)), (None, None));
     }
 
     #[test]

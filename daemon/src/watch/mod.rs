@@ -226,7 +226,7 @@ impl Manager {
         for (((watch, rule), follower), found) in
             self.config.watches.iter().zip(rules).zip(&mut self.followers).zip(fits)
         {
-            if follower.is_none() && !found.is_empty() {
+            if follower.is_none() && (!found.is_empty() || watch.samples_cpus()) {
                 let place = SegmentTarget { dir: self.config.state_dir.0.join(&watch.name.0), segment_bytes };
                 match follower::start(Arc::new(watch.clone()), rule.clone(), place) {
                     Ok(handle) => *follower = Some(handle),
@@ -392,6 +392,7 @@ fn same_processes(a: &Watch, b: &Watch) -> bool {
         event: b.event,
         overhead: b.overhead,
         interval: b.interval,
+        layout: b.layout,
         ..watch.clone()
     };
     rule(a) == *b

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ccsd_collector::{FileIdentity, Filter, cgroup_path};
+use ccsd_collector::{Executed, FileIdentity, Filter, cgroup_path};
 use ccsd_profile::cgroup::units;
 use wildmatch::WildMatch;
 
@@ -53,6 +53,16 @@ impl Facts {
             comm: stat.comm.clone(),
             users: read(&dir.join("status")).and_then(|bytes| users(&bytes)),
         }
+    }
+}
+
+impl Facts {
+    /// The groups and users of a process that may have ended and was not waited for, without its executable, which /proc
+    /// shows as it is now.
+    fn of_groups(dir: &Path, comm: &str) -> Option<Facts> {
+        let users = users(&read(&dir.join("status"))?)?;
+        let cgroup = cgroup_path(&read(&dir.join("cgroup"))?);
+        Some(Facts { cgroup, exe: None, comm: comm.to_owned(), users: Some(users) })
     }
 }
 
@@ -147,6 +157,8 @@ enum LeftOut {
 /// A watch's selectors in compiled form: a process must match all of them.
 #[derive(Clone, Debug)]
 pub struct WatchRule {
+    /// Whether all processes match, so that nothing need be known of them.
+    of_everything: bool,
     unit: Option<WildMatch>,
     cgroup: Option<WildMatch>,
     exe: Option<WildMatch>,
@@ -169,6 +181,7 @@ impl WatchRule {
             false => WildMatch::new(clip(comm, COMM_BYTES)),
         });
         let rule = WatchRule {
+            of_everything: watch.is_of_everything(),
             unit: wild(&watch.unit),
             cgroup: wild(&watch.cgroup),
             exe: wild(&watch.exe),
@@ -190,6 +203,12 @@ impl WatchRule {
         is_new
     }
 
+    /// Whether all processes match.
+    #[must_use]
+    pub fn is_of_everything(&self) -> bool {
+        self.of_everything
+    }
+
     /// Whether the rule needs the executable, which is not always visible.
     #[must_use]
     pub fn needs_exe(&self) -> bool {
@@ -198,7 +217,7 @@ impl WatchRule {
 
     /// Whether a process matches.
     pub fn fits(&self, process: ScannedProcess, facts: &Facts) -> bool {
-        self.fits_but_for(None, process, facts)
+        self.of_everything || self.fits_but_for(None, process, facts)
     }
 
     /// Whether a process matches, whatever its user or executable is.
@@ -281,11 +300,32 @@ impl Filter for WatchRule {
             true => (was_kept && self.exe.is_none()).then_some(true),
         }
     }
+
+    fn keeps_executed(&self, executed: &Executed<'_>) -> Option<bool> {
+        if !self.keeps_name(executed.name) {
+            return Some(false);
+        }
+        let dirs = executed.relatives().map(|pid| Path::new("/proc").join(pid.to_string()));
+        let facts = dirs.into_iter().find_map(|dir| Facts::of_groups(&dir, executed.name))?;
+        let process = ScannedProcess { pid: executed.pid, start_time: 0 };
+        if !self.fits_but_for(Some(LeftOut::Exe), process, &facts) {
+            return Some(false);
+        }
+        let Some(pattern) = &self.exe else { return Some(true) };
+        let program = executed.program?;
+        let path = Path::new(OsStr::from_bytes(program.path));
+        let is_there = || FileIdentity::at_once(path, false).is_ok_and(|it| it.is_regular && it.file == program.file);
+        // Another path may be a link by which it was executed.
+        (pattern.matches(&path.to_string_lossy()) && is_there()).then_some(true)
+    }
 }
 
 /// Describes a watch's rule in words, including its default users.
 #[must_use]
 pub fn describe(watch: &Watch) -> String {
+    if watch.is_of_everything() {
+        return format!("watch {}: all processes and the kernel's threads", watch.name.0);
+    }
     let selectors = [("unit", &watch.unit), ("cgroup", &watch.cgroup), ("exe", &watch.exe), ("comm", &watch.comm)];
     let selectors = selectors.into_iter().filter_map(|(key, pattern)| Some(format!(", {key} {}", pattern.as_ref()?.0)));
     let selectors: String = selectors.collect();

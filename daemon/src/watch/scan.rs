@@ -114,7 +114,7 @@ impl Scanner {
         let before = self.known.remove(&pid).filter(|known| known.start_time == stat.start_time);
         let changed = before.as_ref().is_none_or(|known| {
             // A matching process is checked each time: `stat` does not show a change of user or control group.
-            !known.fits.is_empty()
+            known.fits.iter().any(|&rule| self.rules.get(rule as usize).is_some_and(|rule| !rule.is_of_everything()))
                 || (&known.comm, known.program) != (&stat.comm, stat.program)
                 || known.looks < CLOSE_LOOKS
                 || (self.looks + u64::from(pid)).is_multiple_of(SELDOM)
