@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use crate::ccsd::{Collecting, EndedProgram, binary, ccsd};
 use crate::fixture::scratch;
+use crate::wait::until;
 
 /// A running `ccsd daemon`, and what it says.
 pub struct Daemon {
@@ -174,9 +175,7 @@ impl Daemon {
             stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('T'))
         };
         let threads = || std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().flatten();
-        while threads().any(|thread| goes_on(thread.path())) {
-            std::thread::yield_now();
-        }
+        until(|| !threads().any(|thread| goes_on(thread.path())));
     }
 
     /// Ends the daemon as a service manager would.

@@ -21,4 +21,5 @@ pub mod recorded;
 pub mod statistics;
 pub mod suite;
 pub mod terminal;
+pub mod wait;
 pub mod watched;

@@ -15,6 +15,8 @@ use crate::fixture::{build, copy_program, scratch};
 
 /// For what must happen at some point; processes are looked for every second or so.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// A daemon with a watch on one executable, and a program of that name.
 #[derive(Debug)]
@@ -126,6 +128,7 @@ impl WatchedService {
         let began = Instant::now();
         while !is() {
             assert!(began.elapsed() < PATIENCE, "{what}: {}", self.log());
+            std::thread::sleep(PAUSE);
         }
     }
 

@@ -12,6 +12,7 @@ use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, NM, Need, Suite};
+use ccsd_tests::wait::until;
 use tempfile::TempDir;
 
 const NEEDS: &[Need] = &[CC, Need::Root, Need::SetUserId];
@@ -150,11 +151,11 @@ fn family_is_followed() -> bool {
     let id = ended.stdout.trim();
     // After the first update, they start and end within one interval, so the next check cannot see them.
     let number: u32 = id.parse().unwrap();
-    while daemon.session(number)["duration_ns"] == 0 {}
+    until(|| daemon.session(number)["duration_ns"] != 0);
     family.go();
     family.wait_until_told();
     assert!(as_nobody(&daemon, &["daemon", "stop", id]).status.success());
-    while daemon.session(number)["ended"].is_null() {}
+    until(|| !daemon.session(number)["ended"].is_null());
     let end = daemon.session(number)["ended"].clone();
     let recorded = saved(&daemon, id);
     let names = recorded.names();

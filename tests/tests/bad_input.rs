@@ -14,6 +14,7 @@ use ccsd_tests::ccsd::{EndedProgram, NOBODY, RecordCommand, as_user, binary, ccs
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::{Recorded, with_commas};
 use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
+use ccsd_tests::wait::until;
 
 /// A user only of this test: the kernel counts locked memory by user.
 const WITHOUT_MEMORY: u32 = 64_101;
@@ -55,9 +56,7 @@ fn targets(suite: Suite) -> Suite {
             // The output ends with the process, which stays a zombie until it is waited for.
             let _ = fixture.rest_of_output();
             let stat = || fs::read_to_string(format!("/proc/{}/stat", fixture.pid())).unwrap();
-            while !stat().contains(") Z ") {
-                std::thread::yield_now();
-            }
+            until(|| stat().contains(") Z "));
             let pid = fixture.pid().to_string();
             attach(&pid).assert_refused(2, &[&pid, "zombie"]);
         })

@@ -13,6 +13,7 @@ use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, Suite};
+use ccsd_tests::wait::until;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -188,7 +189,7 @@ fn a_detached_session() {
     // The session ends with its target, and its profile stays.
     fixture.go();
     let _ = fixture.end();
-    while daemon.session(id)["ended"] != "target" {}
+    until(|| daemon.session(id)["ended"] == "target");
     let report = report_with_samples(&daemon, &id.to_string());
     assert!(report["accounting"]["received"].as_u64().unwrap() >= saved.profile.accounting().received);
     // Another is stopped.
@@ -199,7 +200,7 @@ fn a_detached_session() {
     daemon.run(&["daemon", "stop", &id.to_string(), "4999"]).assert_refused(2, &["no session 4999"]);
     assert!(daemon.session(id)["ended"].is_null());
     assert!(daemon.run(&["daemon", "stop", &format!("pid:{}", fixture.pid())]).status.success());
-    while daemon.session(id)["ended"] != "stopped" {}
+    until(|| daemon.session(id)["ended"] == "stopped");
     assert!(fixture.is_alive());
     // A number that is both a session and a file in the directory.
     let both = scratch();
@@ -504,6 +505,6 @@ fn targets_that_end() {
     assert_eq!(daemon.session(id)["ended"], Value::Null);
     fixture.go();
     let _ = fixture.end();
-    while daemon.session(id)["ended"] != "target" {}
+    until(|| daemon.session(id)["ended"] == "target");
     daemon.stop();
 }

@@ -11,6 +11,7 @@ use ccsd_tests::ccsd::{EndedProgram, RecordCommand, binary, ccsd};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::suite::{CC, Need, PERF, Suite};
+use ccsd_tests::wait::until;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -103,9 +104,7 @@ impl World {
         fs::write(path("ccsd.toml"), configuration).unwrap();
         fs::create_dir(path("state")).unwrap();
         let watching = Daemon::start(&["--config", path("ccsd.toml").to_str().unwrap()]);
-        while !has_stored(&watching) {
-            std::thread::yield_now();
-        }
+        until(|| has_stored(&watching));
         World { dir, _server: server, sessions: Daemon::start(&[]), watching }
     }
 

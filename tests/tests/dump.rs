@@ -345,6 +345,6 @@ fn until(what: &str, mut so: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !so() {
         assert!(begun.elapsed().as_secs() < 60, "never: {what}");
-        std::thread::yield_now();
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }

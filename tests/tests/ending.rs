@@ -9,6 +9,7 @@ use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, Suite};
+use ccsd_tests::wait::until;
 use serde_json::Value;
 
 const NEEDS: &[Need] = &[CC, Need::Root];
@@ -45,7 +46,7 @@ fn killed(rounds: usize, leader: &str) {
         }
         // Not waited for yet: it stays visible as a zombie.
         crowd.child.kill().unwrap();
-        while session()["ended"].is_null() {}
+        until(|| !session()["ended"].is_null());
         assert_eq!(session()["ended"], "target", "round {round}");
         crowd.child.wait().unwrap();
         let dir = scratch();
@@ -64,7 +65,5 @@ fn killed(rounds: usize, leader: &str) {
 /// Waits until the main thread has ended.
 fn wait_for_leader(pid: u32) {
     let is_zombie = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z ");
-    while !is_zombie() {
-        std::thread::yield_now();
-    }
+    until(is_zombie);
 }

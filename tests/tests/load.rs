@@ -8,6 +8,7 @@ use ccsd_tests::ccsd::{EndedProgram, NOBODY, as_user};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::suite::{CC, Need, PYTHON, Suite};
+use ccsd_tests::wait::until;
 use nix::sys::signal::Signal;
 
 fn main() -> ExitCode {
@@ -43,7 +44,7 @@ fn sessions_share() {
     // The first session loads shared data. Each has had its first update when it reports a duration.
     let attach = |target: &Running| {
         let id = daemon.detached(&["-F", "49"], target.pid());
-        while daemon.session(id)["duration_ns"] == 0 {}
+        until(|| daemon.session(id)["duration_ns"] != 0);
     };
     attach(&targets[0]);
     let one = kib(&daemon, "VmRSS");
@@ -82,7 +83,7 @@ fn memory_of_a_user() {
     // After one ends there is room again: its kept profile is dropped if necessary.
     assert!(as_nobody(&["daemon", "stop", &first]).status.success());
     let first: u64 = first.parse().unwrap();
-    while running().any(|session| session["id"] == first) {}
+    until(|| !running().any(|session| session["id"] == first));
     let ended = as_nobody(&["attach", "--detach", &pid]);
     assert!(ended.status.success(), "{ended:?}");
     assert_eq!(daemon.session(of_root)["ended"], serde_json::Value::Null);

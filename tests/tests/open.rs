@@ -18,6 +18,7 @@ use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, Suite};
+use ccsd_tests::wait::until;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
@@ -119,11 +120,7 @@ impl World {
     /// What it was called with, once it was. `ccsd` waits for a program that ends soon.
     fn seen(&self) -> Vec<String> {
         let seen = self.path("seen");
-        let end = Instant::now() + PATIENCE;
-        while !seen.exists() {
-            assert!(Instant::now() < end, "no browser was started");
-            std::thread::yield_now();
-        }
+        until(|| seen.exists());
         let text = fs::read_to_string(&seen).unwrap();
         fs::remove_file(seen).unwrap();
         text.lines().map(str::to_owned).collect()

@@ -12,6 +12,7 @@ use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, NM, Need, PYTHON, Suite, UNSHARE};
+use ccsd_tests::wait::until;
 use tempfile::TempDir;
 
 /// A map of the code in `generated.c`, with a word that only root may see.
@@ -61,10 +62,10 @@ impl Watched<'_> {
         running.go();
         let number: u32 = self.id.parse().unwrap();
         // Its mounts disappear with it, so the session must look before. (Some programs end by themselves.)
-        while self.daemon.session(number)["received"].as_u64() < Some(100) {}
+        until(|| self.daemon.session(number)["received"].as_u64() >= Some(100));
         let _ = running.child.stdin.as_mut().unwrap().write_all(b"g");
         let _ = running.finish();
-        while self.daemon.session(number)["ended"].is_null() {}
+        until(|| !self.daemon.session(number)["ended"].is_null());
         assert_eq!(self.daemon.session(number)["ended"], "target");
         let dir = scratch();
         let file = dir.path().join("profile.ccsd");

@@ -10,6 +10,7 @@ use ccsd_tests::ccsd::{EndedProgram, NOBODY, as_user};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build};
 use ccsd_tests::suite::{CC, Need, PYTHON, Suite};
+use ccsd_tests::wait::until;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -252,9 +253,7 @@ fn a_client_of_the_document() {
     let dump = client(&["dump", &fixture.pid().to_string()]);
     assert_eq!((&dump["pid"], &dump["threads"][0]["end"]), (&json!(fixture.pid()), &json!("complete")));
     // Until there are samples.
-    while daemon.session(session)["received"] == 0 {
-        std::thread::yield_now();
-    }
+    until(|| daemon.session(session)["received"] != 0);
     let file = daemon.socket.with_file_name("streamed.ccsd");
     let said = daemon.run(&["daemon", "stop", &session.to_string()]);
     assert!(said.status.success(), "{said:?}");
@@ -295,7 +294,7 @@ fn connections_of_a_user() {
     // Other users are not affected.
     assert_serves(&daemon);
     drop(holder);
-    while !EndedProgram::of(as_user(&mut daemon.ccsd(["daemon", "status"]), NOBODY)).status.success() {}
+    until(|| EndedProgram::of(as_user(&mut daemon.ccsd(["daemon", "status"]), NOBODY)).status.success());
 }
 
 fn come_and_go() {
@@ -306,7 +305,7 @@ fn come_and_go() {
     assert_serves(&daemon);
     let threads = || std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().count();
     // The threads end when they find their clients gone.
-    while threads() > 10 {}
+    until(|| threads() <= 10);
 }
 
 /// A client that reads a session.
@@ -344,7 +343,7 @@ fn a_stopped_reader() {
     }
     fixture.go();
     let _ = fixture.end();
-    while daemon.session(session)["ended"] != "target" {}
+    until(|| daemon.session(session)["ended"] == "target");
     let received = daemon.session(session)["received"].as_u64().unwrap();
     for reader in &readers[..2] {
         kill(pid(reader), Signal::SIGCONT).unwrap();
@@ -368,7 +367,7 @@ fn a_killed_reader() {
     victim.kill().unwrap();
     victim.wait().unwrap();
     lines(&mut other, 3);
-    while daemon.session(session)["readers"] != 1 {}
+    until(|| daemon.session(session)["readers"] == 1);
     other.kill().unwrap();
     other.wait().unwrap();
     assert_eq!(daemon.session(session)["ended"], Value::Null);

@@ -12,6 +12,7 @@ use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, CXX, Suite};
+use ccsd_tests::wait::until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -46,9 +47,7 @@ fn record(daemon: &Daemon, program: &Path, args: &[&str]) -> Recorded {
 fn kill_worker(daemon: &Daemon) -> u32 {
     let pid = daemon.worker().unwrap();
     kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).unwrap();
-    while daemon.worker() == Some(pid) {
-        std::thread::yield_now();
-    }
+    until(|| daemon.worker() != Some(pid));
     pid
 }
 
@@ -265,7 +264,5 @@ fn it_ends_with_the_daemon() {
     let worker = daemon.worker().unwrap();
     let (_dir, _status) = daemon.kill();
     // Its parent has changed, so it is identified by its own id.
-    while fs::read_to_string(format!("/proc/{worker}/stat")).is_ok_and(|stat| !stat.contains(") Z ")) {
-        std::thread::yield_now();
-    }
+    until(|| fs::read_to_string(format!("/proc/{worker}/stat")).map_or(true, |stat| stat.contains(") Z ")));
 }

@@ -1,0 +1,21 @@
+//! Waiting for what nothing tells of: what the daemon says of its sessions, what the kernel says of processes.
+
+use std::time::{Duration, Instant};
+
+/// How long it may take on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Waits until a condition holds.
+///
+/// # Panics
+/// If it does not within two minutes.
+#[track_caller]
+pub fn until(mut is: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is() {
+        assert!(began.elapsed() < PATIENCE, "still not so after {PATIENCE:?}");
+        std::thread::sleep(PAUSE);
+    }
+}
