@@ -125,9 +125,9 @@ fn main() -> ExitCode {
             let (weights, total) = (weights(), total());
             let share = |weight: u64| format!("{:.2}%", 100.0 * weight as f64 / total as f64);
             let mut labels: BTreeSet<String> = (0..objects.len()).map(|at| label(at).to_owned()).collect();
-            assert!(labels.remove(&format!("[other: 1 functions]\\n({})", share(weights["rare"].0))), "{labels:?}");
+            assert!(labels.remove(&format!("[other: 1 functions]\\nself {}", share(weights["rare"].0))), "{labels:?}");
             let drawn = |(name, (own, inherited)): (&String, &(u64, u64))| {
-                format!("{name}\\n{}\\n({})", share(*inherited), share(*own))
+                format!("{name}\\ntotal {}  self {}", share(*inherited), share(*own))
             };
             assert_eq!(labels, weights.iter().filter(|it| it.0 != "rare").map(drawn).collect());
             let at = |edge: &Value, end: &str| name(edge[end].as_u64().unwrap() as usize);
