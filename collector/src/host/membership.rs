@@ -50,7 +50,7 @@ pub struct Memberships {
 impl Memberships {
     /// What a process belongs to now. `None` where it has ended.
     pub fn of(&mut self, pid: u32) -> Option<Arc<Membership>> {
-        let ProcessGroups { mut cgroups, uid } = ProcessGroups::read(pid)?;
+        let ProcessGroups { mut cgroups, uid } = ProcessGroups::read(pid).filter(|groups| groups.uid.is_some())?;
         let cgroup = if cgroups.is_empty() { String::new() } else { cgroups.swap_remove(0) };
         let cgroup = if cgroup.len() > MAX_PATH { String::new() } else { cgroup };
         let key = (cgroup, uid);

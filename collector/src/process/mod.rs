@@ -526,10 +526,11 @@ impl ProcessTable {
         self.asks_proc && self.processes.get(&pid).is_some_and(|process| !process.announced)
     }
 
-    /// Live processes that others know of, and what they belong to.
-    pub fn announced_memberships(&self) -> Vec<(u32, Option<Arc<Membership>>)> {
+    /// Live processes that others know of, and what they belong to, as far as that is known. (Where it could not be read, it
+    /// stays unknown: nothing says that the process has moved.)
+    pub fn announced_memberships(&self) -> Vec<(u32, Arc<Membership>)> {
         let announced = self.processes.iter().filter(|(_, process)| process.announced);
-        announced.map(|(&pid, process)| (pid, process.membership.clone())).collect()
+        announced.filter_map(|(&pid, process)| Some((pid, process.membership.clone()?))).collect()
     }
 
     /// A process belongs to something else from now on: what others know of it stays as it was, and goes on as another

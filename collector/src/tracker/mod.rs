@@ -336,7 +336,7 @@ impl Tracker {
             return;
         }
         for (pid, before) in self.table.announced_memberships() {
-            if let Some(membership) = self.memberships.of(pid).filter(|it| before.as_ref() != Some(it)) {
+            if let Some(membership) = self.memberships.of(pid).filter(|it| before != *it) {
                 self.table.move_process(pid, membership);
             }
         }
