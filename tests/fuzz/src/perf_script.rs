@@ -1,0 +1,19 @@
+//! The text of `perf script`.
+
+use ccsd_profile::Session;
+use ccsd_profile::import::perf_script;
+use ccsd_profile::view::{FlatView, Selection};
+
+/// Reads it; the profile has the samples that were read.
+pub fn run(data: &[u8]) {
+    let mut updates = 0;
+    let read = perf_script(data, Session::default(), None, |_, update| {
+        updates += usize::from(update.is_some());
+        Ok(())
+    });
+    if let Ok((profile, _)) = read {
+        assert!(updates > 0);
+        let flat = FlatView::new(&profile, &Selection::all());
+        assert_eq!(flat.rows.iter().map(|row| row.self_weight).fold(0, u64::wrapping_add), flat.total.weight);
+    }
+}
