@@ -150,6 +150,9 @@ pub enum Error {
         /// `RLIMIT_NOFILE`.
         limit: u64,
     },
+    /// Too many threads for the share of files that the session's owner has.
+    #[error("the target has more threads than can be sampled for you here, each needs a file per CPU: {0}")]
+    FileShare(String),
     /// Some threads of the target would be missed.
     #[error("the target starts threads faster than they can be found")]
     RestlessThreads,

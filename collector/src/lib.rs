@@ -63,12 +63,13 @@ pub use options::Options;
 pub use pace::{HALVINGS, Overhead, halved};
 pub use perf::attr::{Event, EventSpec, MAX_STACK_BYTES};
 pub use perf::choice::{Choice, EventChoice, Scope, check_rate, choose, may_observe_machine};
+pub use perf::files::FileShare;
 pub use perf::layout::Layout;
 pub use perf::layout_choice::{files_per_target, room as event_file_room};
 pub use perf::set::EventSet;
 pub use process::filter::{Executed, Filter, ProgramFile};
 pub use process::owner::{Denied, Owner, events_end_with_rights};
-pub use sched_priority::become_favoured;
+pub use sched_priority::{become_favoured, become_unfavoured};
 pub use session::{Session, check_target, without_arguments};
 pub use session_event::SessionEvent;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::budget::Budget;
 use crate::pace::Overhead;
 use crate::perf::choice::{EventChoice, Scope};
+use crate::perf::files::FileShare;
 use crate::process::filter::Filter;
 use crate::process::owner::Owner;
 
@@ -36,8 +37,11 @@ pub struct Options {
     /// the session holds need not be given back. Else its cost is the CPU time of its own threads.
     pub own_process: bool,
     /// Whose processes are followed, and no others, where ccsd may do more than whom it serves. `None` for all that the
-    /// kernel lets it. Not with whole CPUs: the kernel does not end the events on these.
+    /// kernel lets it. Not with whole CPUs: the kernel does not end the events on these. The session's threads then have the
+    /// ordinary priority.
     pub owner: Option<Owner>,
+    /// Bounds the files that the session may have open.
+    pub files: Option<Arc<dyn FileShare>>,
     /// What a process must fit: its samples are kept only while it does. `None` for all that is followed.
     pub filter: Option<Arc<dyn Filter>>,
     /// Whether the target's arguments, which may hold secrets, are noted in the profile; its program is in any case.
@@ -64,6 +68,7 @@ impl Default for Options {
             whole_machine: true,
             own_process: true,
             owner: None,
+            files: None,
             filter: None,
             arguments: true,
             interval: Duration::from_secs(1),

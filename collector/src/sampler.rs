@@ -32,6 +32,7 @@ use crate::clock::now_ns;
 use crate::error::{Error, Result};
 use crate::pace::Pace;
 use crate::perf::counters::Counted;
+use crate::perf::files::FileShare;
 use crate::perf::set::{EventSet, Opened};
 use crate::perf::sorter::{EventSorter, MARGIN_NS};
 use crate::process::filter::Filter;
@@ -72,6 +73,8 @@ pub struct Sampler {
     ends_with_target: bool,
     /// Whether all that runs is the target.
     observes_machine: bool,
+    /// Whether it has the ordinary priority.
+    is_ordinary: bool,
     /// When the first event was opened, if that was before [`Sampler::run`].
     started: Option<u64>,
     /// Threads that had ended when events were last closed.
@@ -122,6 +125,7 @@ impl Sampler {
             attached: false,
             ends_with_target: false,
             observes_machine: false,
+            is_ordinary: false,
             started: None,
             ended_threads: 0,
             hurry: Hurry::default(),
@@ -132,6 +136,16 @@ impl Sampler {
     /// The process ends with the session: what takes long to close is left to a child, see [`EventSet::close_at_exit`].
     pub fn exits_with_process(&mut self) {
         self.exits = true;
+    }
+
+    /// The thread has the ordinary priority.
+    pub fn is_ordinary(&mut self) {
+        self.is_ordinary = true;
+    }
+
+    /// Bounds the files of images from now on.
+    pub fn share_files(&mut self, share: Arc<dyn FileShare>) {
+        self.source.pipeline.tracker.images.share_files(share);
     }
 
     /// Keeps samples of processes only while these fit a filter, if there is one. To be called before any is followed.
@@ -164,7 +178,7 @@ impl Sampler {
         self.ends_with_target = true;
         self.started = Some(now_ns());
         // The rings fill from the first thread on.
-        let urgent = become_urgent();
+        let urgent = if self.is_ordinary { Ok(false) } else { become_urgent() };
         let attached = attach::open_all(&mut self.source, pids, children, &mut Refused::Never);
         if matches!(urgent, Ok(true)) {
             let _ = become_ordinary();
@@ -224,8 +238,10 @@ impl Sampler {
     pub fn begin(&mut self) -> Schedule {
         let mut urgency = Urgency::default();
         // For as long as it is not urgent, because it has taken too much: a hundred ordinary threads would leave it too little.
-        become_favoured();
-        self.source.pipeline.sampler.waits_its_turn = urgency.begin(now_ns()).is_err();
+        if !self.is_ordinary {
+            become_favoured();
+            self.source.pipeline.sampler.waits_its_turn = urgency.begin(now_ns()).is_err();
+        }
         let started = self.started.unwrap_or_else(now_ns);
         let interval = u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX).max(1);
         // Whoever has just asked wants to see something.

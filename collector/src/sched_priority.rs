@@ -102,6 +102,12 @@ pub fn become_favoured() {
     }
 }
 
+/// Gives the calling thread, and what it starts, the share that an ordinary one has.
+pub fn become_unfavoured() {
+    // SAFETY: setpriority(2) takes numbers; on Linux 0 is the calling thread. Everybody may do this.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) };
+}
+
 fn change(from: i32, to: i32, priority: i32) -> io::Result<bool> {
     // SAFETY: sched_getscheduler(2) takes a number; 0 is the calling thread.
     let now = unsafe { libc::sched_getscheduler(0) };

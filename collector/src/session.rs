@@ -170,7 +170,7 @@ impl Session {
             });
             match opened {
                 // It has started more threads in the meantime, or this was the last resort.
-                Err(error @ Error::TooManyFiles { .. }) => refused = error,
+                Err(error @ (Error::TooManyFiles { .. } | Error::FileShare(_))) => refused = error,
                 other => {
                     let (prepared, opened) = other?;
                     return Ok((prepared.start()?, opened));
@@ -316,10 +316,12 @@ fn layouts(choice: Choice, options: &Options, pids: &[u32]) -> Result<Vec<(Choic
     if options.inherit {
         all.extend(procfs::descendants(pids));
     }
+    let share = options.files.as_ref().map_or(u64::MAX, |files| files.room());
+    let open = files_of_all_events().saturating_add(open_elsewhere());
     let machine = LayoutChoice {
         threads: all.iter().map(|&pid| procfs::threads(pid).map_or(0, |threads| threads.len() as u64)).sum(),
         cpus: system::online_cpus().len() as u64,
-        file_limit: system::raise_file_limit().saturating_sub(files_of_all_events().saturating_add(open_elsewhere())),
+        file_limit: system::raise_file_limit().saturating_sub(open).min(share),
         whole_machine: options.whole_machine && options.owner.is_none() && may_observe_machine(&choice.spec),
     };
     let candidates = machine.candidates(&choice.spec, options.event != EventChoice::Auto);
@@ -392,6 +394,8 @@ struct Prepared {
     watchdog: Arc<Watchdog>,
     held: Held,
     own_process: bool,
+    /// Whether its threads get more of the CPU than ordinary ones. Not for users who could not have that themselves.
+    is_favoured: bool,
 }
 
 impl Prepared {
@@ -402,7 +406,13 @@ impl Prepared {
         layout: Layout,
         (target, command, pids): (String, Vec<String>, Vec<u32>),
     ) -> Result<Prepared> {
+        // Two rings for each CPU, and the owner of each is duplicated.
+        let rings = 4 * system::online_cpus().len() as u64;
+        if let Some(files) = options.files.as_ref().filter(|files| files.room() < rings) {
+            return Err(Error::FileShare(files.reason()));
+        }
         let (mut events, mut sorter) = EventSet::new(choice.spec, layout, options.budget.rings, &mut choice.notes)?;
+        options.files.iter().for_each(|files| events.share_files(Arc::clone(files)));
         if !options.own_process {
             choice.notes.push(SHARED.to_owned());
         }
@@ -432,6 +442,10 @@ impl Prepared {
         let mut sampler =
             Sampler::new(events, sorter, channels, options.interval, options.owner, &options.budget, pace)?;
         sampler.keep_only(options.filter.clone());
+        if options.owner.is_some() {
+            sampler.is_ordinary();
+        }
+        options.files.iter().for_each(|files| sampler.share_files(Arc::clone(files)));
         if options.own_process {
             sampler.exits_with_process();
         }
@@ -447,13 +461,14 @@ impl Prepared {
             watchdog,
             held,
             own_process: options.own_process,
+            is_favoured: options.owner.is_none(),
         })
     }
 
     fn start(self) -> Result<Session> {
         let (events_sender, events) = bounded(UPDATES);
-        let Prepared { info, sampler, mut aggregator, batches, empty, commands, wake, watchdog, held, own_process } =
-            self;
+        let Prepared { info, sampler, mut aggregator, batches, empty, commands, wake, watchdog, held, .. } = self;
+        let (own_process, is_favoured) = (self.own_process, self.is_favoured);
         aggregator.begin();
         let (watched, told) = (watchdog.clone(), held.clone());
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -461,7 +476,9 @@ impl Prepared {
             builder.spawn(body).map_err(doing("start a thread"))
         };
         let aggregate = move || {
-            become_favoured();
+            if is_favoured {
+                become_favoured();
+            }
             aggregator.run(&batches, &empty, &events_sender, &watched, &told);
         };
         let threads =

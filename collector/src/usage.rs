@@ -63,6 +63,22 @@ pub fn thread_cpu_ns() -> u64 {
     read_at
 }
 
+thread_local! {
+    /// CPU time of threads that this one has waited for, nanoseconds.
+    static HELPERS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Counts the CPU time of a thread that has worked for the calling one.
+pub(crate) fn add_helper(ns: u64) {
+    HELPERS.set(HELPERS.get().saturating_add(ns));
+}
+
+/// CPU time of the calling thread so far and of those that have taken dumps for it, in nanoseconds.
+#[must_use]
+pub fn thread_work_ns() -> u64 {
+    thread_cpu_ns().saturating_add(HELPERS.get())
+}
+
 /// What a thread does beside its usual work, and what is counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aside {

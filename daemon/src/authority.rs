@@ -114,6 +114,16 @@ impl PeerIds {
         self.uid == 0 || self.uid == geteuid().as_raw()
     }
 
+    /// Whether the peer is a member of the group, as far as can be said without asking for the group.
+    #[must_use]
+    pub fn is_known_member(&self, stream: &UnixStream, members: &Members) -> bool {
+        members.known().is_some_and(|group| self.is_in(group, stream).unwrap_or(false))
+    }
+
+    fn is_in(&self, group: u32, stream: &UnixStream) -> io::Result<bool> {
+        Ok(self.gid == group || groups_of(stream)?.contains(&group))
+    }
+
     /// Determines what the peer may do. May wait for [`Members`].
     ///
     /// # Errors
@@ -122,7 +132,7 @@ impl PeerIds {
         let PeerIds { uid, gid, pid } = *self;
         let trusted = self.is_trusted()
             || match members.group()? {
-                Some(group) => gid == group || groups_of(stream).map_err(|_| Unknown)?.contains(&group),
+                Some(group) => self.is_in(group, stream).map_err(|_| Unknown)?,
                 None => false,
             };
         Ok(Peer { authority: Authority { uid, gid, trusted }, pid })
@@ -160,6 +170,12 @@ impl Members {
     /// [`Unknown`] if there is no earlier answer.
     pub fn group(&self) -> Result<Option<u32>, Unknown> {
         self.group_by(|| Group::from_name(GROUP).map(|group| group.map(|group| group.gid.as_raw())).ok(), FIRST_LOOK)
+    }
+
+    /// The id of the group by the last answer.
+    fn known(&self) -> Option<u32> {
+        let state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.known.and_then(|(group, _)| group)
     }
 
     fn group_by(

@@ -12,98 +12,68 @@ use ccsd_collector::Denied;
 use ccsd_collector::dump::{Dump, End, dump};
 
 use crate::authority::Authority;
+use crate::ledger::{Charge, Ledger, Principal, Resource};
 use crate::protocol::message::{Refusal, RefusalKind};
 
-/// Concurrent dumps. Each holds a process's debug information in memory.
-const AT_ONCE: usize = 4;
-/// Concurrent dumps of untrusted users together.
-const AT_ONCE_OF_USERS: usize = 2;
-/// Dumps of all untrusted users together within [`WINDOW`].
-const IN_WINDOW: usize = 20;
-/// Dumps of one untrusted user within [`WINDOW`].
-const IN_WINDOW_OF_USER: usize = 10;
+/// Time for which a dump counts as recent.
 const WINDOW: Duration = Duration::from_secs(10);
 /// Entries of all stacks of a dump that are sent: about 14 MB of text.
 const MAX_ENTRIES: usize = 1 << 21;
 
-/// Bytes of all dump texts being sent, and of those of untrusted users. A slow reader holds its text in memory.
-const MAX_TEXT_BYTES: usize = 96 << 20;
-const MAX_TEXT_BYTES_OF_USERS: usize = 32 << 20;
-
 /// Running and recent dumps.
-#[derive(Debug, Default)]
-pub struct Dumps(Mutex<DumpsState>);
+#[derive(Debug)]
+pub struct Dumps {
+    ledger: Ledger,
+    state: Mutex<DumpsState>,
+}
 
 #[derive(Debug, Default)]
 struct DumpsState {
-    /// Process ids, and whether the user is trusted.
-    running: Vec<(u32, bool)>,
-    /// Times and user ids of recent dumps of untrusted users.
-    recent: VecDeque<(Instant, u32)>,
-    /// Bytes of texts being sent: of all users, and of untrusted users.
-    text_bytes: usize,
-    text_bytes_of_users: usize,
+    /// Process ids.
+    running: Vec<u32>,
+    /// Recent dumps.
+    recent: VecDeque<(Instant, Charge)>,
 }
 
-/// The text of a dump while it is sent.
+/// The text of a dump while it is sent: a slow reader holds it in memory.
 #[derive(Debug)]
-pub struct DumpText<'a> {
-    dumps: &'a Dumps,
+pub struct DumpText {
     /// The text.
     pub text: String,
-    trusted: bool,
-}
-
-impl Drop for DumpText<'_> {
-    fn drop(&mut self) {
-        let bytes = self.text.len();
-        self.dumps.state(|state| {
-            state.text_bytes = state.text_bytes.saturating_sub(bytes);
-            let of_users = if self.trusted { 0 } else { bytes };
-            state.text_bytes_of_users = state.text_bytes_of_users.saturating_sub(of_users);
-        });
-    }
+    _bytes: Charge,
 }
 
 /// A running dump.
 struct RunningDump<'a> {
     dumps: &'a Dumps,
     pid: u32,
+    _charge: Charge,
 }
 
 impl Drop for RunningDump<'_> {
     fn drop(&mut self) {
-        self.dumps.state(|state| state.running.retain(|&(pid, _)| pid != self.pid));
+        self.dumps.state(|state| state.running.retain(|&pid| pid != self.pid));
     }
 }
 
 impl Dumps {
-    fn state<T>(&self, with: impl FnOnce(&mut DumpsState) -> T) -> T {
-        with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Dumps that are charged in this ledger.
+    pub fn new(ledger: Ledger) -> Dumps {
+        Dumps { ledger, state: Mutex::default() }
     }
 
-    /// Accounts for a text while it is sent.
+    fn state<T>(&self, with: impl FnOnce(&mut DumpsState) -> T) -> T {
+        with(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Charges a text while it is sent.
     ///
     /// # Errors
-    /// If too many bytes are being sent.
-    pub fn hold(&self, user: Authority, text: String) -> Result<DumpText<'_>, Refusal> {
-        let of_user = if user.trusted { 0 } else { text.len() };
-        let fits = self.state(|state| {
-            let (all, of_users) = (state.text_bytes + text.len(), state.text_bytes_of_users + of_user);
-            let fits = all <= MAX_TEXT_BYTES && of_users <= MAX_TEXT_BYTES_OF_USERS;
-            if fits {
-                (state.text_bytes, state.text_bytes_of_users) = (all, of_users);
-            }
-            fits
-        });
-        match fits {
-            true => Ok(DumpText { dumps: self, text, trusted: user.trusted }),
-            false => {
-                let message =
-                    "dumps that others have asked for and are slow to read take all the memory that there is for them";
-                Err(Refusal::new(RefusalKind::Busy, message))
-            }
-        }
+    /// If it is more than the user may have.
+    pub fn hold(&self, user: Authority, text: String) -> Result<DumpText, Refusal> {
+        let bytes =
+            self.ledger.take(self.ledger.principal(user.uid, user.trusted), Resource::Bytes, text.len() as u64)?;
+        Ok(DumpText { text, _bytes: bytes })
     }
 
     /// Takes the stacks of a process for a user.
@@ -128,32 +98,19 @@ impl Dumps {
     }
 
     fn begin(&self, user: Authority, pid: u32, now: Instant) -> Result<RunningDump<'_>, Refusal> {
-        let busy = |message: String| Err(Refusal::new(RefusalKind::Busy, message));
+        let principal = self.ledger.principal(user.uid, user.trusted);
         self.state(|state| {
-            if state.running.iter().any(|&(running, _)| running == pid) {
-                return busy(format!("the stacks of PID {pid} are being taken for somebody else; try again"));
+            if state.running.contains(&pid) {
+                let message = format!("the stacks of PID {pid} are being taken already; try again");
+                return Err(Refusal::new(RefusalKind::Busy, message));
             }
-            if state.running.len() >= AT_ONCE {
-                return busy(format!("the daemon is taking {AT_ONCE} dumps already; try again"));
+            state.recent.retain(|(at, _)| now.saturating_duration_since(*at) < WINDOW);
+            let charge = self.ledger.take(principal, Resource::Dumping, 1)?;
+            if principal != Principal::Own {
+                state.recent.push_back((now, self.ledger.take(principal, Resource::Dumped, 1)?));
             }
-            let of_users = state.running.iter().filter(|(_, trusted)| !trusted).count();
-            if !user.trusted && of_users >= AT_ONCE_OF_USERS {
-                return busy(format!("the daemon is taking {of_users} dumps for users already; try again"));
-            }
-            if !user.trusted {
-                state.recent.retain(|(at, _)| now.saturating_duration_since(*at) < WINDOW);
-                let own = state.recent.iter().filter(|(_, uid)| *uid == user.uid).count();
-                if own >= IN_WINDOW_OF_USER || state.recent.len() >= IN_WINDOW {
-                    let seconds = WINDOW.as_secs();
-                    return busy(format!(
-                        "the daemon has taken {} dumps within {seconds} s, of these {own} for you; try again later",
-                        state.recent.len()
-                    ));
-                }
-                state.recent.push_back((now, user.uid));
-            }
-            state.running.push((pid, user.trusted));
-            Ok(RunningDump { dumps: self, pid })
+            state.running.push(pid);
+            Ok(RunningDump { dumps: self, pid, _charge: charge })
         })
     }
 }
@@ -187,47 +144,48 @@ fn bound(dump: &mut Dump, most: usize) {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::ledger::Shares;
     use ccsd_collector::dump::{Method, State as ThreadState, ThreadDump};
 
     const USER: Authority = Authority { uid: 7, gid: 7, trusted: false };
     const OTHER: Authority = Authority { uid: 8, gid: 8, trusted: false };
 
+    fn dumps() -> Dumps {
+        Dumps::new(Ledger::new(Shares::new(32 << 20, 1024)))
+    }
+
     #[test]
     fn one_of_a_process_and_few_at_once() {
-        let (dumps, now) = (Dumps::default(), Instant::now());
+        let (dumps, now) = (dumps(), Instant::now());
         let root = Authority { trusted: true, ..USER };
-        let first = dumps.begin(root, 1, now).unwrap();
-        assert!(dumps.begin(root, 1, now).is_err_and(|refusal| refusal.kind == RefusalKind::Busy));
-        let others: Vec<_> = (2..=AT_ONCE as u32).map(|pid| dumps.begin(root, pid, now).unwrap()).collect();
-        assert!(dumps.begin(root, 99, now).is_err());
-        drop((first, others));
+        let users: Vec<_> = [USER, OTHER].map(|user| dumps.begin(user, user.uid, now).unwrap()).into();
+        assert!(dumps.begin(root, USER.uid, now).is_err_and(|refusal| refusal.kind == RefusalKind::Busy));
+        assert!(dumps.begin(USER, 99, now).is_err_and(|refusal| refusal.message.contains("you already have 1 dumps")));
+        let of_root: Vec<_> = (100..).map_while(|pid| dumps.begin(root, pid, now).ok()).collect();
+        assert_eq!(of_root.len(), 4);
+        drop((users, of_root));
         assert!((0..100).all(|_| dumps.begin(root, 1, now).is_ok()));
     }
 
     #[test]
-    fn others_get_some_in_a_while() {
-        let (dumps, now) = (Dumps::default(), Instant::now());
+    fn each_user_gets_some_in_a_while() {
+        let (dumps, now) = (dumps(), Instant::now());
         let many = |user, at| (0..100).filter(|_| dumps.begin(user, 1, at).is_ok()).count();
-        assert_eq!(many(USER, now), IN_WINDOW_OF_USER);
-        assert_eq!(many(OTHER, now), IN_WINDOW - IN_WINDOW_OF_USER);
-        assert_eq!(many(USER, now + WINDOW), IN_WINDOW_OF_USER);
+        assert_eq!(many(USER, now), 10);
+        assert!((4..10).contains(&many(OTHER, now)));
+        assert_eq!(many(USER, now + WINDOW), 10);
     }
 
     #[test]
-    fn who_reads_slowly_does_not_take_all_memory() {
-        let dumps = Dumps::default();
+    fn who_reads_slowly_does_not_take_others_memory() {
+        let dumps = dumps();
         let root = Authority { trusted: true, ..USER };
-        let text = || "x".repeat(MAX_TEXT_BYTES_OF_USERS / 2);
-        let users = [dumps.hold(USER, text()).unwrap(), dumps.hold(OTHER, text()).unwrap()];
+        let text = || "x".repeat(16 << 20);
+        let held = [dumps.hold(USER, text()).unwrap(), dumps.hold(USER, text()).unwrap()];
         assert!(dumps.hold(USER, "x".into()).is_err_and(|refusal| refusal.kind == RefusalKind::Busy));
-        // Root has a limit of its own.
-        let own: Vec<_> = (0..4).map(|_| dumps.hold(root, text()).unwrap()).collect();
-        assert!(dumps.hold(root, "x".into()).is_err());
-        drop(users);
-        assert!(dumps.hold(USER, text()).is_ok() && dumps.hold(root, text()).is_ok());
-        drop(own);
-        let state = dumps.0.lock().unwrap();
-        assert_eq!((state.text_bytes, state.text_bytes_of_users), (0, 0));
+        assert!(dumps.hold(OTHER, text()).is_ok() && dumps.hold(root, text()).is_ok());
+        drop(held);
+        assert_eq!(dumps.ledger.taken_by_users(Resource::Bytes), 0);
     }
 
     #[test]

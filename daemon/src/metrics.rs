@@ -23,6 +23,8 @@ pub struct ServiceMetrics {
     pub sessions_running: u64,
     /// Ended sessions kept for their owners.
     pub sessions_ended: u64,
+    /// Memory charged to users other than root and the group, bytes.
+    pub users_bytes: u64,
     /// Reloads of the configuration that succeeded, and that were refused.
     pub reloads: (u64, u64),
     /// Whether the configuration in force is the file's last version.
@@ -44,6 +46,8 @@ pub fn render(own: &ServiceMetrics, overview: &Overview) -> String {
     text.metric("ccsd_sessions", Kind::Gauge, "Sessions that clients have asked for.");
     text.line("ccsd_sessions", &[("state", "running")], own.sessions_running);
     text.line("ccsd_sessions", &[("state", "ended")], own.sessions_ended);
+    let help = "Memory that the sessions and streams of users other than root and the group take.";
+    text.gauge("ccsd_users_memory_bytes", help, own.users_bytes);
     text.metric("ccsd_config_reloads", Kind::Counter, "Times that the configuration was read anew.");
     text.line("ccsd_config_reloads_total", &[("result", "taken_up")], own.reloads.0);
     text.line("ccsd_config_reloads_total", &[("result", "refused")], own.reloads.1);

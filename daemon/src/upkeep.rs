@@ -8,13 +8,14 @@ use ccsd_collector::usage;
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use sd_notify::NotifyState;
 
-use crate::authority::Authority;
 use crate::config::{AbsolutePath, Config};
 use crate::heap;
 use crate::last_good::LastGood;
+use crate::ledger::{Principal, Resource};
 use crate::metrics::{self, ServiceMetrics};
 use crate::sessions::Sessions;
 use crate::store::{InUse, StateLock};
+use crate::supervisor::{BEAT, Heart, LOOK, Supervisor};
 use crate::watch::{WatchStatus, Watches};
 
 /// Time between two checks.
@@ -32,6 +33,7 @@ pub enum Order {
 /// Watches, sessions and configuration of a running service.
 pub struct Upkeep {
     watches: Watches,
+    supervisor: Supervisor,
     sessions: Sessions,
     started: u64,
     file: ConfigFile,
@@ -75,14 +77,19 @@ struct Reloads {
 
 impl Upkeep {
     /// Starts the watches of `config`, which was read from `file`.
-    pub fn start(config: &Config, file: ConfigFile, sessions: Sessions) -> Result<Arc<Upkeep>, UpkeepError> {
+    pub fn start(
+        config: &Config,
+        file: ConfigFile,
+        sessions: Sessions,
+        supervisor: Supervisor,
+    ) -> Result<Arc<Upkeep>, UpkeepError> {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let reloads = Mutex::new(Reloads { problem: file.refused.clone(), ..Reloads::default() });
         let state_dir = Mutex::new(config.state_dir.0.clone());
         let lock = Mutex::new(take(None, config).map_err(|(_, error)| error)?);
-        let watches = Watches::start(config.clone())?;
+        let watches = Watches::start(config.clone(), sessions.ledger().clone(), &supervisor)?;
         let metrics_problem = Mutex::default();
-        Ok(Arc::new(Upkeep { watches, sessions, started, file, reloads, metrics_problem, state_dir, lock }))
+        Ok(Arc::new(Upkeep { watches, supervisor, sessions, started, file, reloads, metrics_problem, state_dir, lock }))
     }
 
     /// Takes the lock again if the state directory was moved or replaced.
@@ -104,27 +111,39 @@ impl Upkeep {
     }
 
     /// Handles orders until [`Order::Stop`]; then the watches end, within five seconds.
-    pub fn run(&self, config: Config, orders: &Receiver<Order>) {
+    pub fn run(&self, config: Config, orders: &Receiver<Order>, heart: &Heart) {
         let mut metrics_file = config.metrics_file;
         let watchdog = sd_notify::watchdog_enabled();
         // Twice as often as the watchdog of systemd requires.
         let tick = watchdog.map_or(TICK, |time| (time / 2).min(TICK));
         self.tell(&[NotifyState::Ready]);
-        let mut due = Instant::now();
+        let (mut due, mut look_due) = (Instant::now(), Instant::now() + LOOK);
+        let mut hanging = Vec::new();
         loop {
-            match orders.recv_deadline(due) {
+            heart.beat();
+            let now = Instant::now();
+            if now >= look_due {
+                look_due = now + LOOK;
+                let before = std::mem::replace(&mut hanging, self.supervisor.look());
+                for name in hanging.iter().filter(|name| !before.contains(name)) {
+                    tracing::error!("thread {name} hangs: systemd's watchdog is told no more that the service works");
+                }
+            }
+            match orders.recv_deadline(due.min(look_due).min(now + BEAT)) {
                 Ok(Order::Reload) => {
                     if let Some(config) = self.reload() {
                         metrics_file = config.metrics_file;
                     }
                     continue;
                 }
+                Err(RecvTimeoutError::Timeout) if Instant::now() < due => continue,
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => break,
             }
             due = Instant::now() + tick;
-            // Without a notification systemd restarts a service whose watches are stuck.
-            if watchdog.is_some() && self.watches.is_alive() {
+            // First, because what follows may wait for a thread that hangs. Without a notification systemd restarts the
+            // service.
+            if watchdog.is_some() && hanging.is_empty() {
                 let _ = sd_notify::notify(&[NotifyState::Watchdog]);
             }
             self.write_metrics(metrics_file.as_ref());
@@ -264,6 +283,7 @@ impl Upkeep {
             resident_bytes: usage::all_rss_bytes(),
             sessions_running,
             sessions_ended,
+            users_bytes: self.sessions.ledger().taken_by_users(Resource::Bytes),
             reloads: (reloads.taken_up, reloads.refused),
             configuration_good: reloads.problem.is_none(),
             worker_failures: usage::worker_failures(),
@@ -271,11 +291,13 @@ impl Upkeep {
         metrics::render(&own, &self.watches.overview())
     }
 
-    /// Numbers of running and ended sessions of clients.
+    /// Numbers of running and ended sessions of clients. The table of sessions is not asked: it may hang.
     fn sessions(&self) -> (u64, u64) {
-        let sessions = self.sessions.list(Authority::own()).unwrap_or_default();
-        let ended = sessions.iter().filter(|session| session.ended.is_some()).count() as u64;
-        ((sessions.len() as u64).saturating_sub(ended), ended)
+        let all = |what| {
+            let ledger = self.sessions.ledger();
+            ledger.taken(Principal::Own, what).saturating_add(ledger.taken_by_users(what))
+        };
+        (all(Resource::Running), all(Resource::Kept))
     }
 }
 

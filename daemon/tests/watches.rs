@@ -9,7 +9,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ccsd_daemon::config::Config;
+use ccsd_daemon::ledger::{Ledger, Shares};
 use ccsd_daemon::store::{StoredProfile, TimeRange, contents, query};
+use ccsd_daemon::supervisor::Supervisor;
 use ccsd_daemon::watch::{WatchStatus, Watches};
 use tempfile::TempDir;
 
@@ -68,7 +70,8 @@ impl WatchService {
         let program = dir.path().join("busy-shell");
         fs::copy(fs::canonicalize("/bin/sh").unwrap(), &program).unwrap();
         let service = WatchService { watches: None, state: dir.path().join("state"), program, dir };
-        let watches = Watches::start(service.config(more)).unwrap();
+        let ledger = Ledger::new(Shares::new(0, 0));
+        let watches = Watches::start(service.config(more), ledger, &Supervisor::of_process()).unwrap();
         WatchService { watches: Some(watches), ..service }
     }
 

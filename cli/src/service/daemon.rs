@@ -11,6 +11,7 @@ use ccsd_daemon::last_good::LastGood;
 use ccsd_daemon::service::Service;
 use ccsd_daemon::service::socket::{SOCKET_VARIABLE, SYSTEM_SOCKET, Socket, SocketError, place};
 use ccsd_daemon::sessions::SessionLimits;
+use ccsd_daemon::supervisor::Supervisor;
 use ccsd_daemon::upkeep::{ConfigFile, Order, Upkeep, UpkeepError};
 use ccsd_daemon::watch::{describe, look, unknown_users, user_number};
 use crossbeam_channel::{bounded, unbounded};
@@ -131,25 +132,24 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
             let _ = stop.try_send(());
         }
     };
-    let thread = |name: &str, body: Box<dyn FnOnce() + Send>| {
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
-        thread.context("cannot start a thread").map_err(Failure::at_run_time)
-    };
-    thread("ccsd-signals", Box::new(watch))?;
+    let thread = std::thread::Builder::new().name("ccsd-signals".to_owned()).spawn(watch);
+    thread.context("cannot start a thread").map_err(Failure::at_run_time)?;
     let bytes_of_user = config.sessions.memory_of_user.0;
     let arguments = config.sessions.arguments;
     let paranoid_users = config.sessions.paranoid_users;
     let limits =
         SessionLimits { grace: args.grace, bytes_of_user, arguments, paranoid_users, ..SessionLimits::default() };
-    let service = Service::new(socket, limits).map_err(Failure::at_run_time)?;
+    let supervisor = Supervisor::of_process();
+    let service = Service::new(socket, limits, supervisor.clone()).map_err(Failure::at_run_time)?;
+    let file = ConfigFile { path, last_good, refused: refused_file };
     let upkeep =
-        Upkeep::start(&config, ConfigFile { path, last_good, refused: refused_file }, service.sessions().clone())
-            .map_err(|error| match error {
-                UpkeepError::InUse(error) => Failure::bad_request(anyhow!("{error}")),
-                error => Failure::at_run_time(error),
-            })?;
+        Upkeep::start(&config, file, service.sessions().clone(), supervisor.clone()).map_err(|error| match error {
+            UpkeepError::InUse(error) => Failure::bad_request(anyhow!("{error}")),
+            error => Failure::at_run_time(error),
+        })?;
     let service = service.with_upkeep(upkeep.clone());
-    let keep = thread("ccsd-upkeep", Box::new(move || upkeep.run(config, &ordered)))?;
+    let keep = supervisor.spawn("ccsd-upkeep", move |heart| upkeep.run(config, &ordered, heart));
+    let keep = keep.context("cannot start a thread").map_err(Failure::at_run_time)?;
     service.run(&stopped).map_err(Failure::at_run_time)?;
     // It was told to end at the same time, and takes no longer than the service.
     let _ = keep.join();

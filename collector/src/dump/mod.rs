@@ -31,6 +31,7 @@ use crate::procfs;
 use crate::session::check_target;
 use crate::system;
 use crate::tracker::scan::ThreadScan;
+use crate::usage;
 use take::Taking;
 
 pub use model::{Dump, End, FrameInfo, Method, State, ThreadDump};
@@ -53,10 +54,12 @@ pub fn dump(pid: u32, owner: Option<Owner>) -> Result<Dump> {
     check_target(pid)?;
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name("ccsd-dump".to_owned()).stack_size(STACK_BYTES);
-        let thread = builder.spawn_scoped(scope, || attempts(pid, owner));
+        let thread = builder.spawn_scoped(scope, || (attempts(pid, owner), usage::thread_work_ns()));
         let thread = thread.map_err(|error| Error::system("start a thread", error))?;
         let failed = || Error::system("take a dump", io::Error::other("its thread has failed"));
-        thread.join().unwrap_or_else(|_| Err(failed()))
+        let (taken, cpu_ns) = thread.join().map_err(|_| failed())?;
+        usage::add_helper(cpu_ns);
+        taken
     })
 }
 

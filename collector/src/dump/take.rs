@@ -25,6 +25,7 @@ use crate::perf::record::UserRegs;
 use crate::process::owner::{Denied, Owner};
 use crate::procfs;
 use crate::sched_priority::become_urgent;
+use crate::usage::{add_helper, thread_cpu_ns};
 
 use super::calls::{can_be_made_again, not_to_be_interrupted};
 use super::look::{Look, Place};
@@ -134,9 +135,12 @@ impl Taking {
         let mut rest = tids;
         let mut room = Room::default();
         while !rest.is_empty() {
-            let trace = || {
-                // Neither is necessary. A tracer that waits for its turn is what makes a stop long.
-                let _ = become_urgent();
+            let mut trace = || {
+                // Neither is necessary. A tracer that waits for its turn is what makes a stop long, but a user's threads are
+                // his own, and others' work is not to wait for them.
+                if self.owner.is_none() {
+                    let _ = become_urgent();
+                }
                 let _ = prctl::set_timerslack(1);
                 for (at, &tid) in rest.iter().enumerate() {
                     let in_time = Instant::now() < self.until;
@@ -153,9 +157,14 @@ impl Taking {
                 }
                 rest.len()
             };
+            let trace = || (trace(), thread_cpu_ns());
             let done = std::thread::scope(|scope| {
                 let thread = std::thread::Builder::new().name("ccsd-tracer".to_owned()).spawn_scoped(scope, trace);
-                thread.map(|thread| thread.join().unwrap_or(1))
+                thread.map(|thread| thread.join().unwrap_or((1, 0)))
+            });
+            let done = done.map(|(done, cpu_ns)| {
+                add_helper(cpu_ns);
+                done
             });
             let done = done.map_err(|error| Error::system("start a thread", error))?;
             rest = rest.get(done..).unwrap_or_default();

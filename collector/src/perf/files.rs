@@ -1,5 +1,8 @@
-//! Files that events take, of all sessions of this process: they share one limit.
+//! Files that events take, of all sessions of this process: they share one limit, and whoever runs them for several users
+//! may bound each user's part ([`FileShare`]).
 
+use std::fmt::Debug;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::system;
@@ -20,16 +23,48 @@ pub fn open_elsewhere() -> u64 {
 /// Files that a process of one session has open before its events: pipes, sockets, logs.
 const USUAL_FILES: u64 = 50;
 
+/// Bounds the open files of one session.
+pub trait FileShare: Debug + Send + Sync {
+    /// The session has so many files of events open now.
+    fn set_events(&self, files: u64);
+
+    /// The session has so many files of images open now.
+    fn set_images(&self, files: u64);
+
+    /// How many more files the session may open.
+    fn room(&self) -> u64;
+
+    /// Why not more, in words.
+    fn reason(&self) -> String;
+}
+
 /// One session's part of [`EVENT_FILES`].
 #[derive(Default)]
-pub struct CountedFiles(u64);
+pub struct CountedFiles {
+    files: u64,
+    share: Option<Arc<dyn FileShare>>,
+}
 
 impl CountedFiles {
     /// It has so many open now.
     pub fn set(&mut self, files: u64) {
         // Relaxed: a number that is compared with a limit, nothing else depends on it.
         EVENT_FILES.fetch_add(files, Ordering::Relaxed);
-        EVENT_FILES.fetch_sub(std::mem::replace(&mut self.0, files), Ordering::Relaxed);
+        EVENT_FILES.fetch_sub(std::mem::replace(&mut self.files, files), Ordering::Relaxed);
+        if let Some(share) = &self.share {
+            share.set_events(files);
+        }
+    }
+
+    /// Files are bounded by a share from now on.
+    pub fn share(&mut self, share: Arc<dyn FileShare>) {
+        share.set_events(self.files);
+        self.share = Some(share);
+    }
+
+    /// The reason why it may not open so many more, if a share bounds it.
+    pub fn refusal(&self, more: u64) -> Option<String> {
+        self.share.as_ref().filter(|share| share.room() < more).map(|share| share.reason())
     }
 }
 

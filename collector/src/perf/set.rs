@@ -10,6 +10,7 @@ pub mod renew;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use ccsd_profile::notes;
 use hashbrown::HashMap;
@@ -17,7 +18,7 @@ use perf_event_open_sys::bindings::perf_event_attr;
 
 use super::attr::{Event, EventSpec, MAX_STACK_BYTES};
 use super::counters::{Counted, CounterTotals, Past, sum_of};
-use super::files::{CountedFiles, files_of_all_events, open_elsewhere};
+use super::files::{CountedFiles, FileShare, files_of_all_events, open_elsewhere};
 use super::layout::Layout;
 use super::layout_choice::{files_per_target, room};
 use super::ring_buffer::PAGE;
@@ -152,6 +153,11 @@ impl EventSet {
         Ok((set, EventSorter::new(rings, sample_layout)))
     }
 
+    /// Bounds the files of all events from now on.
+    pub fn share_files(&mut self, share: Arc<dyn FileShare>) {
+        self.counted.share(share);
+    }
+
     /// The attributes in use.
     pub fn spec(&self) -> &EventSpec {
         &self.spec
@@ -202,6 +208,7 @@ impl EventSet {
     fn is_full_with(&self, more: u64) -> bool {
         let one = files_per_target(self.layout, &self.spec).saturating_mul(self.cpus.len() as u64);
         files_of_all_events().saturating_add(more).saturating_add(one) > room(self.file_limit)
+            || self.counted.refusal(more.saturating_add(one)).is_some()
     }
 
     fn count_files(&mut self) {
@@ -220,6 +227,10 @@ impl EventSet {
     }
 
     fn too_many_files(&self) -> Error {
+        let one = files_per_target(self.layout, &self.spec).saturating_mul(self.cpus.len() as u64);
+        if let Some(why) = self.counted.refusal(one) {
+            return Error::FileShare(why);
+        }
         Error::TooManyFiles { open: files_of_all_events(), limit: self.file_limit }
     }
 

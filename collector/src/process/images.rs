@@ -18,6 +18,7 @@ use super::owner::Owner;
 use super::recent_files::RecentFiles;
 use super::recorded_files::{Found, RecordedFiles};
 use crate::budget::Budget;
+use crate::perf::files::FileShare;
 use crate::perf::ring_buffer::PAGE;
 use crate::procfs;
 use crate::system;
@@ -104,6 +105,8 @@ pub struct Images {
     bytes: usize,
     /// The number that the file of an image may not have, because there are too many then.
     most_files: u64,
+    /// Bounds the files that may be open.
+    share: Option<Arc<dyn FileShare>>,
     awaited: VecDeque<Awaited>,
     /// What is left of [`PATIENCE`].
     patience: Duration,
@@ -143,6 +146,7 @@ impl Images {
             limit: images.saturating_mul(2 * IMAGE_BYTES),
             bytes: 0,
             most_files: files_for_images(system::file_limit()),
+            share: None,
             awaited: VecDeque::new(),
             patience: PATIENCE,
             retry_at: Instant::now(),
@@ -297,9 +301,22 @@ impl Images {
 
     /// Whether the file of an image may stay open: a new file has the lowest number that is free.
     fn may_keep(&mut self, file: &File) -> bool {
-        let may = u64::try_from(file.as_raw_fd()).is_ok_and(|number| number < self.most_files);
+        let may = u64::try_from(file.as_raw_fd()).is_ok_and(|number| number < self.most_files) && self.has_share();
         self.stats.without_file += u64::from(!may);
         may
+    }
+
+    /// Bounds the files from now on.
+    pub fn share_files(&mut self, share: Arc<dyn FileShare>) {
+        self.share = Some(share);
+    }
+
+    /// Whether one more file is within the share.
+    fn has_share(&self) -> bool {
+        self.share.as_ref().is_none_or(|share| {
+            share.set_images((self.open + self.awaited.len()) as u64);
+            share.room() > 0
+        })
     }
 
     /// To be called now and then: closes the files of the last mappings, which are looked for anew.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use ccsd_collector::{Budget, Options, Overhead, ProcessSelection, Scope, procfs};
 use serde::{Deserialize, Serialize};
 
+use crate::ledger::Full;
 use crate::watch::WatchStatus;
 
 /// Newest version of this protocol. From version 2 on, requests have numbers ([`Asked`]).
@@ -392,6 +393,12 @@ impl Refusal {
     }
 }
 
+impl From<Full> for Refusal {
+    fn from(full: Full) -> Refusal {
+        Refusal::new(RefusalKind::Busy, full.to_string())
+    }
+}
+
 impl From<ccsd_collector::Error> for Refusal {
     fn from(error: ccsd_collector::Error) -> Refusal {
         use ccsd_collector::Error;
@@ -404,7 +411,10 @@ impl From<ccsd_collector::Error> for Refusal {
             | Error::WholeMachineRefused
             | Error::MachineRefused
             | Error::Itself(_) => RefusalKind::NotPermitted,
-            Error::TooManyFiles { .. } | Error::OpenFiles { .. } | Error::MlockAllowance { .. } => RefusalKind::Busy,
+            Error::TooManyFiles { .. }
+            | Error::FileShare(_)
+            | Error::OpenFiles { .. }
+            | Error::MlockAllowance { .. } => RefusalKind::Busy,
             error if error.is_bad_request() => RefusalKind::BadRequest,
             _ => RefusalKind::Failed,
         };

@@ -1,23 +1,25 @@
 //! Accepts connections and reports refusals.
 //!
 //! Nothing here may block, in particular not on the user database: the connection's own thread looks up whether the
-//! user is a member of the group. Until then the connection counts towards the limits of ordinary users.
+//! user is a member of the group. Until that is known, the connection counts for an ordinary user.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::connection::{Connection, Served};
-use super::slot::{ConnectionSlot, OpenConnections};
 use crate::authority::{Members, PeerIds};
+use crate::dumps::Dumps;
+use crate::ledger::{Principal, Resource};
 use crate::protocol::message::{Refusal, RefusalKind, Reply};
 use crate::protocol::send;
 use crate::sessions::Sessions;
+use crate::supervisor::{BEAT, Heart};
 use crate::upkeep::Upkeep;
 
 /// Stack size of a client's thread. The JSON reader limits recursion to 128 levels.
@@ -71,32 +73,30 @@ impl Summary {
     }
 }
 
-/// Accepts connections and counts them.
+/// Accepts connections, and charges them.
 pub struct Acceptor {
     served: Served,
     members: Arc<Members>,
-    open: Arc<Mutex<OpenConnections>>,
     refusals: Summary,
-    next: u64,
 }
 
 impl Acceptor {
     /// `streaming` is alive while clients may be given streams.
     pub fn new(sessions: Sessions, upkeep: Option<Arc<Upkeep>>, streaming: Weak<Sender<()>>) -> Acceptor {
-        let (members, open, dumps) = Default::default();
+        let dumps = Arc::new(Dumps::new(sessions.ledger().clone()));
         let served = Served { sessions, dumps, upkeep, streaming };
-        Acceptor { served, members, open, refusals: Summary::default(), next: 1 }
+        Acceptor { served, members: Arc::default(), refusals: Summary::default() }
     }
 
     /// Accepts connections until the other end of `woken` is closed.
-    pub fn run(mut self, listener: &UnixListener, woken: &OwnedFd) {
+    pub fn run(mut self, listener: &UnixListener, woken: &OwnedFd, heart: &Heart) {
         loop {
+            heart.beat();
             let mut fds =
                 [PollFd::new(listener.as_fd(), PollFlags::POLLIN), PollFd::new(woken.as_fd(), PollFlags::POLLIN)];
-            let wait = self.refusals.waits(Instant::now());
-            let wait =
-                wait.map_or(PollTimeout::NONE, |wait| u16::try_from(wait.as_millis() + 1).unwrap_or(u16::MAX).into());
-            let polled = poll(&mut fds, wait);
+            let wait = self.refusals.waits(Instant::now()).map_or(BEAT, |wait| wait.min(BEAT));
+            let wait = u16::try_from(wait.as_millis() + 1).unwrap_or(u16::MAX);
+            let polled = poll(&mut fds, PollTimeout::from(wait));
             if let Some(summary) = self.refusals.take(Instant::now()) {
                 tracing::warn!("{summary}");
             }
@@ -125,20 +125,20 @@ impl Acceptor {
 
     fn accept(&mut self, stream: UnixStream) {
         let Ok(credentials) = PeerIds::of(&stream) else { return };
-        let limited = (!credentials.is_trusted()).then_some(credentials.uid);
-        let place = match ConnectionSlot::new(&self.open, limited) {
+        let ledger = self.served.sessions.ledger();
+        let is_own = credentials.is_trusted() || credentials.is_known_member(&stream, &self.members);
+        let principal = if is_own { Principal::Own } else { ledger.user(credentials.uid) };
+        let place = match ledger.take(principal, Resource::Connections, 1) {
             Ok(place) => place,
-            Err(who) => {
-                let why = format!("{who}, the most that there may be; try again later");
-                refuse(&stream, &why);
-                return self.warn(format!("a connection was refused: {why}"));
+            Err(why) => {
+                refuse(&stream, &why.to_string());
+                return self.warn(format!("a connection of user {} was refused: {why}", credentials.uid));
             }
         };
-        let (number, served, members) = (self.next, self.served.clone(), Arc::clone(&self.members));
-        self.next += 1;
+        let (served, members) = (self.served.clone(), Arc::clone(&self.members));
         let serve = move || {
             if stream.set_nonblocking(false).is_ok() {
-                Connection::serve(number, stream, (credentials, &members), place, served);
+                Connection::serve(stream, (credentials, &members), &place, served);
             }
         };
         let thread = std::thread::Builder::new().name("ccsd-client".to_owned()).stack_size(STACK_BYTES).spawn(serve);

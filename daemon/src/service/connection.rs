@@ -1,18 +1,19 @@
 //! A client's connection: handles requests one after the other.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ccsd_collector::procfs;
+use ccsd_collector::{become_unfavoured, procfs, usage};
 use ccsd_profile::{EncodeError, Encoder};
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, Sender, bounded};
 
-use super::slot::ConnectionSlot;
 use crate::authority::{Members, Peer, PeerIds};
 use crate::dumps::Dumps;
+use crate::ledger::{Charge, Principal};
 use crate::protocol::frame::{self, FrameError, StreamWriter};
 use crate::protocol::message::{
     Answered, Asked, Hello, OLDEST_PROTOCOL, PROTOCOL, Refusal, RefusalKind, Reply, Request,
@@ -52,26 +53,25 @@ pub struct Connection {
     version: u32,
     /// Number of the request that is being answered.
     request: u64,
-    /// Number of the connection, by which sessions know their client.
-    number: u64,
+    /// Disconnected on drop, by which sessions know that their client has gone.
+    _alive: Sender<()>,
+    /// The other end.
+    gone: Receiver<()>,
     stream: UnixStream,
     peer: Peer,
     sessions: Sessions,
     dumps: Arc<Dumps>,
     upkeep: Option<Arc<Upkeep>>,
+    /// Who is charged, and for how much CPU time so far, nanoseconds.
+    principal: Principal,
+    counted_cpu: Cell<u64>,
     /// Held while the connection streams: when the last holder is gone, all clients have received their data.
     streaming: Weak<Sender<()>>,
 }
 
 impl Connection {
     /// Serves the client until it disconnects or breaks the protocol.
-    pub fn serve(
-        number: u64,
-        stream: UnixStream,
-        (credentials, members): (PeerIds, &Members),
-        mut place: ConnectionSlot,
-        served: Served,
-    ) {
+    pub fn serve(stream: UnixStream, (credentials, members): (PeerIds, &Members), place: &Charge, served: Served) {
         let Served { sessions, dumps, upkeep, streaming } = served;
         let peer = match credentials.peer(&stream, members) {
             Ok(peer) => peer,
@@ -81,17 +81,39 @@ impl Connection {
                 return tracing::warn!(uid = credentials.uid, "a connection was refused: {why}");
             }
         };
-        if peer.authority.trusted {
-            place.exempt();
+        let principal = sessions.ledger().principal(peer.authority.uid, peer.authority.trusted);
+        place.transfer(principal);
+        if !peer.authority.trusted {
+            become_unfavoured();
         }
         let version = OLDEST_PROTOCOL;
-        let mut connection =
-            Connection { version, request: 0, number, stream, peer, sessions, dumps, upkeep, streaming };
+        let (alive, gone) = bounded(0);
+        let counted_cpu = Cell::new(0);
+        let mut connection = Connection {
+            version,
+            request: 0,
+            _alive: alive,
+            gone,
+            stream,
+            peer,
+            sessions,
+            dumps,
+            upkeep,
+            principal,
+            counted_cpu,
+            streaming,
+        };
         if let Err(error) = connection.talk() {
-            tracing::debug!(connection = number, uid = credentials.uid, "a client was left: {error}");
+            tracing::debug!(uid = credentials.uid, "a client was left: {error}");
         }
-        connection.sessions.connection_ended(number);
+        connection.count_cpu();
         crate::heap::note_end();
+    }
+
+    /// Charges the CPU time of this thread, and of the dumps that were taken for it.
+    fn count_cpu(&self) {
+        let now = usage::thread_work_ns();
+        self.sessions.ledger().add_cpu(self.principal, now.saturating_sub(self.counted_cpu.replace(now)));
     }
 
     fn talk(&mut self) -> Result<(), FrameError> {
@@ -108,6 +130,7 @@ impl Connection {
         self.version = version;
         let same_pids = hello.pid == self.peer.pid;
         while let Some(request) = self.receive_request(&mut payload)? {
+            self.count_cpu();
             let request = match request {
                 Ok(request) => request,
                 // The message was complete, so the next one can be read.
@@ -171,7 +194,7 @@ impl Connection {
         }
         self.check(&target)?;
         let new = NewSession { owner, target, collect, duration, detached };
-        let session = self.sessions.create(new, Some(self.number))?;
+        let session = self.sessions.create(new, Some(self.gone.clone()))?;
         Ok(Reply::Started { session })
     }
 
@@ -265,6 +288,7 @@ impl Connection {
         let mut encoder = None;
         let mut ended = None;
         for delivery in reader {
+            self.count_cpu();
             match delivery {
                 Delivery::Begin { info, snapshot } => {
                     self.send(&mut &self.stream, Reply::Stream)?;

@@ -2,7 +2,6 @@
 
 mod acceptor;
 mod connection;
-mod slot;
 pub mod socket;
 
 use std::io;
@@ -14,6 +13,7 @@ use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
 use crate::sessions::{SessionLimits, Sessions};
+use crate::supervisor::Supervisor;
 use crate::upkeep::Upkeep;
 use acceptor::Acceptor;
 use socket::Socket;
@@ -25,6 +25,7 @@ const SHUTDOWN_TIME: Duration = Duration::from_secs(4);
 pub struct Service {
     socket: Socket,
     sessions: Sessions,
+    supervisor: Supervisor,
     upkeep: Option<Arc<Upkeep>>,
 }
 
@@ -33,8 +34,8 @@ impl Service {
     ///
     /// # Errors
     /// If no thread can be started.
-    pub fn new(socket: Socket, limits: SessionLimits) -> io::Result<Service> {
-        Ok(Service { socket, sessions: Sessions::new(limits)?, upkeep: None })
+    pub fn new(socket: Socket, limits: SessionLimits, supervisor: Supervisor) -> io::Result<Service> {
+        Ok(Service { socket, sessions: Sessions::new(limits, &supervisor)?, supervisor, upkeep: None })
     }
 
     /// Adds answers to requests about watches and metrics.
@@ -61,9 +62,7 @@ impl Service {
         let listener = self.socket.listener().try_clone()?;
         listener.set_nonblocking(true)?;
         let acceptor = Acceptor::new(self.sessions.clone(), self.upkeep.clone(), Arc::downgrade(&streaming));
-        let accepting = std::thread::Builder::new()
-            .name("ccsd-accept".to_owned())
-            .spawn(move || acceptor.run(&listener, &woken))?;
+        let accepting = self.supervisor.spawn("ccsd-accept", move |heart| acceptor.run(&listener, &woken, heart))?;
         tracing::info!("ccsd {} listens at {}", env!("CARGO_PKG_VERSION"), self.socket.name());
         let _ = stop.recv();
         let until = Instant::now() + SHUTDOWN_TIME;

@@ -11,10 +11,13 @@ pub mod worker;
 
 use std::io;
 
+use ccsd_collector::system;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::authority::Authority;
+use crate::ledger::{Ledger, Shares};
 use crate::protocol::message::{Refusal, RefusalKind, SessionEnd, SessionSummary};
+use crate::supervisor::Supervisor;
 pub use limits::SessionLimits;
 use readers::StreamReader;
 use table::{Ask, SessionTable};
@@ -27,6 +30,7 @@ const ASKS: usize = 64;
 #[derive(Clone)]
 pub struct Sessions {
     asks: Sender<Ask>,
+    ledger: Ledger,
 }
 
 impl Sessions {
@@ -34,19 +38,27 @@ impl Sessions {
     ///
     /// # Errors
     /// If no thread can be started.
-    pub fn new(limits: SessionLimits) -> io::Result<Sessions> {
+    pub fn new(limits: SessionLimits, supervisor: &Supervisor) -> io::Result<Sessions> {
         let (asks, receiver) = bounded(ASKS);
-        let table = SessionTable::new(limits, receiver);
-        std::thread::Builder::new().name("ccsd-table".to_owned()).spawn(move || table.run())?;
-        Ok(Sessions { asks })
+        let ledger = Ledger::new(Shares::new(limits.bytes_of_user, system::raise_file_limit()));
+        let table = SessionTable::new(limits, ledger.clone(), receiver);
+        supervisor.spawn("ccsd-table", move |heart| table.run(heart))?;
+        Ok(Sessions { asks, ledger })
     }
 
-    /// Creates a session and waits until it samples. An undetached session ends with `connection`.
+    /// The ledger that these sessions are charged in.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Creates a session and waits until it samples. An undetached session ends some time after `client`, which never has
+    /// a message, is disconnected.
     ///
     /// # Errors
     /// The reason of the refusal.
-    pub fn create(&self, new: NewSession, connection: Option<u64>) -> Result<u32, Refusal> {
-        self.ask(|reply| Ask::Create(Box::new(new), connection, reply))?
+    pub fn create(&self, new: NewSession, client: Option<Receiver<()>>) -> Result<u32, Refusal> {
+        self.ask(|reply| Ask::Create(Box::new(new), client, reply))?
     }
 
     /// The sessions that `viewer` may see, ordered by number.
@@ -92,11 +104,6 @@ impl Sessions {
     /// Changes [`SessionLimits::bytes_of_user`], and [`SessionLimits::arguments`] for new sessions.
     pub fn configure(&self, bytes_of_user: u64, arguments: bool, paranoid_users: bool) {
         let _ = self.asks.send(Ask::Configure { bytes_of_user, arguments, paranoid_users });
-    }
-
-    /// Reports that a connection has ended; its undetached sessions end after the grace period.
-    pub fn connection_ended(&self, connection: u64) {
-        let _ = self.asks.send(Ask::ConnectionEnded(connection));
     }
 
     /// Ends all sessions and refuses new ones. The receiver is disconnected when all have ended.

@@ -4,14 +4,19 @@
 //! does the rest (merging missed updates, encoding, waiting for the socket). An update is dropped when all readers have
 //! taken it. A slow reader gets its missed updates merged into one, which is equivalent (I7). When the log becomes too
 //! long, the slowest readers lose their position and start again with a snapshot once they are ready, so a stopped
-//! reader's backlog is bounded. Its last snapshot or merged update counts towards the session's memory.
+//! reader's backlog is bounded.
+//!
+//! What readers hold is charged to the owner of the session for as long as they hold it, even after the session was
+//! forgotten. Where that is more than the owner may have, a session makes no second snapshot beside one that is still
+//! held, except for root and the group.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use ccsd_profile::{Profile, Session as SessionInfo, Update};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
+use crate::ledger::Charge;
 use crate::protocol::message::SessionEnd;
 
 /// Bytes of updates kept for slow readers: the size of the profile, which a snapshot would take, within these bounds.
@@ -95,6 +100,8 @@ struct StreamState {
     first: u64,
     bytes: usize,
     places: BTreeMap<u64, Position>,
+    /// Readers that get a snapshot however much memory that takes.
+    trusted: BTreeSet<u64>,
     next_reader: u64,
     /// Snapshots and merged updates that readers may still hold, with their sizes.
     given: Vec<(Given, usize)>,
@@ -136,6 +143,12 @@ impl StreamState {
         }
     }
 
+    /// Bytes of updates, and of data that readers have not sent yet.
+    fn held_bytes(&mut self) -> usize {
+        self.given.retain(|(given, _)| given.is_held());
+        self.given.iter().fold(self.bytes, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+
     fn wants_snapshot(&self) -> bool {
         self.places.values().any(|place| matches!(place, Position::Asks))
     }
@@ -153,12 +166,25 @@ struct SharedStream {
     changed: Condvar,
     /// Wakes the session: a reader wants a snapshot or has gone.
     wake: Sender<()>,
+    /// What readers hold.
+    charge: Charge,
 }
 
 impl SharedStream {
     /// Held for a few pointer moves only, so that the session does not wait for its readers.
     fn state(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Charges what readers hold now, and wakes the session if some of it was freed for which a reader waits.
+    fn account(&self, state: &mut StreamState) {
+        let (before, now) = (self.charge.amount(), state.held_bytes() as u64);
+        if now != before {
+            self.charge.set(now);
+        }
+        if now < before && state.wants_snapshot() {
+            let _ = self.wake.try_send(());
+        }
     }
 }
 
@@ -169,14 +195,15 @@ pub struct Readers {
 }
 
 impl Readers {
-    /// `info` is the session as of its start.
-    pub fn new(info: Arc<SessionInfo>) -> Readers {
+    /// `info` is the session as of its start, `charge` is set to what readers hold.
+    pub fn new(info: Arc<SessionInfo>, charge: Charge) -> Readers {
         let (wake, woken) = bounded(1);
         let state = StreamState {
             updates: VecDeque::new(),
             first: 0,
             bytes: 0,
             places: BTreeMap::new(),
+            trusted: BTreeSet::new(),
             next_reader: 0,
             given: Vec::new(),
             snapshot: (0, Weak::new()),
@@ -184,17 +211,20 @@ impl Readers {
             closed: false,
         };
         Readers {
-            shared: Arc::new(SharedStream { info, state: Mutex::new(state), changed: Condvar::new(), wake }),
+            shared: Arc::new(SharedStream { info, state: Mutex::new(state), changed: Condvar::new(), wake, charge }),
             woken,
         }
     }
 
-    /// Adds a reader, which gets updates if `follow` is set.
-    pub fn add(&self, follow: bool) -> StreamReader {
+    /// Adds a reader, which gets updates if `follow` is set, and a snapshot whatever it takes if `trusted` is.
+    pub fn add(&self, follow: bool, trusted: bool) -> StreamReader {
         let mut state = self.shared.state();
         let key = state.next_reader;
         state.next_reader += 1;
         state.places.insert(key, Position::Lost);
+        if trusted {
+            state.trusted.insert(key);
+        }
         let until = if follow { u64::MAX } else { state.next() };
         // A reader of the current state does not learn of a later end.
         let end = if follow { None } else { Some(state.end.clone()) };
@@ -210,8 +240,8 @@ impl Readers {
     /// Bytes held for slow readers: updates, and data that they have not sent yet.
     pub fn held_bytes(&self) -> usize {
         let mut state = self.shared.state();
-        state.given.retain(|(given, _)| given.is_held());
-        state.given.iter().fold(state.bytes, |sum, (_, bytes)| sum.saturating_add(*bytes))
+        self.shared.account(&mut state);
+        state.held_bytes()
     }
 
     /// Becomes ready when [`Readers::serve`] has something to do, or a reader has gone.
@@ -237,6 +267,7 @@ impl Readers {
             }
             state.trim();
         }
+        self.shared.account(&mut state);
         drop(state);
         self.shared.changed.notify_all();
     }
@@ -244,7 +275,7 @@ impl Readers {
     /// Gives a snapshot to those who ask for one. `profile` holds every update offered so far.
     pub fn serve(&self, profile: &Profile) {
         let _ = self.woken.try_recv();
-        if !self.shared.state().wants_snapshot() {
+        if !self.may_copy(profile) {
             return;
         }
         // Nothing is offered meanwhile: that is done by the same thread. Those who come at the same moment share it.
@@ -256,8 +287,18 @@ impl Readers {
         }
         state.snapshot = (next, Arc::downgrade(&snapshot));
         state.give(Given::Snapshot(Arc::downgrade(&snapshot)), snapshot.approximate_bytes());
+        self.shared.account(&mut state);
         drop(state);
         self.shared.changed.notify_all();
+    }
+
+    /// Whether a reader asks for a snapshot, and may have it.
+    fn may_copy(&self, profile: &Profile) -> bool {
+        let mut state = self.shared.state();
+        let asks = |place: &Position| matches!(place, Position::Asks);
+        let is_held = state.held_bytes() > state.bytes;
+        let trusted = || state.trusted.iter().filter_map(|key| state.places.get(key)).any(asks);
+        state.wants_snapshot() && (!is_held || self.shared.charge.fits(profile.bytes() as u64) || trusted())
     }
 
     /// Tells all that there will be nothing more.
@@ -368,6 +409,8 @@ impl Iterator for StreamReader {
     fn next(&mut self) -> Option<Delivery> {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.state();
+        // The last delivery was dropped by now.
+        shared.account(&mut state);
         loop {
             match self.look(&mut state) {
                 Fetched::Nothing => state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -377,9 +420,11 @@ impl Iterator for StreamReader {
                     }
                     drop(state);
                     let delivery = self.delivery(found);
+                    let mut state = shared.state();
                     if let Some(Delivery::Update(update)) = &delivery {
-                        shared.state().give(Given::Update(Arc::downgrade(update)), update.approximate_bytes());
+                        state.give(Given::Update(Arc::downgrade(update)), update.approximate_bytes());
                     }
+                    shared.account(&mut state);
                     return delivery;
                 }
             }
@@ -391,7 +436,9 @@ impl Drop for StreamReader {
     fn drop(&mut self) {
         let mut state = self.shared.state();
         state.places.remove(&self.key);
+        state.trusted.remove(&self.key);
         state.trim();
+        self.shared.account(&mut state);
         drop(state);
         // The session counts its readers.
         let _ = self.shared.wake.try_send(());

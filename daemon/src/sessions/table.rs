@@ -1,19 +1,20 @@
 //! The table of sessions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ccsd_collector::system;
-use crossbeam_channel::{Receiver, Sender, bounded, select};
+use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 
 use super::guard;
 use super::limits::SessionLimits;
 use super::readers::StreamReader;
-use super::worker::{self, Grant, NewSession, SessionChannels, WorkerCommand, WorkerEvent};
+use super::worker::{self, Accounts, Grant, NewSession, SessionChannels, WorkerCommand, WorkerEvent};
 use crate::authority::Authority;
+use crate::ledger::{Charge, Ledger, Principal, Resource, Shares};
 use crate::protocol::message::{Refusal, RefusalKind, SessionEnd, SessionSummary};
+use crate::supervisor::{BEAT, Heart};
 
-/// Commands queued for a session, which handles them many times a second.
-const COMMANDS: usize = 256;
 /// Maximum bytes of a session's sample ring on one CPU: more has no use, and eight of the largest samples fit.
 const MOST_RING_BYTES: usize = 4 << 20;
 const LEAST_RING_BYTES: usize = 512 << 10;
@@ -22,7 +23,7 @@ const EVENTS: usize = 256;
 
 /// Requests to the table. The last field of each is the channel for the answer.
 pub enum Ask {
-    Create(Box<NewSession>, Option<u64>, Sender<Result<u32, Refusal>>),
+    Create(Box<NewSession>, Option<Receiver<()>>, Sender<Result<u32, Refusal>>),
     List(Authority, Sender<Vec<SessionSummary>>),
     Stop {
         viewer: Authority,
@@ -38,18 +39,24 @@ pub enum Ask {
         arguments: bool,
         paranoid_users: bool,
     },
-    ConnectionEnded(u64),
     ShutDown(Sender<()>),
 }
 
 struct SessionEntry {
     owner: Authority,
-    connection: Option<u64>,
+    principal: Principal,
+    /// Never full: few are sent, and subscribers wait for their answers.
     commands: Sender<WorkerCommand>,
+    /// Whether the session was told to end, and with the target's CPU time.
+    told_to_end: (bool, bool),
     /// Whether the session is removed when it has ended.
     forget: bool,
     /// Bytes that its rings may use while it runs.
     ring_bytes: usize,
+    /// Bytes that the session has, without its streams.
+    bytes: Arc<Charge>,
+    /// Its place among the finished sessions.
+    kept: Option<Charge>,
     /// Whether the session was told to end to free memory.
     sheds: bool,
     /// `None` until the session samples.
@@ -57,19 +64,33 @@ struct SessionEntry {
 }
 
 impl SessionEntry {
-    /// Bytes in use; before the first report, the bytes granted.
-    fn bytes(&self) -> u64 {
-        self.summary.as_ref().map_or(self.ring_bytes as u64, |summary| summary.bytes)
-    }
-
     fn has_ended(&self) -> bool {
         self.summary.as_ref().is_some_and(|summary| summary.ended.is_some())
+    }
+
+    /// Tells the session to end. Repeated orders say nothing new, except the target's CPU time.
+    fn end(&mut self, why: SessionEnd, target_cpu_ns: Option<(u64, u64)>) {
+        let (told, told_cpu) = self.told_to_end;
+        if told && (told_cpu || target_cpu_ns.is_none()) {
+            return;
+        }
+        self.told_to_end = (true, told_cpu || target_cpu_ns.is_some());
+        // Fails only if the session has ended by itself.
+        let _ = self.commands.send(WorkerCommand::End(why, target_cpu_ns));
+    }
+}
+
+impl Drop for SessionEntry {
+    fn drop(&mut self) {
+        // The session's thread frees its memory as soon as it finds that it is forgotten.
+        self.bytes.give_back();
     }
 }
 
 /// The table, owned by its thread.
 pub struct SessionTable {
     limits: SessionLimits,
+    ledger: Ledger,
     asks: Receiver<Ask>,
     events: Receiver<WorkerEvent>,
     events_sender: Sender<WorkerEvent>,
@@ -81,10 +102,11 @@ pub struct SessionTable {
 }
 
 impl SessionTable {
-    pub fn new(limits: SessionLimits, asks: Receiver<Ask>) -> SessionTable {
+    pub fn new(limits: SessionLimits, ledger: Ledger, asks: Receiver<Ask>) -> SessionTable {
         let (events_sender, events) = bounded(EVENTS);
         SessionTable {
             limits,
+            ledger,
             asks,
             events,
             events_sender,
@@ -96,9 +118,10 @@ impl SessionTable {
     }
 
     /// Handles requests until all senders are gone.
-    pub fn run(mut self) {
+    pub fn run(mut self, heart: &Heart) {
         let (asks, events) = (self.asks.clone(), self.events.clone());
         loop {
+            heart.beat();
             select! {
                 recv(asks) -> ask => match ask {
                     Ok(ask) => {
@@ -116,6 +139,7 @@ impl SessionTable {
                     // Unreachable: this thread holds a sender.
                     Err(_) => return,
                 },
+                default(BEAT) => {}
             }
             if self.all_ended.is_some() && self.entries.values().all(SessionEntry::has_ended) {
                 self.all_ended = None;
@@ -135,7 +159,7 @@ impl SessionTable {
 
     fn answer(&mut self, ask: Ask) {
         match ask {
-            Ask::Create(new, connection, reply) => self.create(*new, connection, reply),
+            Ask::Create(new, client, reply) => self.create(*new, client, reply),
             Ask::List(viewer, reply) => {
                 let seen = self.entries.values().filter(|entry| viewer.may_see(&entry.owner));
                 let _ = reply.send(seen.filter_map(|entry| entry.summary.as_deref().cloned()).collect());
@@ -143,16 +167,18 @@ impl SessionTable {
             Ask::Stop { viewer, id, target_cpu_ns, forget, reply } => {
                 // The target's CPU time is known only after its end.
                 let why = if target_cpu_ns.is_some() { SessionEnd::Target } else { SessionEnd::Stopped };
-                let told = self.tell(viewer, id, WorkerCommand::End(why, target_cpu_ns));
-                match self.entries.get_mut(&id).filter(|_| forget && told.is_ok()) {
-                    Some(entry) if entry.has_ended() => drop(self.entries.remove(&id)),
-                    Some(entry) => entry.forget = true,
-                    None => {}
+                let over = self.entry(viewer, id).map(|entry| {
+                    entry.end(why, target_cpu_ns);
+                    entry.forget |= forget;
+                    forget && entry.has_ended()
+                });
+                if over == Ok(true) {
+                    self.entries.remove(&id);
                 }
-                let _ = reply.send(told);
+                let _ = reply.send(over.map(|_| ()));
             }
             Ask::Forget(viewer, id, reply) => {
-                let ended = self.entry(viewer, id).map(SessionEntry::has_ended);
+                let ended = self.entry(viewer, id).map(|entry| entry.has_ended());
                 let _ = reply.send(match ended {
                     Ok(true) => {
                         self.entries.remove(&id);
@@ -164,62 +190,61 @@ impl SessionTable {
             }
             Ask::Subscribe(viewer, id, follow, reply) => {
                 let (sender, receiver) = bounded(1);
-                let told = self.tell(viewer, id, WorkerCommand::Subscribe(follow, sender));
-                let _ = reply.send(told.map(|()| receiver));
+                let subscribed = self.entry(viewer, id).and_then(|entry| {
+                    let command = WorkerCommand::Subscribe { follow, trusted: viewer.trusted, reply: sender };
+                    entry.commands.send(command).map_err(|_| worker::gone(id))
+                });
+                let _ = reply.send(subscribed.map(|()| receiver));
             }
             Ask::Configure { bytes_of_user, arguments, paranoid_users } => {
                 (self.limits.bytes_of_user, self.limits.arguments) = (bytes_of_user, arguments);
                 self.limits.paranoid_users = paranoid_users;
-                let users: BTreeSet<u32> = self.untrusted().map(|(_, entry)| entry.owner.uid).collect();
-                users.into_iter().for_each(|uid| self.bound(uid));
-            }
-            Ask::ConnectionEnded(connection) => {
-                for entry in self.entries.values_mut().filter(|entry| entry.connection == Some(connection)) {
-                    entry.connection = None;
-                    let _ = entry.commands.try_send(WorkerCommand::ClientGone);
-                }
+                self.ledger.set_shares(Shares::new(bytes_of_user, system::file_limit()));
+                self.shed();
             }
             Ask::ShutDown(all_ended) => {
-                for entry in self.entries.values() {
-                    let _ = entry.commands.try_send(WorkerCommand::End(SessionEnd::Shutdown, None));
-                }
+                self.entries.values_mut().for_each(|entry| entry.end(SessionEnd::Shutdown, None));
                 self.shutting_down = true;
                 self.all_ended = Some(all_ended);
             }
         }
     }
 
-    fn create(&mut self, new: NewSession, connection: Option<u64>, reply: Sender<Result<u32, Refusal>>) {
-        let admitted = guard::check_paranoid(&new.owner, self.limits.paranoid_users);
-        let room = admitted.and_then(|()| self.room_for(&new.owner)).and_then(|()| {
-            // Frees memory only if memory is the only obstacle.
-            if !new.owner.trusted {
-                self.free_memory(new.owner.uid, self.ring_bytes() as u64);
+    fn create(&mut self, new: NewSession, client: Option<Receiver<()>>, reply: Sender<Result<u32, Refusal>>) {
+        let principal = self.ledger.principal(new.owner.uid, new.owner.trusted);
+        let ring_bytes = self.ring_bytes(principal);
+        let (running, bytes) = match self.admit(&new.owner, principal, ring_bytes) {
+            Ok((running, bytes)) => (running, Arc::new(bytes)),
+            Err(refusal) => {
+                let _ = reply.send(Err(refusal));
+                return;
             }
-            self.memory_for(&new.owner)
-        });
-        if let Err(refusal) = room {
-            let _ = reply.send(Err(refusal));
-            return;
-        }
+        };
         let id = self.next_id;
-        let (commands, receiver) = bounded(COMMANDS);
-        let ring_bytes = self.ring_bytes();
+        let (commands, receiver) = unbounded();
         let entry = SessionEntry {
             owner: new.owner,
-            connection: connection.filter(|_| !new.detached),
+            principal,
             commands,
+            told_to_end: (false, false),
             forget: false,
             ring_bytes,
+            bytes: Arc::clone(&bytes),
+            kept: None,
             sheds: false,
             summary: None,
         };
-        let channels =
-            SessionChannels { commands: receiver, events: self.events_sender.clone(), grace: self.limits.grace };
+        let channels = SessionChannels {
+            commands: receiver,
+            events: self.events_sender.clone(),
+            client: client.filter(|_| !new.detached),
+            grace: self.limits.grace,
+        };
         let failed = reply.clone();
-        let profile_bytes = (!new.owner.trusted).then_some(self.limits.bytes_of_user);
-        let arguments = self.limits.arguments;
-        let run = move || worker::run(Grant { id, ring_bytes, profile_bytes, arguments }, new, channels, reply);
+        let profile_bytes = (principal != Principal::Own).then_some(self.limits.bytes_of_user);
+        let accounts = Accounts { ledger: self.ledger.clone(), principal, running, bytes };
+        let grant = Grant { id, ring_bytes, profile_bytes, arguments: self.limits.arguments };
+        let run = move || worker::run(grant, accounts, new, channels, reply);
         match std::thread::Builder::new().name(format!("ccsd-session-{id}")).spawn(run) {
             Ok(_) => {
                 self.next_id = self.next_id.saturating_add(1);
@@ -231,62 +256,39 @@ impl SessionTable {
         }
     }
 
-    /// Ring bytes for the next session: an eighth of the remaining limit, so that the first sessions get all that
-    /// helps, and the hundredth still has enough to copy whole stacks.
-    fn ring_bytes(&self) -> usize {
-        let running = self.entries.values().filter(|entry| !entry.has_ended());
-        let left = running.fold(self.limits.ring_bytes, |left, entry| left.saturating_sub(entry.ring_bytes));
+    /// Ring bytes for the next session: an eighth of what the principal's sessions leave, so that the first sessions get
+    /// all that helps, and the hundredth still has enough to copy whole stacks.
+    fn ring_bytes(&self, principal: Principal) -> usize {
+        let running = self.entries.values().filter(|entry| entry.principal == principal && !entry.has_ended());
+        let share = self.ledger.share(Resource::Bytes);
+        let share = usize::try_from(if principal == Principal::Own { share.own } else { share.user });
+        let most = self.limits.ring_bytes.min(share.unwrap_or(usize::MAX));
+        let left = running.fold(most, |left, entry| left.saturating_sub(entry.ring_bytes));
         let cpus = system::online_cpus().len();
         (left / 8).clamp(cpus.saturating_mul(LEAST_RING_BYTES), cpus.saturating_mul(MOST_RING_BYTES))
     }
 
-    fn room_for(&self, owner: &Authority) -> Result<(), Refusal> {
+    /// Charges a new session.
+    fn admit(
+        &mut self,
+        owner: &Authority,
+        principal: Principal,
+        ring_bytes: usize,
+    ) -> Result<(Charge, Charge), Refusal> {
         if self.shutting_down {
             return Err(Refusal::new(RefusalKind::Busy, SessionEnd::Shutdown.text()));
         }
-        let running = || self.entries.values().filter(|entry| !entry.has_ended());
-        let limit = self.limits.running;
-        if running().count() >= limit {
-            let message =
-                format!("{limit} sessions run already, the most that there may be; `ccsd daemon stop ID` ends one");
-            return Err(Refusal::new(RefusalKind::Busy, message));
-        }
-        let limit = self.limits.running_of_user;
-        if !owner.trusted && running().filter(|entry| entry.owner.uid == owner.uid).count() >= limit {
-            // The user id, not the name: a name lookup may block.
-            let (uid, most) = (owner.uid, "the most that there may be; `ccsd daemon stop ID` ends one");
-            let message = format!("user {uid} has {limit} sessions, {most}");
-            return Err(Refusal::new(RefusalKind::Busy, message));
-        }
-        Ok(())
+        guard::check_paranoid(owner, self.limits.paranoid_users)?;
+        let running = self.ledger.take(principal, Resource::Running, 1)?;
+        // Finished sessions go only if memory is the only obstacle.
+        while self.ledger.fits(principal, Resource::Bytes, ring_bytes as u64).is_err() && self.evict(principal) {}
+        let bytes = self.ledger.take(principal, Resource::Bytes, ring_bytes as u64)?;
+        Ok((running, bytes))
     }
 
-    /// Checks that a user's sessions leave room for the rings of another one.
-    fn memory_for(&self, owner: &Authority) -> Result<(), Refusal> {
-        let (taken, most) = (self.bytes_of(owner.uid), self.limits.bytes_of_user);
-        if !owner.trusted && taken.saturating_add(self.ring_bytes() as u64) > most {
-            let message = format!(
-                "the sessions of user {} take {} MiB of the daemon's memory, and {} MiB are the most that they may; \
-                 `ccsd daemon stop ID` ends one",
-                owner.uid,
-                taken >> 20,
-                most >> 20
-            );
-            return Err(Refusal::new(RefusalKind::Busy, message));
-        }
-        Ok(())
-    }
-
-    fn entry(&self, viewer: Authority, id: u32) -> Result<&SessionEntry, Refusal> {
+    fn entry(&mut self, viewer: Authority, id: u32) -> Result<&mut SessionEntry, Refusal> {
         // A session that the viewer may not see does not exist for the viewer.
-        self.entries.get(&id).filter(|entry| viewer.may_see(&entry.owner)).ok_or_else(|| worker::gone(id))
-    }
-
-    fn tell(&self, viewer: Authority, id: u32, command: WorkerCommand) -> Result<(), Refusal> {
-        self.entry(viewer, id)?.commands.try_send(command).map_err(|error| match error.is_full() {
-            true => Refusal::new(RefusalKind::Busy, format!("session {id} has too much to do; try again")),
-            false => worker::gone(id),
-        })
+        self.entries.get_mut(&id).filter(|entry| viewer.may_see(&entry.owner)).ok_or_else(|| worker::gone(id))
     }
 
     fn note(&mut self, summary: Box<SessionSummary>) {
@@ -294,84 +296,89 @@ impl SessionTable {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let ends = summary.ended.is_some() && !entry.has_ended();
         entry.summary = Some(summary);
-        let owner = entry.owner;
         if ends && entry.forget {
             self.entries.remove(&id);
         } else if ends {
+            entry.kept = Some(self.ledger.charge(entry.principal, Resource::Kept, 1));
             self.drop_oldest();
         }
-        if !owner.trusted {
-            self.bound(owner.uid);
-        }
+        self.shed();
     }
 
-    /// Sessions of users whose memory is limited.
-    fn untrusted(&self) -> impl DoubleEndedIterator<Item = (&u32, &SessionEntry)> {
-        self.entries.iter().filter(|(_, entry)| !entry.owner.trusted)
+    fn of(&self, principal: Principal) -> impl Iterator<Item = (&u32, &SessionEntry)> {
+        self.entries.iter().filter(move |(_, entry)| entry.principal == principal)
     }
 
-    /// Bytes used by the sessions of such a user.
-    fn bytes_of(&self, uid: u32) -> u64 {
-        self.untrusted()
-            .filter(|(_, entry)| entry.owner.uid == uid)
-            .fold(0, |sum, (_, entry)| sum.saturating_add(entry.bytes()))
+    /// Removes the oldest finished session of a principal. Returns whether there was one.
+    fn evict(&mut self, principal: Principal) -> bool {
+        let oldest = self.of(principal).find(|(_, entry)| entry.has_ended()).map(|(&id, _)| id);
+        oldest.is_some_and(|id| self.entries.remove(&id).is_some())
     }
 
-    /// Removes ended sessions of a user, oldest first, until `more` bytes fit.
-    fn free_memory(&mut self, uid: u32, more: u64) {
-        while self.bytes_of(uid).saturating_add(more) > self.limits.bytes_of_user {
-            let mut ended = self.untrusted().filter(|(_, entry)| entry.owner.uid == uid && entry.has_ended());
-            let Some((&oldest, _)) = ended.next() else { return };
-            drop(ended);
-            self.entries.remove(&oldest);
-        }
-    }
-
-    /// Enforces a user's memory limit: removes ended sessions first, then ends the largest one, whose profile is kept
-    /// and counted.
-    fn bound(&mut self, uid: u32) {
-        self.free_memory(uid, 0);
-        let (taken, most) = (self.bytes_of(uid), self.limits.bytes_of_user);
-        let of_user = || self.untrusted().filter(|(_, entry)| entry.owner.uid == uid && !entry.has_ended());
-        // Ends one session at a time: its end may free enough.
-        if taken <= most || of_user().any(|(_, entry)| entry.sheds) {
-            return;
-        }
-        let Some((&id, largest)) = of_user().max_by_key(|(_, entry)| entry.bytes()) else { return };
-        let why = format!(
-            "the sessions of user {uid} took {} MiB of the daemon's memory, and {} MiB are the most that they may: the one \
-             that took most, {} MiB, was ended",
-            taken >> 20,
-            most >> 20,
-            largest.bytes() >> 20
-        );
-        tracing::warn!(session = id, "session {id} ends: {why}");
-        let told = largest.commands.try_send(WorkerCommand::End(SessionEnd::Failed(why), None));
-        if let Some(entry) = self.entries.get_mut(&id) {
-            // A busy session is told at its next report.
-            entry.sheds = told.is_ok();
-        }
-    }
-
-    /// Removes the oldest ended sessions beyond the limits.
-    fn drop_oldest(&mut self) {
-        let mut kept: Vec<(u32, Authority)> = Vec::new();
-        let mut bytes = 0u64;
-        let mut dropped = Vec::new();
-        // Numbers follow the start, not the end, of sessions.
-        for (&id, entry) in self.entries.iter().rev().filter(|(_, entry)| entry.has_ended()) {
-            bytes = bytes.saturating_add(entry.summary.as_ref().map_or(0, |summary| summary.bytes));
-            let of_user = kept.iter().filter(|(_, owner)| owner.uid == entry.owner.uid).count();
-            let too_many =
-                kept.len() >= self.limits.ended || !entry.owner.trusted && of_user >= self.limits.ended_of_user;
-            // The latest session is kept regardless of its size.
-            if too_many || bytes > self.limits.ended_bytes && !kept.is_empty() {
-                dropped.push(id);
-            } else {
-                kept.push((id, entry.owner));
+    /// Enforces the shares of memory: removes finished sessions of whoever has too much, then ends the largest running
+    /// one, whose profile is kept and counted.
+    fn shed(&mut self) {
+        for principal in self.ledger.debtors(Resource::Bytes) {
+            while self.ledger.debtors(Resource::Bytes).contains(&principal) {
+                if !self.evict(principal) {
+                    self.end_largest(principal);
+                    break;
+                }
             }
         }
-        for id in dropped {
+    }
+
+    fn end_largest(&mut self, principal: Principal) {
+        let running = || self.of(principal).filter(|(_, entry)| !entry.has_ended());
+        // One session at a time: its end may free enough.
+        if running().any(|(_, entry)| entry.sheds) {
+            return;
+        }
+        let largest = running().max_by_key(|(_, entry)| entry.bytes.amount()).map(|(&id, _)| id);
+        let taken = self.ledger.taken(principal, Resource::Bytes);
+        let others = self.ledger.taken_by_users(Resource::Bytes).saturating_sub(taken);
+        let share = self.ledger.share(Resource::Bytes);
+        let Some((id, entry)) = largest.and_then(|id| Some((id, self.entries.get_mut(&id)?))) else { return };
+        let bound = match taken > share.user {
+            true => format!("{} MiB are the most for one user", share.user >> 20),
+            false => format!(
+                "with the {} MiB of other users that is more than the {} MiB that all may have together",
+                others >> 20,
+                share.users >> 20
+            ),
+        };
+        let why = format!(
+            "user {} had {} MiB of the daemon's memory, and {bound}: the session that had most, {} MiB, was ended",
+            entry.owner.uid,
+            taken >> 20,
+            entry.bytes.amount() >> 20
+        );
+        tracing::warn!(session = id, uid = entry.owner.uid, "session {id} ends: {why}");
+        entry.end(SessionEnd::Failed(why), None);
+        entry.sheds = true;
+    }
+
+    /// Removes the oldest finished sessions of whoever has more than may be kept.
+    fn drop_oldest(&mut self) {
+        while let Some(debtor) = self.ledger.debtors(Resource::Kept).first() {
+            if !self.evict(*debtor) {
+                break;
+            }
+        }
+        // The memory of users is bounded with that of their running sessions. The latest session is kept regardless of
+        // its size.
+        let mut kept: Vec<(u32, u64)> = self
+            .of(Principal::Own)
+            .filter(|(_, entry)| entry.has_ended())
+            .map(|(&id, entry)| (id, entry.bytes.amount()))
+            .collect();
+        let latest = kept.pop().map_or(0, |(_, bytes)| bytes);
+        let mut bytes = kept.iter().fold(latest, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        for (id, of_one) in kept {
+            if bytes <= self.limits.ended_bytes {
+                break;
+            }
+            bytes = bytes.saturating_sub(of_one);
             self.entries.remove(&id);
         }
     }

@@ -16,10 +16,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use ccsd_collector::usage;
-use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, select};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
 
 use crate::config::{Config, Watch};
+use crate::ledger::{Ledger, Resource};
 use crate::store;
+use crate::supervisor::{BEAT, Heart, Supervisor};
 use crate::users::{UserNumber, UserNumbers};
 use budget::Shedder;
 use follower::{Handle, Orders, SegmentTarget};
@@ -60,8 +62,6 @@ pub struct Overview {
     pub look_seconds: f64,
     /// Configured limits.
     pub limits: Limits,
-    /// Time of this status.
-    pub at: Option<Instant>,
 }
 
 /// Configured limits of the service.
@@ -103,18 +103,18 @@ enum WatchCommand {
 }
 
 impl Watches {
-    /// Starts the watches.
+    /// Starts the watches. What the users' sessions in the ledger take does not count for their budget.
     ///
     /// # Errors
     /// If no thread can be started.
-    pub fn start(config: Config) -> io::Result<Watches> {
+    pub fn start(config: Config, ledger: Ledger, supervisor: &Supervisor) -> io::Result<Watches> {
         let (commands, receiver) = bounded(1);
         let (alive, ended) = bounded(0);
         let overview = Arc::new(Mutex::new(Overview::default()));
-        let manager = Manager::new(config, Arc::clone(&overview));
-        std::thread::Builder::new().name("ccsd-watch".to_owned()).spawn(move || {
+        let manager = Manager::new(config, ledger, Arc::clone(&overview));
+        supervisor.spawn("ccsd-watch", move |heart| {
             let _alive: Sender<()> = alive;
-            manager.run(&receiver);
+            manager.run(&receiver, heart);
         })?;
         Ok(Watches { commands, overview, ended })
     }
@@ -128,12 +128,6 @@ impl Watches {
     #[must_use]
     pub fn overview(&self) -> Overview {
         self.overview.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Whether the scanning thread works: it reports at least once a minute.
-    #[must_use]
-    pub fn is_alive(&self) -> bool {
-        self.overview().at.is_none_or(|at| at.elapsed() < 3 * RETENTION_PERIOD)
     }
 
     /// Ends all sessions and finishes their segments, within five seconds. A slower segment stays as after a crash,
@@ -153,6 +147,7 @@ struct Manager {
     ending: Vec<Receiver<()>>,
     shedder: Shedder,
     reason: Arc<str>,
+    ledger: Ledger,
     overview: Arc<Mutex<Overview>>,
     retained: Option<Instant>,
     named: HashSet<PathBuf>,
@@ -163,8 +158,9 @@ struct Manager {
     missing: HashSet<(String, String)>,
 }
 
-fn cpu_time() -> Duration {
-    Duration::from_nanos(usage::all_cpu_ns())
+/// CPU time of the service without users' sessions: these are no reason for the watches to do less.
+fn cpu_time(ledger: &Ledger) -> Duration {
+    Duration::from_nanos(usage::all_cpu_ns().saturating_sub(ledger.users_cpu_ns()))
 }
 
 /// The rule of a watch, with its users as far as they are known.
@@ -173,7 +169,7 @@ fn rule(watch: &Watch, users: &UserNumbers) -> WatchRule {
 }
 
 impl Manager {
-    fn new(config: Config, overview: Arc<Mutex<Overview>>) -> Manager {
+    fn new(config: Config, ledger: Ledger, overview: Arc<Mutex<Overview>>) -> Manager {
         let users = UserNumbers::default();
         Manager {
             scanner: Scanner::new(config.watches.iter().map(|watch| rule(watch, &users)).collect()),
@@ -182,8 +178,9 @@ impl Manager {
             missing: HashSet::new(),
             followers: config.watches.iter().map(|_| None).collect(),
             ending: Vec::new(),
-            shedder: Shedder::new(config.budget, Instant::now(), cpu_time()),
+            shedder: Shedder::new(config.budget, Instant::now(), cpu_time(&ledger)),
             reason: "".into(),
+            ledger,
             overview,
             retained: None,
             named: HashSet::new(),
@@ -191,20 +188,29 @@ impl Manager {
         }
     }
 
-    fn run(mut self, commands: &Receiver<WatchCommand>) {
+    fn run(mut self, commands: &Receiver<WatchCommand>, heart: &Heart) {
         loop {
+            heart.beat();
             self.look_users_up();
             self.scan();
+            heart.beat();
             self.keep_the_budget();
             self.retain();
             self.tell();
-            select! {
-                recv(commands) -> command => match command {
-                    Ok(WatchCommand::Configure(config)) => self.configure(*config),
-                    Ok(WatchCommand::Stop) | Err(_) => return self.stop(),
-                },
-                // Without watches there is nothing to scan.
-                default(if self.config.watches.is_empty() { RETENTION_PERIOD } else { self.scanner.pause() }) => {}
+            // Without watches there is nothing to scan.
+            let pause = if self.config.watches.is_empty() { RETENTION_PERIOD } else { self.scanner.pause() };
+            let until = Instant::now() + pause;
+            loop {
+                heart.beat();
+                match commands.recv_deadline(until.min(Instant::now() + BEAT)) {
+                    Ok(WatchCommand::Configure(config)) => {
+                        self.configure(*config);
+                        break;
+                    }
+                    Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
+                    Err(RecvTimeoutError::Timeout) => break,
+                    Ok(WatchCommand::Stop) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
+                }
             }
         }
     }
@@ -264,7 +270,11 @@ impl Manager {
     }
 
     fn keep_the_budget(&mut self) {
-        let Some(reason) = self.shedder.review(Instant::now(), cpu_time(), usage::all_rss_bytes()) else { return };
+        // What is the kernel's is not resident.
+        let users = |what| self.ledger.taken_by_users(what);
+        let users_bytes = users(Resource::Bytes).saturating_sub(users(Resource::KernelBytes));
+        let memory = usage::all_rss_bytes().saturating_sub(users_bytes);
+        let Some(reason) = self.shedder.review(Instant::now(), cpu_time(&self.ledger), memory) else { return };
         let step = self.shedder.step();
         tracing::warn!(
             step = step.number(),
@@ -326,7 +336,6 @@ impl Manager {
         });
         let statuses = statuses.collect();
         let mut overview = self.overview.lock().unwrap_or_else(PoisonError::into_inner);
-        overview.at = Some(Instant::now());
         overview.watches = statuses;
         overview.limits = Limits::of(&self.config);
         overview.step = self.shedder.step().number();

@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
+use crate::ledger::{Ledger, Principal, Resource, Shares};
 use ccsd_profile::{ContextId, CostCentre, Image, Limits, LineId, Metric, Process, ProcessId, Thread, ThreadId, Unit};
+
+const OWNER: Principal = Principal::User(7);
 
 fn info() -> SessionInfo {
     let metric = Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds };
@@ -21,6 +24,7 @@ struct Fixture {
     collector: Profile,
     replica: Profile,
     readers: Readers,
+    ledger: Ledger,
     thread: ThreadId,
     functions: u32,
 }
@@ -39,7 +43,10 @@ impl Fixture {
         let process: ProcessId = collector.add_process(process);
         let thread = collector.add_thread(Thread { process, tid: 1, name: "demo".to_owned() });
         let replica = Profile::new(info(), Limits::default());
-        Fixture { collector, replica, readers: Readers::new(Arc::new(info())), thread, functions: 0 }
+        let ledger = Ledger::new(Shares::new(1 << 20, 1024));
+        let charge = ledger.charge(OWNER, Resource::Bytes, 0);
+        let readers = Readers::new(Arc::new(info()), charge);
+        Fixture { collector, replica, readers, ledger, thread, functions: 0 }
     }
 
     /// An interval that charges a new function with a name of `name_bytes` bytes.
@@ -81,7 +88,7 @@ struct TestClient {
 impl TestClient {
     fn new(fixture: &Fixture, follow: bool) -> TestClient {
         let profile = Profile::new(info(), Limits::default());
-        TestClient { reader: fixture.readers.add(follow), profile, got: [0; 3] }
+        TestClient { reader: fixture.readers.add(follow, false), profile, got: [0; 3] }
     }
 
     /// Takes the next delivery, and returns whether there was one.
@@ -144,6 +151,62 @@ fn slow_and_late_readers_end_with_the_same_profile() {
     }
     drop((quick, slow, late));
     assert_eq!((fixture.readers.count(), fixture.readers.held_bytes()), (0, 0));
+}
+
+/// Asks for a snapshot. Returns whether it is there.
+fn asks(reader: &mut StreamReader, fixture: &Fixture) -> bool {
+    let shared = Arc::clone(&reader.shared);
+    assert!(matches!(reader.look(&mut shared.state()), Fetched::Nothing));
+    fixture.readers.serve(&fixture.replica);
+    matches!(shared.state().places[&reader.key], Position::Begins(..))
+}
+
+#[test]
+fn what_readers_hold_is_charged_even_after_the_session_was_forgotten() {
+    let mut fixture = Fixture::new();
+    (0..3).for_each(|_| fixture.interval(50_000));
+    let mut reader = fixture.readers.add(true, false);
+    assert!(asks(&mut reader, &fixture));
+    let held = reader.next();
+    let Fixture { readers, ledger, .. } = fixture;
+    drop(readers);
+    assert!(ledger.taken(OWNER, Resource::Bytes) > 150_000);
+    drop(held);
+    assert!(reader.next().is_none());
+    assert_eq!(ledger.taken(OWNER, Resource::Bytes), 0);
+    // A reader that goes in the middle of its data gives it back, too.
+    let mut fixture = Fixture::new();
+    fixture.interval(50_000);
+    let mut reader = fixture.readers.add(true, false);
+    assert!(asks(&mut reader, &fixture));
+    drop(reader.next());
+    fixture.interval(50_000);
+    assert!(fixture.ledger.taken(OWNER, Resource::Bytes) > 50_000);
+    drop(reader);
+    assert_eq!(fixture.ledger.taken(OWNER, Resource::Bytes), 0);
+}
+
+#[test]
+fn readers_that_hold_all_that_a_user_may_have_get_no_more() {
+    let mut fixture = Fixture::new();
+    (0..10).for_each(|_| fixture.interval(50_000));
+    let [mut slow, mut second] = [(); 2].map(|()| fixture.readers.add(true, false));
+    assert!(asks(&mut slow, &fixture));
+    let held = slow.next();
+    // The log overflows, so that the snapshot is too old for others, and another one is more than a MiB.
+    (0..90).for_each(|_| fixture.interval(50_000));
+    assert!(!asks(&mut second, &fixture));
+    // Root's readers do not depend on what a user's hold. Those who wait share what they get.
+    let mut of_root = fixture.readers.add(true, true);
+    assert!(asks(&mut of_root, &fixture));
+    drop((of_root, second));
+    let mut third = fixture.readers.add(true, false);
+    assert!(!asks(&mut third, &fixture));
+    drop((held, slow));
+    // Its going wakes the session, which serves who waits.
+    assert!(fixture.readers.woken().try_recv().is_ok());
+    fixture.readers.serve(&fixture.replica);
+    assert!(third.next().is_some());
 }
 
 #[test]
@@ -287,7 +350,7 @@ fn a_session_that_is_forgotten_leaves_its_readers_what_there_is() {
 #[test]
 fn a_reader_s_thread_gets_everything() {
     let mut fixture = Fixture::new();
-    let mut reader = fixture.readers.add(true);
+    let mut reader = fixture.readers.add(true, false);
     let thread = std::thread::spawn(move || {
         let mut profile = Profile::new(info(), Limits::default());
         loop {

@@ -1,0 +1,490 @@
+//! The ledger: what each principal takes of the service, and the shares that bound it.
+//!
+//! Root, the daemon's own user and the members of group `ccsd` are one principal together, with shares of their own that
+//! no other user can take. Each other user is a principal; subordinate user ids (subuid(5)) count for the user who owns
+//! their range. Of what all these users may take together, one gets at most a quarter of what the others leave: however
+//! much some of them take, there is something left for the next.
+//!
+//! A [`Charge`] is given back when it is dropped, so that no way out of a function forgets it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ccsd_worker::SubordinateIds;
+
+/// Who is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Principal {
+    /// Root, the daemon's own user, and the members of the group.
+    Own,
+    /// Another user.
+    User(u32),
+}
+
+/// What is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// Sessions from their request until their collection has ended.
+    Running,
+    /// Finished sessions that are kept.
+    Kept,
+    /// Open connections.
+    Connections,
+    /// Open files of events and images.
+    Files,
+    /// Bytes of rings, events, profiles, streams and dumps.
+    Bytes,
+    /// Those of them that are the kernel's: rings and events. Not bounded apart.
+    KernelBytes,
+    /// Dumps that are being taken.
+    Dumping,
+    /// Dumps taken within a short time.
+    Dumped,
+}
+
+const RESOURCES: usize = 8;
+
+/// The most that principals may have of a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// [`Principal::Own`].
+    pub own: u64,
+    /// All users together.
+    pub users: u64,
+    /// One user.
+    pub user: u64,
+}
+
+/// A user may have one part in this many of what other users leave.
+const PARTS: u64 = 4;
+
+/// The shares of all resources.
+#[derive(Clone, Copy, Debug)]
+pub struct Shares([Share; RESOURCES]);
+
+impl Shares {
+    /// The shares where one user may have `bytes_of_user` bytes and the process `files` open files.
+    #[must_use]
+    pub fn new(bytes_of_user: u64, files: u64) -> Shares {
+        let share = |own, users, user| Share { own, users, user };
+        // In the order of `Resource`.
+        Shares([
+            // A session takes three threads; hundreds exceed the programs that are worth watching at once.
+            share(256, 192, 16),
+            share(32, 64, 8),
+            // An idle connection is a sleeping thread and a descriptor.
+            share(1024, 1024, 64),
+            // Half of them is never a user's.
+            share(u64::MAX, files / 2, files / 2),
+            share(u64::MAX, bytes_of_user.saturating_mul(PARTS), bytes_of_user),
+            share(u64::MAX, u64::MAX, u64::MAX),
+            share(4, 4, 1),
+            share(u64::MAX, 40, 10),
+        ])
+    }
+
+    fn of(&self, what: Resource) -> Share {
+        // In range: the array has an entry for each.
+        self.0.get(what as usize).copied().unwrap_or(Share { own: 0, users: 0, user: 0 })
+    }
+}
+
+/// Whose share is used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full {
+    what: Resource,
+    whose: Whose,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    Own { has: u64, most: u64 },
+    User { has: u64, most: u64 },
+    Users { has: u64, others: u64, most: u64 },
+}
+
+impl std::fmt::Display for Full {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let amount = |amount| match self.what {
+            Resource::Running => format!("{amount} sessions"),
+            Resource::Kept => format!("{amount} finished sessions"),
+            Resource::Connections => format!("{amount} connections"),
+            Resource::Files => format!("{amount} open files for events and images"),
+            Resource::Bytes | Resource::KernelBytes => format!("{} MiB of the daemon's memory", amount >> 20),
+            Resource::Dumping => format!("{amount} dumps under way"),
+            Resource::Dumped => format!("{amount} dumps within a few seconds"),
+        };
+        let most = |most| if self.what == Resource::Bytes { format!("{} MiB", most >> 20) } else { format!("{most}") };
+        match self.whose {
+            Whose::Own { has, most: limit } => {
+                write!(f, "root and the group already have {}, and {} are the most", amount(has), most(limit))?;
+            }
+            Whose::User { has, most: limit } => {
+                write!(f, "you already have {}, and {} are the most for one user", amount(has), most(limit))?;
+            }
+            Whose::Users { has, others, most: limit } => write!(
+                f,
+                "other users of this service have {}, and you {}: all may have {} together, and one a quarter of what \
+                 the others leave",
+                amount(others),
+                most(has),
+                most(limit)
+            )?,
+        }
+        match (self.what, self.whose) {
+            (_, Whose::Users { .. }) | (Resource::Connections | Resource::Dumping | Resource::Dumped, _) => {
+                f.write_str("; try again later")
+            }
+            _ => f.write_str("; `ccsd daemon stop ID` ends a session"),
+        }
+    }
+}
+
+/// The books. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Ledger(Arc<Books>);
+
+#[derive(Debug)]
+struct Books {
+    entries: Mutex<Entries>,
+    subordinates: SubordinateIds,
+    /// CPU time of users' sessions and connections since the beginning, nanoseconds.
+    users_cpu_ns: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Entries {
+    shares: Shares,
+    /// What each principal has. Those that have nothing are absent.
+    taken: HashMap<Principal, [u64; RESOURCES]>,
+    /// What all users have together.
+    users: [u64; RESOURCES],
+}
+
+impl Entries {
+    fn of(&self, who: Principal, what: Resource) -> u64 {
+        self.taken.get(&who).and_then(|taken| taken.get(what as usize)).copied().unwrap_or(0)
+    }
+
+    fn of_users(&self, what: Resource) -> u64 {
+        self.users.get(what as usize).copied().unwrap_or(0)
+    }
+
+    /// The most that `who` may have now, and whose limit that is.
+    fn limit(&self, who: Principal, what: Resource) -> (u64, Whose) {
+        let (has, share) = (self.of(who, what), self.shares.of(what));
+        if who == Principal::Own {
+            return (share.own, Whose::Own { has, most: share.own });
+        }
+        let others = self.of_users(what).saturating_sub(has);
+        let free = share.users.saturating_sub(others);
+        let most = share.user.min((free / PARTS).max(free.min(1)));
+        match most < share.user && others > 0 {
+            true => (most, Whose::Users { has, others, most: share.users }),
+            false => (most, Whose::User { has, most }),
+        }
+    }
+
+    fn fits(&self, who: Principal, what: Resource, amount: u64) -> Result<(), Full> {
+        let (most, whose) = self.limit(who, what);
+        let fits = self.of(who, what).saturating_add(amount) <= most;
+        if fits { Ok(()) } else { Err(Full { what, whose }) }
+    }
+
+    /// Replaces an amount.
+    fn change(&mut self, who: Principal, what: Resource, from: u64, to: u64) {
+        let moved = |amount: &mut u64| *amount = amount.saturating_sub(from).saturating_add(to);
+        let taken = self.taken.entry(who).or_default();
+        taken.get_mut(what as usize).into_iter().for_each(moved);
+        if taken.iter().all(|&amount| amount == 0) {
+            self.taken.remove(&who);
+        }
+        if who != Principal::Own {
+            self.users.get_mut(what as usize).into_iter().for_each(moved);
+        }
+    }
+}
+
+impl Ledger {
+    /// Empty books.
+    #[must_use]
+    pub fn new(shares: Shares) -> Ledger {
+        let entries = Entries { shares, taken: HashMap::new(), users: [0; RESOURCES] };
+        let (entries, users_cpu_ns) = (Mutex::new(entries), AtomicU64::new(0));
+        Ledger(Arc::new(Books { entries, subordinates: SubordinateIds::default(), users_cpu_ns }))
+    }
+
+    /// Replaces the shares. What is taken stays taken.
+    pub fn set_shares(&self, shares: Shares) {
+        self.entries().shares = shares;
+    }
+
+    /// Who is charged for what a user does, who may do everything or not.
+    #[must_use]
+    pub fn principal(&self, uid: u32, trusted: bool) -> Principal {
+        if trusted { Principal::Own } else { self.user(uid) }
+    }
+
+    /// Who is charged for a user who is not known to be trusted. The ids of root's range are not root.
+    #[must_use]
+    pub fn user(&self, uid: u32) -> Principal {
+        Principal::User(self.0.subordinates.owner(uid))
+    }
+
+    /// Charges an amount, if it fits the principal's share.
+    ///
+    /// # Errors
+    /// Whose share it does not fit.
+    pub fn take(&self, who: Principal, what: Resource, amount: u64) -> Result<Charge, Full> {
+        let mut entries = self.entries();
+        entries.fits(who, what, amount)?;
+        entries.change(who, what, 0, amount);
+        Ok(Charge { ledger: self.clone(), what, holds: Mutex::new(Some((who, amount))) })
+    }
+
+    /// Charges an amount that is taken already.
+    #[must_use]
+    pub fn charge(&self, who: Principal, what: Resource, amount: u64) -> Charge {
+        self.entries().change(who, what, 0, amount);
+        Charge { ledger: self.clone(), what, holds: Mutex::new(Some((who, amount))) }
+    }
+
+    /// Checks that an amount fits the principal's share.
+    ///
+    /// # Errors
+    /// Whose share it does not fit.
+    pub fn fits(&self, who: Principal, what: Resource, amount: u64) -> Result<(), Full> {
+        self.entries().fits(who, what, amount)
+    }
+
+    /// How much more the principal may take.
+    #[must_use]
+    pub fn room(&self, who: Principal, what: Resource) -> u64 {
+        let entries = self.entries();
+        let (most, _) = entries.limit(who, what);
+        most.saturating_sub(entries.of(who, what))
+    }
+
+    /// Whose share it is that bounds the principal now.
+    #[must_use]
+    pub fn refusal(&self, who: Principal, what: Resource) -> Full {
+        let (_, whose) = self.entries().limit(who, what);
+        Full { what, whose }
+    }
+
+    /// What a principal has.
+    #[must_use]
+    pub fn taken(&self, who: Principal, what: Resource) -> u64 {
+        self.entries().of(who, what)
+    }
+
+    /// What all users have together.
+    #[must_use]
+    pub fn taken_by_users(&self, what: Resource) -> u64 {
+        self.entries().of_users(what)
+    }
+
+    /// The share of a resource.
+    #[must_use]
+    pub fn share(&self, what: Resource) -> Share {
+        self.entries().shares.of(what)
+    }
+
+    /// The principals that have more than they may, because what they have has grown: each beyond its own share, and
+    /// where all users together are beyond theirs, the one who has most.
+    #[must_use]
+    pub fn debtors(&self, what: Resource) -> Vec<Principal> {
+        let entries = self.entries();
+        let share = entries.shares.of(what);
+        let most = |who: Principal| if who == Principal::Own { share.own } else { share.user };
+        let mut debtors: Vec<Principal> =
+            entries.taken.keys().copied().filter(|&who| entries.of(who, what) > most(who)).collect();
+        if entries.of_users(what) > share.users {
+            let users = entries.taken.keys().copied().filter(|who| *who != Principal::Own);
+            let largest = users.max_by_key(|&who| (entries.of(who, what), who));
+            debtors.extend(largest.filter(|largest| !debtors.contains(largest)));
+        }
+        debtors
+    }
+
+    /// Counts CPU time of a session or connection.
+    pub fn add_cpu(&self, who: Principal, ns: u64) {
+        if who != Principal::Own {
+            // Relaxed: nothing else depends on this sum.
+            self.0.users_cpu_ns.fetch_add(ns, Ordering::Relaxed);
+        }
+    }
+
+    /// CPU time of all users' sessions and connections so far, nanoseconds.
+    #[must_use]
+    pub fn users_cpu_ns(&self) -> u64 {
+        self.0.users_cpu_ns.load(Ordering::Relaxed)
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An amount that a principal has. Given back on drop.
+#[derive(Debug)]
+pub struct Charge {
+    ledger: Ledger,
+    what: Resource,
+    /// Who has how much; `None` once it was given back.
+    holds: Mutex<Option<(Principal, u64)>>,
+}
+
+impl Charge {
+    /// The amount.
+    #[must_use]
+    pub fn amount(&self) -> u64 {
+        self.holds().map_or(0, |(_, amount)| amount)
+    }
+
+    /// Sets the amount to what is taken now, whether it fits or not. Does nothing once it was given back.
+    pub fn set(&self, amount: u64) {
+        if let Some((who, before)) = &mut *self.holds() {
+            self.ledger.entries().change(*who, self.what, *before, amount);
+            *before = amount;
+        }
+    }
+
+    /// Whether so much more fits the principal's share.
+    #[must_use]
+    pub fn fits(&self, more: u64) -> bool {
+        self.holds().is_none_or(|(who, _)| self.ledger.fits(who, self.what, more).is_ok())
+    }
+
+    /// Charges somebody else: it has turned out who it is.
+    pub fn transfer(&self, to: Principal) {
+        if let Some((who, amount)) = &mut *self.holds() {
+            let mut entries = self.ledger.entries();
+            entries.change(*who, self.what, *amount, 0);
+            entries.change(to, self.what, 0, *amount);
+            *who = to;
+        }
+    }
+
+    /// Gives the amount back before the drop: what it stands for is about to be freed.
+    pub fn give_back(&self) {
+        if let Some((who, amount)) = self.holds().take() {
+            self.ledger.entries().change(who, self.what, amount, 0);
+        }
+    }
+
+    fn holds(&self) -> MutexGuard<'_, Option<(Principal, u64)>> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use Resource::{Bytes, Connections, Kept, Running};
+
+    const MIB: u64 = 1 << 20;
+
+    fn ledger() -> Ledger {
+        Ledger::new(Shares::new(64 * MIB, 20_000))
+    }
+
+    fn take_all(ledger: &Ledger, who: Principal, what: Resource) -> Vec<Charge> {
+        std::iter::from_fn(|| ledger.take(who, what, 1).ok()).collect()
+    }
+
+    #[test]
+    fn however_many_users_take_all_they_can_the_next_and_root_get_something() {
+        for what in [Running, Kept, Connections] {
+            let ledger = ledger();
+            let greedy: Vec<Vec<Charge>> = (0..16).map(|uid| take_all(&ledger, Principal::User(uid), what)).collect();
+            let share = ledger.share(what);
+            assert_eq!(greedy[0].len() as u64, share.user, "{what:?}");
+            assert!(!greedy[15].is_empty(), "{what:?}");
+            assert!(!take_all(&ledger, Principal::User(99), what).is_empty(), "{what:?}");
+            let own = take_all(&ledger, Principal::Own, what);
+            assert_eq!(own.len() as u64, share.own, "{what:?}");
+            // And what root takes is no user's loss.
+            drop(greedy);
+            assert_eq!(take_all(&ledger, Principal::User(1), what).len() as u64, share.user, "{what:?}");
+        }
+    }
+
+    #[test]
+    fn all_is_given_back() {
+        let ledger = ledger();
+        let charge = ledger.take(Principal::User(1), Bytes, 5).unwrap();
+        charge.set(500 * MIB);
+        charge.transfer(Principal::User(2));
+        assert_eq!((ledger.taken(Principal::User(1), Bytes), ledger.taken_by_users(Bytes)), (0, 500 * MIB));
+        charge.transfer(Principal::Own);
+        assert_eq!((ledger.taken(Principal::Own, Bytes), ledger.taken_by_users(Bytes)), (500 * MIB, 0));
+        charge.give_back();
+        charge.set(7);
+        charge.transfer(Principal::User(1));
+        drop(charge);
+        let entries = ledger.entries();
+        assert!(entries.taken.is_empty(), "{entries:?}");
+        assert_eq!(entries.users, [0; RESOURCES]);
+    }
+
+    #[test]
+    fn ids_of_root_s_range_are_not_root() {
+        // Even where its owner is root, a user is no more than a user.
+        let ledger = ledger();
+        assert_eq!(ledger.principal(0, true), Principal::Own);
+        for uid in [0, 7, 100_000] {
+            assert!(matches!(ledger.principal(uid, false), Principal::User(_)), "{uid}");
+        }
+    }
+
+    #[test]
+    fn messages_say_whose_use_it_is() {
+        let ledger = ledger();
+        let mine = take_all(&ledger, Principal::User(1), Running);
+        let why = ledger.take(Principal::User(1), Running, 1).unwrap_err().to_string();
+        assert_eq!(
+            why,
+            "you already have 16 sessions, and 16 are the most for one user; `ccsd daemon stop ID` ends a session"
+        );
+        let others: Vec<Vec<Charge>> = (2..40).map(|uid| take_all(&ledger, Principal::User(uid), Running)).collect();
+        let why = ledger.take(Principal::User(99), Running, 1).unwrap_err().to_string();
+        assert!(why.starts_with("other users of this service have 192 sessions, and you 0: all may have 192"), "{why}");
+        drop((mine, others));
+        let rings = ledger.take(Principal::User(1), Bytes, 60 * MIB).unwrap();
+        let why = ledger.take(Principal::User(1), Bytes, 8 * MIB).unwrap_err().to_string();
+        assert!(
+            why.starts_with("you already have 60 MiB of the daemon's memory, and 64 MiB are the most for"),
+            "{why}"
+        );
+        drop(rings);
+        let own = take_all(&ledger, Principal::Own, Running);
+        let why = ledger.take(Principal::Own, Running, 1).unwrap_err().to_string();
+        assert!(why.starts_with("root and the group already have 256 sessions"), "{why}");
+        drop(own);
+    }
+
+    #[test]
+    fn of_what_has_grown_the_largest_pays() {
+        let ledger = ledger();
+        let grown = |uid, mib| ledger.charge(Principal::User(uid), Bytes, mib * MIB);
+        let own = ledger.charge(Principal::Own, Bytes, 4096 * MIB);
+        let small: Vec<Charge> = (0..4).map(|uid| grown(uid, 63)).collect();
+        assert_eq!(ledger.debtors(Bytes), []);
+        let too_much = grown(9, 65);
+        assert_eq!(ledger.debtors(Bytes), [Principal::User(9)]);
+        too_much.set(64 * MIB);
+        assert_eq!(ledger.debtors(Bytes), [Principal::User(9)], "together they have 316 of 256");
+        too_much.set(4 * MIB);
+        assert_eq!(ledger.debtors(Bytes), []);
+        drop((own, small));
+    }
+}
