@@ -16,7 +16,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Paths from the repository's root.
-const DOCUMENTS: [&str; 11] = [
+const DOCUMENTS: [&str; 12] = [
     "README.md",
     "cli/docs/guide.md",
     "cli/docs/views.md",
@@ -25,6 +25,7 @@ const DOCUMENTS: [&str; 11] = [
     "collector/docs/permissions.md",
     "collector/docs/memory.md",
     "collector/profile/docs/file-format.md",
+    "daemon/docs/security.md",
     "daemon/docs/service.md",
     "systemd/README.md",
     "benches/README.md",
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         .test("every_command_works", &[CC, PERF, PERL, Need::Root], every_command_works)
         .test("every_command_that_is_named_exists", &[], every_command_that_is_named_exists)
         .test("every_link_leads_somewhere", &[], every_link_leads_somewhere)
+        .test("every_test_that_is_named_exists", &[], every_test_that_is_named_exists)
         .run()
 }
 
@@ -213,4 +215,20 @@ fn every_link_leads_somewhere() {
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase();
     kept.chars().filter(|c| c.is_alphanumeric() || " -".contains(*c)).map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+fn every_test_that_is_named_exists() {
+    let text = text_of("daemon/docs/security.md");
+    let named = text.split('`').skip(1).step_by(2).filter_map(|code| code.split_once("::"));
+    let mut count = 0;
+    // The first explains the notation.
+    for (place, name) in named.filter(|(place, _)| !["suite", "path.rs"].contains(place)) {
+        let (path, mark) = match place.ends_with(".rs") {
+            true => (place.to_owned(), format!("fn {name}()")),
+            false => (format!("tests/tests/{place}.rs"), format!("\"{name}\"")),
+        };
+        assert!(text_of(&path).contains(&mark), "{path} has no {name}");
+        count += 1;
+    }
+    assert!(count > 40, "{count}");
 }
