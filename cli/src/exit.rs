@@ -6,6 +6,7 @@
 //! | 1 | an error at run time |
 //! | 2 | the request cannot be met: wrong arguments, no such process, function or session, not a profile, not permitted |
 //! | 3 | `diff --fail-above`: something grew significantly by more |
+//! | 70 | a thread of the daemon has failed without which there is no service: `ccsd_daemon::supervisor` |
 //! | 126, 127 | the program cannot be executed, is not found (as in a shell) |
 //! | 130, 143, 129 | ended at the second SIGINT, SIGTERM, SIGHUP while the program still runs |
 //! | other | that of the program under `record`; if a signal killed it, the same signal kills ccsd |

@@ -136,6 +136,20 @@ mod tests {
     }
 
     #[test]
+    fn a_panic_ends_the_process() {
+        const CHILD: &str = "CCSD_TEST_OF_SUPERVISOR";
+        if std::env::var_os(CHILD).is_some() {
+            let thread = Supervisor::of_process().spawn("ccsd-bad", |_| panic!("as this test wants it"));
+            // The process ends before.
+            thread.unwrap().join().unwrap();
+            return;
+        }
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "supervisor::tests::a_panic_ends_the_process"]).env(CHILD, "1");
+        assert_eq!(again.output().unwrap().status.code(), Some(STATUS));
+    }
+
+    #[test]
     fn a_thread_that_does_not_beat_hangs() {
         let (supervisor, failed) = supervisor();
         let (beat, beats) = bounded::<()>(0);

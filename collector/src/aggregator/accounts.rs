@@ -200,8 +200,8 @@ fn troubles(counts: &Counts) -> impl Iterator<Item = String> {
         ),
         line(
             counts.images.without_file,
-            "mappings are of files that were not read, because no more may be open (`ulimit -Hn`): stacks in them have no names \
-             and may be cut short",
+            "mappings are of files that were not read, because no more may be open (`ulimit -Hn`; a user's share of a \
+             daemon's files): stacks in them have no names and may be cut short",
         ),
         line(counts.unwind.refused_images, "images were not unwound: too much unwind information"),
     ]

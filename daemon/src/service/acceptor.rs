@@ -9,13 +9,14 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use ccsd_collector::usage;
 use crossbeam_channel::Sender;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::connection::{Connection, Served};
 use crate::authority::{Members, PeerIds};
 use crate::dumps::Dumps;
-use crate::ledger::{Principal, Resource};
+use crate::ledger::{Ledger, Principal, Resource};
 use crate::protocol::message::{Refusal, RefusalKind, Reply};
 use crate::protocol::send;
 use crate::sessions::Sessions;
@@ -70,6 +71,19 @@ impl Summary {
         self.said = Some(now);
         let last = std::mem::take(&mut self.last);
         Some(if more == 1 { last } else { format!("{more} times in {} s: {last}", SUMMING_UP.as_secs()) })
+    }
+}
+
+/// Charges what accepting a connection has cost, on drop: users may connect thousands of times a second.
+struct AcceptingCpu {
+    ledger: Ledger,
+    principal: Principal,
+    began: u64,
+}
+
+impl Drop for AcceptingCpu {
+    fn drop(&mut self) {
+        self.ledger.add_cpu(self.principal, usage::thread_cpu_ns().saturating_sub(self.began));
     }
 }
 
@@ -128,6 +142,7 @@ impl Acceptor {
         let ledger = self.served.sessions.ledger();
         let is_own = credentials.is_trusted() || credentials.is_known_member(&stream, &self.members);
         let principal = if is_own { Principal::Own } else { ledger.user(credentials.uid) };
+        let _cpu = AcceptingCpu { ledger: ledger.clone(), principal, began: usage::thread_cpu_ns() };
         let place = match ledger.take(principal, Resource::Connections, 1) {
             Ok(place) => place,
             Err(why) => {

@@ -193,6 +193,7 @@ pub fn run(
     let (session, guard, memory) = match open(&new, grant, &files) {
         Ok(opened) => opened,
         Err(refusal) => {
+            accounts.ledger.add_cpu(accounts.principal, usage::thread_cpu_ns());
             // Before the client learns of it, and may ask again.
             accounts.bytes.give_back();
             drop((accounts, files));
@@ -518,6 +519,7 @@ impl SessionWorker {
     fn end(&mut self) {
         self.session = None;
         self.running = None;
+        self.count_cpu(0);
         (self.until, self.grace_until) = (None, None);
         let end = self.ending.clone().unwrap_or(SessionEnd::Target);
         tracing::info!(
