@@ -1,5 +1,6 @@
 //! Stored profiles of watches: sources `watch:NAME`, and the list of `ccsd daemon watches`.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::fs::TryLockError;
 use std::io::{ErrorKind, Write, stdout};
@@ -56,8 +57,10 @@ pub struct About {
     pub from_unix_ns: u64,
     /// End of the last interval, nanoseconds since 1970.
     pub until_unix_ns: u64,
-    /// Length of the requested time, as far as it is over and the watch had begun, nanoseconds.
+    /// Wall time that the intervals cover, each moment once, nanoseconds.
     pub wall_ns: u64,
+    /// Processes that are in more than one of the watches, so that their weight is in the profile more than once.
+    pub shared: Vec<SharedProcess>,
     /// Number of segments with data of the time range.
     pub segments: usize,
     /// Number of segments opened.
@@ -80,6 +83,34 @@ pub struct GapOfWatch {
     watch: String,
     #[serde(flatten)]
     gap: StoredGap,
+}
+
+/// A process of several watches.
+#[derive(Clone, Debug, Serialize)]
+pub struct SharedProcess {
+    pid: u32,
+    name: String,
+    watches: Vec<String>,
+}
+
+/// Process id and start time, and the name.
+type ProcessIdentity = ((u32, u64), String);
+
+/// The processes that are in more than one watch, by their numbers.
+fn shared_processes(watches: Vec<(String, Vec<ProcessIdentity>)>) -> Vec<SharedProcess> {
+    let mut found: BTreeMap<(u32, u64), SharedProcess> = BTreeMap::new();
+    for (watch, processes) in watches {
+        // Number 0 is none: what stands for processes that are not known.
+        for (identity, name) in processes.into_iter().filter(|((pid, _), _)| *pid != 0) {
+            let new = || SharedProcess { pid: identity.0, name, watches: Vec::new() };
+            let process = found.entry(identity).or_insert_with(new);
+            // A process has an entry for each program that it executed.
+            if process.watches.last() != Some(&watch) {
+                process.watches.push(watch.clone());
+            }
+        }
+    }
+    found.into_values().filter(|process| process.watches.len() > 1).collect()
 }
 
 impl About {
@@ -123,6 +154,16 @@ impl About {
     /// Warnings about the stored data.
     pub fn messages(&self) -> Vec<String> {
         let mut messages: Vec<String> = self.problems.iter().map(|problem| sanitise(problem).into_owned()).collect();
+        if let Some(first) = self.shared.first() {
+            messages.push(format!(
+                "{} in several watches, and counted in each: {} ({}) in {}{}",
+                counted(self.shared.len() as u64, "process is", "processes are"),
+                sanitise(&first.name),
+                first.pid,
+                first.watches.join(" and "),
+                if self.shared.len() > 1 { ", ... (--json lists them)" } else { "" },
+            ));
+        }
         if let Some(first) = self.interrupted.first() {
             messages.push(format!(
                 "{} without an end, {} first: the service was killed there; up to an interval may be missing",
@@ -171,26 +212,27 @@ pub fn load(
     let state_dir = state_dir(args.state_dir.as_ref(), socket);
     let dirs = watch_dirs(watch, &state_dir)?;
     let dir = if watch == ALL { state_dir } else { dirs.first().map(|(_, dir)| dir.clone()).unwrap_or_default() };
-    load_from(watch, dir, &dirs, range, &now, |dir| store::query(dir, range))
+    load_from(watch, dir, &dirs, &now, |dir| store::query(dir, range))
 }
 
 fn load_from(
     watch: &str,
     dir: PathBuf,
     dirs: &[(String, PathBuf)],
-    range: TimeRange,
     now: &Zoned,
     query: impl Fn(&Path) -> Result<StoredProfile, StoreError>,
 ) -> Result<LoadedWatch, Failure> {
     let mut whole: Option<Profile> = None;
     let mut intervals = Vec::new();
     let mut available: Option<(i64, i64)> = None;
+    let mut members: Vec<(String, Vec<ProcessIdentity>)> = Vec::new();
     let mut about = About {
         watch: watch.to_owned(),
         watches: Vec::new(),
         from_unix_ns: u64::MAX,
         until_unix_ns: 0,
         wall_ns: 0,
+        shared: Vec::new(),
         segments: 0,
         opened: 0,
         bytes: 0,
@@ -209,6 +251,8 @@ fn load_from(
         about.interrupted.extend(stored.interrupted);
         about.problems.extend(stored.problems);
         let Some(profile) = stored.profile else { continue };
+        let identities: Vec<ProcessIdentity> =
+            profile.processes().iter().map(|it| ((it.pid, it.start_time), it.name.clone())).collect();
         match &mut whole {
             None => whole = Some(profile),
             Some(whole) => {
@@ -219,6 +263,7 @@ fn load_from(
             }
         }
         about.watches.push(name.clone());
+        members.push((name.clone(), identities));
         about.gaps.extend(stored.gaps.into_iter().map(|gap| GapOfWatch { watch: name.clone(), gap }));
         about.segments += stored.segments;
         about.from_unix_ns = about.from_unix_ns.min(stored.covered.from);
@@ -241,9 +286,8 @@ fn load_from(
         profile.session_mut().target = format!("watches {}", about.watches.join(", "));
         intervals.sort_by_key(|it| (it.to_ns, it.from_ns));
     }
-    let now_ns = u64::try_from(now.timestamp().as_nanosecond()).unwrap_or(u64::MAX);
-    let from = range.from.max(available.map_or(0, |(first, _)| unix_ns(first)));
-    about.wall_ns = range.until.min(now_ns).saturating_sub(from);
+    about.wall_ns = disjoint(&intervals).iter().map(|(from, until)| until - from).sum();
+    about.shared = shared_processes(members);
     Ok(LoadedWatch { profile, dir, about, intervals })
 }
 
@@ -260,10 +304,9 @@ pub fn load_columns(
     crate::query::metric(&stored.profile, metric)?;
     let columns = columns(&disjoint(&stored.intervals), stored.profile.charge_count(), most);
     let state_dir = if watch == ALL { stored.dir.clone() } else { state_dir(args.state_dir.as_ref(), socket) };
-    let again =
-        load_from(watch, stored.dir.clone(), &watch_dirs(watch, &state_dir)?, TimeRange::ALL, &Zoned::now(), |dir| {
-            store::query_columns(dir, metric, &columns)
-        });
+    let again = load_from(watch, stored.dir.clone(), &watch_dirs(watch, &state_dir)?, &Zoned::now(), |dir| {
+        store::query_columns(dir, metric, &columns)
+    });
     let again = again
         .map_err(|_| Failure::at_run_time(anyhow!("what watch {} had of that time is gone", stored.about.watch)))?;
     stored.profile = again.profile;

@@ -159,6 +159,7 @@ impl Sampler {
     /// Those of [`EventSet::open_thread`]; [`Error::NotPermitted`] if it is not the owner's.
     pub fn prepare_child(&mut self, pid: u32) -> Result<()> {
         let Source { events, pipeline, time, .. } = &mut self.source;
+        events.begin_cpus();
         pipeline.tracker.may_follow(pid).map_err(|denied| refusal(denied, pid))?;
         if events.open_thread(pid, false)? == Opened::Gone {
             return Err(Error::DiedDuringAttach(pid));
@@ -177,6 +178,7 @@ impl Sampler {
         self.attached = true;
         self.ends_with_target = true;
         self.started = Some(now_ns());
+        self.source.events.begin_cpus();
         // The rings fill from the first thread on.
         let urgent = if self.is_ordinary { Ok(false) } else { become_urgent() };
         let attached = attach::open_all(&mut self.source, pids, children, &mut Refused::Never);
@@ -197,6 +199,7 @@ impl Sampler {
     pub fn add(&mut self, pids: &[u32]) -> Result<Vec<u32>> {
         self.attached = true;
         self.started = self.started.or_else(|| Some(now_ns()));
+        self.source.events.begin_cpus();
         let mut refused = Refused::These(Vec::new());
         attach::open_all(&mut self.source, pids, true, &mut refused)?;
         match refused {
@@ -210,7 +213,6 @@ impl Sampler {
         self.observes_machine = true;
         self.source.pipeline.tracker.observe_machine();
         // No sample before it is known what runs: the rings would be full.
-        self.source.events.pause();
         // What runs now has mapped things of which no record tells. Threads of the kernel have not.
         for (looked_at, pid) in procfs::processes().into_iter().enumerate() {
             if looked_at % BETWEEN_READS == 0 {
@@ -224,7 +226,7 @@ impl Sampler {
         self.source.drain();
         self.started = Some(now_ns());
         self.source.events.count_machine();
-        self.source.events.resume();
+        self.source.events.begin_cpus();
     }
 
     /// Samples until told to stop or, after [`Sampler::attach`], until no process of the target is left.

@@ -59,6 +59,22 @@ impl CgroupTree {
         fs::write(self.group(name).join("cgroup.procs"), pid.to_string()).unwrap();
     }
 
+    /// Stops all processes of the tree, or lets them go on, and waits until it is so.
+    ///
+    /// # Panics
+    /// If the kernel does not.
+    pub fn freeze(&self, frozen: bool) {
+        fs::write(self.root.join("cgroup.freeze"), if frozen { "1" } else { "0" }).unwrap();
+        let wanted = format!("frozen {}", u8::from(frozen));
+        for _ in 0..10_000 {
+            if fs::read_to_string(self.root.join("cgroup.events")).unwrap().lines().any(|line| line == wanted) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        panic!("{} is not {wanted}", self.path);
+    }
+
     /// CPU time that a group has used, nanoseconds, as the kernel accounts for it.
     ///
     /// # Panics

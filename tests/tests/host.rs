@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use ccsd_profile::Profile;
-use ccsd_profile::view::{Selection, ThreadsView};
+use ccsd_profile::query::By;
+use ccsd_profile::view::{FlatView, Selection, ThreadsView};
 use ccsd_tests::ccsd::{Collecting, EndedProgram, NOBODY, as_user, ccsd};
 use ccsd_tests::cgroup::CgroupTree;
 use ccsd_tests::daemon::Daemon;
@@ -30,6 +31,8 @@ fn main() -> ExitCode {
         .test("top_without_a_target", &[CC, Need::Root], top)
         .test("a_unit_and_who_joins_and_leaves", &[CC, Need::Root, Need::Cgroup2], unit)
         .test("a_group_a_container_a_user", &[CC, Need::Root, Need::Cgroup2], groups)
+        .test("sums_are_the_kernel_s", &[CC, Need::Root, Need::Cgroup2], sums)
+        .test("what_a_process_does_to_its_groups", &[CC, Need::Root, Need::Cgroup2], changes_of_groups)
         .test("nothing_fits_yet", &[Need::Root], nothing_fits)
         .run()
 }
@@ -176,7 +179,7 @@ fn through_the_daemon() {
 
 fn top() {
     let fixture = Running::start(&forever(), &[]);
-    let ended = EndedProgram::of(&mut ccsd(["top", "-a", "--json", "--duration", "1.5"]));
+    let ended = EndedProgram::of(&mut ccsd(["top", "--json", "--duration", "1.5"]));
     assert!(ended.status.success(), "{ended:?}");
     assert!(ended.stdout.contains("\"forever\""), "{ended:?}");
     drop(fixture);
@@ -234,6 +237,137 @@ fn groups() {
         let pids: Vec<u32> = recorded.processes().iter().map(|process| process.pid).collect();
         assert_eq!(pids, [pid], "{options:?}: {:#?}", recorded.processes());
     }
+}
+
+/// What a profile has by units, processes or others: name, samples and weight of each.
+fn rows_by(recorded: &Recorded, by: By) -> Vec<(String, u64, u64)> {
+    let by = recorded.profile.by(by);
+    let rows = FlatView::new(&by, &Selection::all()).rows;
+    rows.into_iter().map(|row| (row.name, row.samples_self, row.self_weight)).collect()
+}
+
+fn weight_of(rows: &[(String, u64, u64)], name: &str) -> u64 {
+    rows.iter().filter(|row| row.0 == name).map(|row| row.2).sum()
+}
+
+/// A shell in a group that runs a script, started before it is looked at.
+fn shell_in(tree: &CgroupTree, group: &str, script: &str) -> std::process::Child {
+    let procs = tree.group(group).join("cgroup.procs");
+    let script = format!("echo $$ > {}; {script}", procs.display());
+    Command::new("sh").args(["-c", &script]).stdin(std::process::Stdio::null()).spawn().unwrap()
+}
+
+/// What units and containers have used by the samples, and by the kernel's own accounts.
+fn sums() {
+    let tree = CgroupTree::new();
+    let program = forever();
+    let container = format!("docker-{ID}.scope");
+    let fixtures = [(); 4].map(|()| Running::start(&program, &[]));
+    for (fixture, group) in fixtures.iter().zip(["a.service", "a.service/worker", "b.service", &container]) {
+        tree.join(group, fixture.pid());
+    }
+    // Processes of 10 ms, one after the other, and of less, several at once.
+    let short = program.display();
+    let mut shells = [
+        shell_in(&tree, "c.service", &format!("while :; do {short} 10; done")),
+        shell_in(&tree, "d.service", "while :; do (:) & (:) & (:) & wait; done"),
+    ];
+    let groups = ["a.service", "b.service", "c.service", "d.service", &container];
+    while groups.iter().any(|group| tree.cpu_ns(group) == 0) {}
+    tree.freeze(true);
+    let before = groups.map(|group| tree.cpu_ns(group));
+    let mut collecting = collect(&["-a"]);
+    tree.freeze(false);
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    tree.freeze(true);
+    let after = groups.map(|group| tree.cpu_ns(group));
+    collecting.wait_for_writes(1);
+    let recorded = collecting.stop();
+    shells.iter_mut().for_each(|shell| {
+        let _ = shell.kill();
+    });
+    tree.freeze(false);
+    shells.iter_mut().for_each(|shell| _ = shell.wait());
+    let of_a = [0, 1].map(|i: usize| fixtures[i].pid());
+    drop(fixtures);
+    recorded.assert_whole();
+    let [units, containers, processes, users] =
+        [By::Unit, By::Container, By::Process, By::User].map(|by| rows_by(&recorded, by));
+    // Every weight is in one unit, one process, one user, one container.
+    let sum = |rows: &[(String, u64, u64)]| rows.iter().map(|row| row.2).sum::<u64>();
+    assert!([&containers, &processes, &users].iter().all(|rows| sum(rows) == sum(&units)));
+    let accounting = recorded.profile.accounting();
+    let expected = accounting.expected.unwrap() as f64;
+    let missing = accounting.missing() as f64 / expected;
+    let period = 1e9 / f64::from(recorded.profile.session().rate_hz);
+    for ((group, before), after) in groups.iter().zip(before).zip(after) {
+        let used = (after - before) as f64;
+        let sampled = weight_of(&units, group) as f64;
+        // Chance, four times its standard deviation; what did not come; and half a period for each CPU.
+        let most = 4.0 * (used * period).sqrt() + used * (missing + 0.02) + 2.0 * period;
+        assert!((sampled - used).abs() < most, "{group}: {sampled} of {used}, {most}: {units:#?} {accounting:?}");
+    }
+    let of_container = weight_of(&containers, &format!("docker {}", &ID[..12]));
+    assert_eq!(of_container, weight_of(&units, &container));
+    // The processes of a unit that lived all the time have what the unit has.
+    let of_a: u64 = of_a.iter().map(|&pid| processes_weight(&processes, pid)).sum();
+    assert_eq!(of_a, weight_of(&units, "a.service"));
+    // What the kernel does for itself is nobody's, and stands apart.
+    let unknown = weight_of(&units, "[unknown]");
+    assert!(unknown * 100 <= sum(&units), "{units:#?}");
+}
+
+fn processes_weight(rows: &[(String, u64, u64)], pid: u32) -> u64 {
+    rows.iter().filter(|row| row.0.ends_with(&format!("({pid})"))).map(|row| row.2).sum()
+}
+
+/// A process that moves, a unit that starts after everything else, one that is removed while it is recorded, and a thread
+/// in another group than its process.
+fn changes_of_groups() {
+    let tree = CgroupTree::new();
+    let program = forever();
+    let mover = Running::start(&program, &[]);
+    tree.join("a.service", mover.pid());
+    // Not the whole machine, of which all programs would be read.
+    let mut collecting = collect(&["--cgroup", &tree.path]);
+    let in_unit = |profile: &Profile, unit: &str| {
+        let by_unit = profile.by(By::Unit);
+        let rows = FlatView::new(&by_unit, &Selection::all()).rows;
+        rows.iter().filter(|row| row.name == unit).map(|row| row.samples_self).sum::<u64>()
+    };
+    collecting.wait_until(|profile| in_unit(profile, "a.service") > 50);
+    // It moves, and its old group is removed.
+    tree.join("b.service", mover.pid());
+    std::fs::remove_dir(tree.group("a.service")).unwrap();
+    collecting.wait_until(|profile| in_unit(profile, "b.service") > 50);
+    // A unit that was not there.
+    let late = Running::start(&program, &[]);
+    tree.join("late.service", late.pid());
+    collecting.wait_until(|profile| in_unit(profile, "late.service") > 50);
+    let recorded = collecting.stop();
+    recorded.assert_whole();
+    let all = rows_by(&recorded, By::Process);
+    assert!(processes_weight(&all, mover.pid()) > 0);
+    let units = rows_by(&recorded, By::Unit);
+    let of_mover = weight_of(&units, "a.service") + weight_of(&units, "b.service");
+    assert_eq!(of_mover, processes_weight(&all, mover.pid()), "{units:#?}");
+    // The same, asked for by unit: the unit that comes later is found.
+    drop(late);
+    let mut collecting = collect(&["--unit", "later.service"]);
+    let late = Running::start(&program, &[]);
+    tree.join("later.service", late.pid());
+    let pid = late.pid();
+    collecting.wait_until(|profile| samples_of(profile, pid) > 50);
+    drop(late);
+    // Its group goes, and comes again with another process.
+    while std::fs::remove_dir(tree.group("later.service")).is_err() {}
+    let again = Running::start(&program, &[]);
+    tree.join("later.service", again.pid());
+    let pid = again.pid();
+    collecting.wait_until(|profile| samples_of(profile, pid) > 50);
+    let recorded = collecting.stop();
+    recorded.assert_whole();
+    assert_eq!(recorded.processes().len(), 2, "{:#?}", recorded.processes());
 }
 
 fn nothing_fits() {

@@ -201,12 +201,11 @@ Examples:
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("lines").args(["plain", "json"]).multiple(true))]
 pub struct TopArgs {
-    /// A file, session:ID, pid:PID or watch:NAME, or the name of a process or watch
+    /// A file, session:ID, pid:PID or watch:NAME, or the name of a process or watch; the whole machine if left out
     ///
     /// A process without a session is attached to until top ends. A watch is followed from segment to segment. A number
     /// or name that could mean several things is refused, with a list of them.
-    #[arg(required_unless_present_any = ["all", "unit", "cgroup", "container", "uid"],
-        conflicts_with_all = ["all", "unit", "cgroup", "container", "uid", "exclude"],
+    #[arg(conflicts_with_all = ["all", "unit", "cgroup", "container", "uid", "exclude"],
         value_name = "SOURCE", value_parser = Source::parser())]
     pub source: Option<Source>,
     #[command(flatten)]
@@ -244,7 +243,7 @@ pub struct TopArgs {
 pub const TOP_EXAMPLES: &str = "\
 Examples:
   ccsd top nginx                           a process; q ends, ? lists all keys
-  ccsd top -a                              everything that runs on this machine
+  ccsd top                                 everything that runs on this machine
   ccsd top --unit nginx.service            all processes of a service
   ccsd top session:3                       a session of the daemon
   ccsd top watch:nginx                     a watch of the service

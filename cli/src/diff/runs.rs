@@ -53,7 +53,8 @@ impl RunSide {
         Ok(())
     }
 
-    /// Wall time of one run on average, in seconds: of a watch the time asked for, of a file the time collected.
+    /// Wall time of one run on average, in seconds: of a watch the time that its intervals cover, of a file the time
+    /// collected.
     ///
     /// # Errors
     /// If it is not known.

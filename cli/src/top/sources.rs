@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use ccsd_collector::ProcessSelection;
 use ccsd_daemon::client::{ProfileStream, StreamEvent};
 use ccsd_daemon::store;
 use ccsd_daemon::{Collection, Progress, Request, Stop, Target};
@@ -58,7 +59,9 @@ pub fn follow(args: &TopArgs, stop: Receiver<Stop>) -> Result<Followed, Failure>
     if let Some(selection) = machine::selection(&args.machine)? {
         return own(Target::Machine { selection, command: Vec::new() }, args, stop);
     }
-    let Some(source) = &args.source else { return Err(Failure::bad_request(anyhow!("name what to show"))) };
+    let Some(source) = &args.source else {
+        return own(Target::Machine { selection: ProcessSelection::default(), command: Vec::new() }, args, stop);
+    };
     let daemon = (!args.by.no_daemon).then_some(&args.by.socket);
     let lookup = Lookup { daemon, files: true, processes: true };
     let located = match source {

@@ -78,15 +78,24 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// The unit, or `[no unit]`.
+    /// Stands for the path of the control group of the kernel's own threads.
+    pub const KERNEL: &str = "[kernel threads]";
+
+    /// The unit, `[kernel threads]`, or `[no unit]`.
     #[must_use]
     pub fn unit(&self) -> String {
+        if self.cgroup == Membership::KERNEL {
+            return self.cgroup.clone();
+        }
         cgroup::unit(&self.cgroup).map_or_else(|| "[no unit]".to_owned(), ToOwned::to_owned)
     }
 
-    /// The container, or `[no container]`.
+    /// The container, `[kernel threads]`, or `[no container]`.
     #[must_use]
     pub fn container(&self) -> String {
+        if self.cgroup == Membership::KERNEL {
+            return self.cgroup.clone();
+        }
         cgroup::container(&self.cgroup).map_or_else(|| "[no container]".to_owned(), |it| it.label())
     }
 

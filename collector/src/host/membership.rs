@@ -53,6 +53,9 @@ impl Memberships {
         let ProcessGroups { mut cgroups, uid } = ProcessGroups::read(pid).filter(|groups| groups.uid.is_some())?;
         let cgroup = if cgroups.is_empty() { String::new() } else { cgroups.swap_remove(0) };
         let cgroup = if cgroup.len() > MAX_PATH { String::new() } else { cgroup };
+        // They are in the root group, as processes may be.
+        let is_kernel = cgroup == "/" && procfs::stat(pid).is_ok_and(|stat| stat.kernel_thread);
+        let cgroup = if is_kernel { Membership::KERNEL.to_owned() } else { cgroup };
         let key = (cgroup, uid);
         if let Some(known) = self.shared.get(&key) {
             return Some(Arc::clone(known));

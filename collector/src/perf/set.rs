@@ -92,7 +92,7 @@ pub enum Opened {
 impl EventSet {
     /// Maps the rings, of about `ring_bytes` in all, or as large as the locked-memory allowance lets them be, and adjusts `spec.stack_bytes` to them.
     /// Returns the rings as one merged stream; a note says if they had to be small. In [`Layout::Cpus`], sampling begins
-    /// here.
+    /// with [`EventSet::begin_cpus`].
     ///
     /// # Errors
     /// [`Error::MlockAllowance`] where not even the smallest fit; [`Error::WholeMachineRefused`] for [`Layout::Cpus`];
@@ -308,7 +308,9 @@ impl EventSet {
     }
 
     fn open_cpus(&mut self) -> io::Result<()> {
-        let (sampling, tracking) = self.spec.whole_cpu_attrs();
+        let (mut sampling, tracking) = self.spec.whole_cpu_attrs();
+        // Until it is known what runs: see `begin_cpus`.
+        sampling.set_disabled(1);
         for (&cpu, (samples, changes)) in self.cpus.iter().zip(&self.owners) {
             let events = [(&tracking, changes, &mut self.others), (&sampling, samples, &mut self.samplers)];
             for (attr, owner, kept) in events {
@@ -334,14 +336,11 @@ impl EventSet {
         (kept.iter().sum::<usize>() + late + 4 * self.owners.len()) as u64
     }
 
-    /// Stops sampling CPUs until [`EventSet::resume`]; records of mappings and forks are written all the same.
-    pub fn pause(&self) {
-        self.samplers.iter().for_each(|event| _ = event::disable(event));
-    }
-
-    /// Goes on sampling CPUs.
-    pub fn resume(&self) {
-        self.samplers.iter().for_each(|event| _ = event::enable(event));
+    /// Begins to sample CPUs, in [`Layout::Cpus`]. Until then, only records of mappings and forks are written.
+    pub fn begin_cpus(&self) {
+        if self.layout == Layout::Cpus {
+            self.samplers.iter().for_each(|event| _ = event::enable(event));
+        }
     }
 
     /// Stops sampling; the rings keep what was written.

@@ -526,6 +526,11 @@ impl ProcessTable {
         self.asks_proc && self.processes.get(&pid).is_some_and(|process| !process.announced)
     }
 
+    /// Whether it is known what a process belongs to.
+    pub fn has_membership(&self, pid: u32) -> bool {
+        self.processes.get(&pid).is_some_and(|process| process.membership.is_some())
+    }
+
     /// Live processes that others know of, and what they belong to, as far as that is known. (Where it could not be read, it
     /// stays unknown: nothing says that the process has moved.)
     pub fn announced_memberships(&self) -> Vec<(u32, Arc<Membership>)> {

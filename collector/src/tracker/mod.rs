@@ -31,6 +31,8 @@ const RETRY_NS: u64 = 50_000_000;
 /// one in so many.
 const MOVES_NS: u64 = 500_000_000;
 const MOVES_SHARE: u64 = 200;
+/// Ancestors that are asked at most for what a process belonged to that has ended.
+const MAX_ANCESTORS: u32 = 8;
 
 /// What the tracker has counted, absolute values since the session began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -324,8 +326,17 @@ impl Tracker {
 
     #[cold]
     fn read_membership(&mut self, pid: u32) {
-        if let Some(membership) = self.memberships.of(pid) {
-            self.table.move_process(pid, membership);
+        let mut relative = pid;
+        for _ in 0..MAX_ANCESTORS {
+            if let Some(membership) = self.memberships.of(relative) {
+                return self.table.move_process(pid, membership);
+            }
+            // It has ended: what whoever forked it belongs to, unless that is known already.
+            relative = match self.table.parent_pid(relative) {
+                0 => return,
+                _ if self.table.has_membership(pid) => return,
+                parent => parent,
+            };
         }
     }
 
@@ -481,6 +492,10 @@ impl Tracker {
                 self.table.expect_exec(pid);
             } else {
                 self.table.read_process(pid, &mut self.images);
+                if self.observes_machine {
+                    // What it forks may have ended before it is looked at.
+                    self.look_at_membership(pid);
+                }
             }
         }
         if self.observes_machine && permitted.is_err() {

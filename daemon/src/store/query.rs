@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use ccsd_profile::codec::{TimeColumn, profile_in_columns, put_in_column};
 use ccsd_profile::{Accounting, DecodeError, Decoded, Decoder, Limits, MergeError, Profile};
@@ -43,8 +43,8 @@ pub struct StoredProfile {
     pub opened: usize,
     /// Bytes read.
     pub bytes: u64,
-    /// Times between these intervals of which nothing is stored: the service was down, no process matched, or nothing
-    /// could be written.
+    /// Times of the range of which nothing is stored, from the watch's first segment on: the service was down, no process
+    /// matched, or nothing could be written. What may still be written is none.
     pub gaps: Vec<StoredGap>,
     /// Segments of the range without an end record, because the service was killed or the power failed.
     pub interrupted: Vec<PathBuf>,
@@ -77,17 +77,33 @@ pub struct StoredGap {
 /// Minimum length of a gap: between two segments, a few milliseconds are never sampled.
 const LEAST_GAP_NS: u64 = 1_000_000_000;
 
-/// The times between intervals, which are ordered by their ends.
-fn gaps(intervals: &[TimeColumn]) -> Vec<StoredGap> {
+/// The times of a range between intervals, which are ordered by their ends, and before and after them.
+fn gaps(intervals: &[TimeColumn], range: TimeRange) -> Vec<StoredGap> {
     let mut gaps = Vec::new();
-    let mut covered_until: Option<u64> = None;
-    for interval in intervals {
-        if let Some(until) = covered_until.filter(|until| interval.from_ns.saturating_sub(*until) >= LEAST_GAP_NS) {
-            gaps.push(StoredGap { from_unix_ns: until, until_unix_ns: interval.from_ns });
+    let mut covered_until = range.from;
+    let ends = intervals.iter().map(|it| (it.from_ns, it.to_ns)).chain([(range.until, range.until)]);
+    for (from_ns, to_ns) in ends {
+        if from_ns.saturating_sub(covered_until) >= LEAST_GAP_NS {
+            gaps.push(StoredGap { from_unix_ns: covered_until, until_unix_ns: from_ns });
         }
-        covered_until = covered_until.max(Some(interval.to_ns));
+        covered_until = covered_until.max(to_ns);
     }
     gaps
+}
+
+/// The part of a range that can be stored by now: from the first segment on, whose name has whole seconds, up to the interval
+/// that is under way.
+fn storable(range: TimeRange, first: Option<i64>, intervals: &[TimeColumn], now_ns: u64) -> TimeRange {
+    let begun = intervals.iter().map(|it| it.from_ns).min().unwrap_or(u64::MAX);
+    if range == TimeRange::ALL {
+        // All there is has no ends of its own.
+        return TimeRange { from: begun, until: intervals.last().map_or(0, |it| it.to_ns) };
+    }
+    let first =
+        first.and_then(|first| u64::try_from(first).ok()).map_or(begun, |it| (it + 1).saturating_mul(1_000_000_000));
+    let longest = intervals.iter().map(|it| it.to_ns.saturating_sub(it.from_ns)).max().unwrap_or(0);
+    let until = range.until.min(now_ns.saturating_sub(2 * longest));
+    TimeRange { from: range.from.max(first.min(begun)), until }
 }
 
 /// Reads what a watch has stored in `dir` of a time range.
@@ -146,7 +162,10 @@ fn ask(dir: &Path, range: TimeRange, columns: Option<ColumnQuery<'_>>) -> Result
         }
     }
     answer.intervals.sort_by_key(|it| (it.to_ns, it.from_ns));
-    answer.gaps = gaps(&answer.intervals);
+    let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let now_ns = u64::try_from(now_ns).unwrap_or(u64::MAX);
+    let first = answer.available.map(|(first, _)| first);
+    answer.gaps = gaps(&answer.intervals, storable(range, first, &answer.intervals, now_ns));
     Ok(answer)
 }
 
@@ -301,4 +320,29 @@ fn read(path: &Path, range: TimeRange, columns: Option<ColumnQuery<'_>>) -> Resu
     *profile.accounting_mut() = accounting;
     profile.count_own_elision();
     Ok(SegmentPart { profile, covered, intervals, bytes: decoder.bytes_used(), interrupted, problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn gaps_within_and_at_the_ends() {
+        let column = |from, to| TimeColumn { from_ns: from * S, to_ns: to * S };
+        let intervals = [column(10, 20), column(20, 30), column(40, 50)];
+        let listed = |from, until, first, now: u64| -> Vec<(u64, u64)> {
+            let range = TimeRange { from: from * S, until: if until == 0 { u64::MAX } else { until * S } };
+            let found = gaps(&intervals, storable(range, Some(first), &intervals, now * S));
+            found.iter().map(|gap| (gap.from_unix_ns / S, gap.until_unix_ns / S)).collect()
+        };
+        assert_eq!(listed(5, 60, 2, 1_000), [(5, 10), (30, 40), (50, 60)]);
+        // The watch had not begun, and the last interval may not be written yet.
+        assert_eq!(listed(5, 60, 10, 70), [(30, 40)]);
+        assert_eq!(listed(5, 0, 10, 100), [(30, 40), (50, 80)]);
+        assert_eq!(listed(15, 45, 2, 1_000), [(30, 40)]);
+        // Of all there is, no end is asked for.
+        assert_eq!(listed(0, 0, 2, 1_000), [(30, 40)]);
+    }
 }
