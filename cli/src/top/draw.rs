@@ -54,7 +54,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &mut ScreenState, model: &Model, look:
 
 fn head(model: &Model, look: TerminalFeatures, width: usize) -> Line<'static> {
     let accounting = model.profile().accounting();
-    let lost = accounting.lost.saturating_add(accounting.throttled).saturating_add(accounting.dropped_by_us);
+    let lost = accounting.known_missing();
     let state = match (model.is_paused(), model.has_ended()) {
         (true, _) => "  PAUSED",
         (false, true) => "  ENDED",

@@ -204,7 +204,7 @@ impl<'a> PlainOutput<'a> {
         let accounting = profile.accounting();
         let interval_ns = accounting.duration_ns.saturating_sub(self.shown_ns);
         let new = accounting.received.saturating_sub(self.shown_received);
-        let lost = accounting.lost.saturating_add(accounting.throttled).saturating_add(accounting.dropped_by_us);
+        let lost = accounting.known_missing();
         let text = if self.args.json {
             let mut view = FlatView::new(profile, &Selection::all());
             if self.args.limit > 0 {

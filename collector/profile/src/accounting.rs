@@ -209,19 +209,23 @@ numbers! {
 }
 
 impl Accounting {
+    /// Samples known to be missing: lost by the kernel, throttled, or dropped by ccsd.
+    #[must_use]
+    pub fn known_missing(&self) -> u64 {
+        self.lost.saturating_add(self.throttled).saturating_add(self.dropped_by_us)
+    }
+
     /// Samples that should have arrived and are accounted for by no other cause.
     #[must_use]
     pub fn undelivered(&self) -> u64 {
-        let known =
-            [self.lost, self.throttled, self.dropped_by_us].into_iter().fold(self.received, u64::saturating_add);
+        let known = self.received.saturating_add(self.known_missing());
         self.expected.map_or(0, |expected| expected.saturating_sub(known))
     }
 
     /// Samples expected and not received, by all causes.
     #[must_use]
     pub fn missing(&self) -> u64 {
-        let causes = [self.lost, self.throttled, self.dropped_by_us, self.undelivered()];
-        causes.into_iter().fold(0, u64::saturating_add)
+        self.known_missing().saturating_add(self.undelivered())
     }
 
     /// Samples whose stack does not reach its root, whatever the reason.

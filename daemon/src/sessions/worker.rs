@@ -455,7 +455,7 @@ impl SessionWorker {
         let summary = &mut self.summary;
         summary.duration_ns = accounting.duration_ns;
         summary.received = accounting.received;
-        summary.lost = accounting.lost.saturating_add(accounting.throttled).saturating_add(accounting.dropped_by_us);
+        summary.lost = accounting.known_missing();
         summary.contexts = self.replica.contexts().len() as u64;
         let held = self.session.as_ref().map_or(0, Session::held_bytes);
         let events = self.running.as_ref().map_or(0, |running| running.files.event_bytes());

@@ -462,12 +462,10 @@ impl Follower {
             running.session.set_generations(false);
         }
         let accounting = &update.accounting;
-        let lost = [accounting.lost, accounting.throttled, accounting.dropped_by_us];
-        let lost = lost.into_iter().fold(0, u64::saturating_add);
         let now = SessionCounts {
             samples: accounting.received,
-            missing: lost.saturating_add(accounting.undelivered()),
-            lost,
+            missing: accounting.missing(),
+            lost: accounting.known_missing(),
             target_cpu_ns: accounting.target_cpu_ns.unwrap_or(0),
             bytes: running.segment.as_ref().map_or(running.counted.bytes, SegmentWriter::bytes),
         };
@@ -478,7 +476,7 @@ impl Follower {
             self.idle_since = None;
         }
         let warning = shortage(accounting).map(|(samples, expected)| {
-            let remedy = match (by_cpu, accounting.undelivered() > lost) {
+            let remedy = match (by_cpu, accounting.undelivered() > accounting.known_missing()) {
                 (true, _) | (false, false) => "shares are of those",
                 (false, true) => "its processes live too short to be followed: set layout = \"cpus\" for this watch",
             };
