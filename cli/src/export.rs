@@ -18,6 +18,7 @@ use crate::message::warn;
 use crate::output;
 use crate::query::{self, QueryArgs, QueryResult};
 use crate::report::file::{self, LoadedColumns};
+use crate::symbolize;
 
 /// Parts of time at most: about as many as a screen has room for.
 const COLUMNS: usize = 600;
@@ -165,11 +166,14 @@ fn deliver(args: &ExportArgs, bytes: &[u8], profiles: &[PathBuf]) -> Result<Exit
 
 /// The profile by a metric; with its time in columns where the format shows time and that is known.
 fn load(args: &ExportArgs, metric: Option<&str>) -> Result<LoadedColumns, Failure> {
-    if args.format.shows_time() {
-        return file::load_columns(&args.source, &args.stored, &args.socket, metric, (COLUMNS, true));
-    }
-    let file = file::load_source(&args.source, &args.stored, &args.socket)?;
-    Ok(LoadedColumns { file, columns: Vec::new(), metrics: Vec::new() })
+    let mut loaded = if args.format.shows_time() {
+        file::load_columns(&args.source, &args.stored, &args.socket, metric, (COLUMNS, true))?
+    } else {
+        let file = file::load_source(&args.source, &args.stored, &args.socket)?;
+        LoadedColumns { file, columns: Vec::new(), metrics: Vec::new() }
+    };
+    symbolize::name_at_hand(&mut loaded.file.profile);
+    Ok(loaded)
 }
 
 /// A further metric of the profile.

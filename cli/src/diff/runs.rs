@@ -13,6 +13,7 @@ use crate::query::{self, QueryArgs, QueryResult};
 use crate::report::file;
 use crate::source::Source;
 use crate::stored::About;
+use crate::symbolize;
 
 pub struct LoadedRun {
     pub profile: Profile,
@@ -100,7 +101,8 @@ pub fn sides(args: &DiffArgs) -> Result<(RunSide, RunSide), Failure> {
         ))
     };
     let run = |source: &Source, since: Option<&str>, until: Option<&str>| {
-        let loaded = file::load_time(source, &args.stored, (since, until), &args.socket)?;
+        let mut loaded = file::load_time(source, &args.stored, (since, until), &args.socket)?;
+        symbolize::name_at_hand(&mut loaded.profile);
         for message in loaded.messages() {
             warn(format_args!("{message}"));
         }

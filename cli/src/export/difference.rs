@@ -13,6 +13,7 @@ use crate::message::warn;
 use crate::query::{self, QueryArgs, QueryResult};
 use crate::report::file::{self, LoadedFile};
 use crate::source::Source;
+use crate::symbolize;
 
 /// The page, and the files that the profiles are from.
 ///
@@ -25,7 +26,8 @@ pub fn page(args: &ExportArgs, before: &Source, after: &Source) -> Result<(Vec<u
         )));
     }
     let load = |source: &Source| -> Result<LoadedFile, Failure> {
-        let loaded = file::load_source(source, &args.stored, &args.socket)?;
+        let mut loaded = file::load_source(source, &args.stored, &args.socket)?;
+        symbolize::name_at_hand(&mut loaded.profile);
         loaded.messages().iter().for_each(|message| warn(format_args!("{message}")));
         Ok(loaded)
     };

@@ -48,11 +48,7 @@ impl Aggregator {
             };
             // The events count the time of processes that do not fit the filter, too.
             let own = |all: u64| match self.layout {
-                // Whose the samples are that did not come is unknown: the same share as of those that did.
-                Layout::Cpus => {
-                    let (own, others) = (counts.samples.received.into(), u128::from(counts.tracker.filtered));
-                    part_of(all, own, own + others)
-                }
+                Layout::Cpus => own_share(all, counts),
                 Layout::Threads | Layout::Compact => {
                     let expected = expected.unwrap_or(0);
                     part_of(all, expected.saturating_sub(counts.tracker.filtered).into(), expected.into())
@@ -123,6 +119,14 @@ impl Aggregator {
 /// Where samples were lost.
 const SLOW: &str = "samples were lost because ccsd had to wait for the CPU; it would not as root, or where it may have \
                     real-time priority (`ulimit -r 1`)";
+
+/// The part of a number that is of processes that fit the filter, where CPUs are sampled. Whose the samples are that did not
+/// come, or were dropped unjudged, is unknown: the same share as of the others.
+fn own_share(all: u64, counts: &Counts) -> u64 {
+    let own = u128::from(counts.samples.received);
+    let others = counts.tracker.filtered.saturating_sub(counts.tracker.unjudged);
+    part_of(all, own, own + u128::from(others))
+}
 
 /// How many of the samples that the kernel lost were probably the target's, where others are sampled, too: it does not say
 /// whose they were.
@@ -269,6 +273,18 @@ mod tests {
         let samples = SampleStats { received: 400, ..samples };
         let tracker = TrackerStats { others: 400, ..TrackerStats::default() };
         assert_eq!(lost_samples(&Counts { samples, tracker, ..counts }, None), 500);
+    }
+
+    #[test]
+    fn what_was_dropped_unjudged_is_expected_in_part() {
+        let of = |received, filtered, unjudged| {
+            let tracker = TrackerStats { filtered, unjudged, others: filtered, ..TrackerStats::default() };
+            let samples = SampleStats { received, ..SampleStats::default() };
+            own_share(1_000, &Counts { samples, tracker, ..Counts::default() })
+        };
+        assert_eq!(of(900, 0, 0), 1_000, "all is the target's");
+        assert_eq!((of(450, 450, 0), of(0, 900, 0)), (500, 0));
+        assert_eq!(of(400, 500, 100), 500);
     }
 
     #[test]
