@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -11,9 +11,10 @@ use std::sync::mpsc::channel;
 
 use ccsd_tests::ccsd::{EndedProgram, as_user, binary};
 use ccsd_tests::daemon::Daemon;
-use ccsd_tests::fixture::{Running, scratch};
+use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::suite::{CC, Need, PYTHON, Suite, UNSHARE};
 use ccsd_tests::wait::until;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 fn main() -> ExitCode {
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         .test("slow_readers_of_forgotten_sessions_are_charged", &[CC, PYTHON, Need::Root], slow_readers)
         .test("users_sessions_have_no_priority", &NEEDS, priority)
         .test("subordinate_ids_count_for_their_owner", &NEEDS, subordinate_ids)
+        .test("a_client_s_going_is_not_lost_in_a_crowd", &[CC, PYTHON, Need::Root], crowd)
         .test("a_thread_that_hangs_is_named", &[Need::Root], hanging)
         .run()
 }
@@ -35,7 +37,8 @@ const USERS: std::ops::Range<u32> = 61_001..61_100;
 
 /// A client. Usage: SOCKET sessions COUNT PID: starts detached sessions until refused; finished COUNT PID: starts and ends
 /// them; silent COUNT: opens connections; slow PID CONTEXTS: starts a session, waits until it has so many contexts, reads
-/// nothing of it, ends and forgets it, and waits. Prints what it has got, and the first refusal.
+/// nothing of it, ends and forgets it, and waits; crowd COUNT SESSION: connects, prints, waits, and reads the session by all
+/// connections at once. Prints what it has got, and the first refusal.
 const CLIENT: &str = r#"
 import json, os, socket, struct, sys, time
 
@@ -114,8 +117,14 @@ elif what == "slow":
     ended(other, session)
     ask(other, {"forget": {"session": session}})
     got.append(session)
+elif what == "crowd":
+    got = [greeted() for _ in range(int(sys.argv[3]))]
+    print("{}", flush=True)
+    sys.stdin.read(1)
+    for reader in got: say(reader, {"subscribe": {"session": int(sys.argv[4]), "follow": True}})
+    got = len(got)
 print(json.dumps({"got": got, "refused": refused}), flush=True)
-if what in ("silent", "slow"): sys.stdin.read(1)
+if what in ("silent", "slow", "crowd"): sys.stdin.read(1)
 "#;
 
 fn client(daemon: &Daemon, user: u32, args: &[&str]) -> Command {
@@ -259,6 +268,10 @@ impl Waiting {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
     }
 
+    fn go(&mut self) {
+        self.0.stdin.as_mut().unwrap().write_all(b"g").unwrap();
+    }
+
     fn end(&mut self) {
         drop(self.0.stdin.take());
         let _ = self.0.wait();
@@ -377,6 +390,26 @@ fn subordinate_ids() {
         assert_eq!(got, 0);
         assert!(why.starts_with("you already have 16 sessions"), "{why}");
     }
+}
+
+fn crowd() {
+    // More than the commands that a session may have waiting.
+    const READERS: &str = "400";
+    let daemon = Daemon::start(&["--grace", "1ms"]);
+    let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
+    let mut collecting = daemon.attach(fixture.pid());
+    collecting.wait_for_writes(1);
+    let session = daemon.sessions()[0]["id"].to_string();
+    let mut readers = Waiting::start(&mut client(&daemon, 0, &["crowd", READERS, &session]));
+    let _ = readers.told();
+    // All at one moment, for the daemon.
+    daemon.halt();
+    readers.go();
+    assert_eq!(readers.told()["got"], 400);
+    collecting.child.kill().unwrap();
+    collecting.child.wait().unwrap();
+    daemon.signal(Signal::SIGCONT);
+    until(|| daemon.sessions()[0]["ended"] == "client_gone");
 }
 
 fn hanging() {
