@@ -90,7 +90,7 @@ fn servers(args: &SymbolizeArgs) -> Result<Option<Debuginfod>, Failure> {
     let Some(urls) = std::env::var(URLS_VARIABLE).ok().filter(named) else { return Ok(None) };
     let (usable, others): (Vec<&str>, Vec<&str>) = urls.split_whitespace().partition(|url| Debuginfod::can_ask(url));
     for url in others {
-        warn(format_args!("{url} of {URLS_VARIABLE} is not asked: only http:// is supported"));
+        warn(format_args!("{url} of {URLS_VARIABLE} is not asked: it is no address of https:// or http://"));
     }
     if usable.is_empty() {
         return Ok(None);

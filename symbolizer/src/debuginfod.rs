@@ -1,7 +1,8 @@
 //! Debug files of debuginfod servers, by build id.
 //!
 //! Nothing is asked unless the caller names servers: a build id tells them which program runs. Answers are kept in a cache
-//! with the layout of elfutils' client, so that both share it. Only `http:` is spoken.
+//! with the layout of elfutils' client, so that both share it. The certificate of an `https:` server must be one that the system
+//! trusts (`SSL_CERT_FILE` names others).
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hashbrown::HashSet;
+use ureq::tls::{RootCerts, TlsConfig};
 
 use crate::door::Door;
 use crate::elf_file::ElfFile;
@@ -36,10 +38,8 @@ const MAX_BUILD_ID: usize = 64;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum DebuginfodError {
-    /// Only plain HTTP is supported.
-    #[error(
-        "{url:?} is no address of a debuginfod server that can be asked: it begins with http:// (https is not supported)"
-    )]
+    /// Neither HTTP nor HTTPS.
+    #[error("{url:?} is no address of a debuginfod server that can be asked: it begins with https:// or http://")]
     Url { url: String },
     /// There is neither a home nor a cache directory.
     #[error("there is no place for a cache: set DEBUGINFOD_CACHE_PATH")]
@@ -100,10 +100,10 @@ fn of_build(path: &Path, build_id: &[u8]) -> Option<File> {
 }
 
 impl Debuginfod {
-    /// Whether a server can be asked: by `http:`.
+    /// Whether a server can be asked: by `https:` or `http:`.
     #[must_use]
     pub fn can_ask(url: &str) -> bool {
-        url.starts_with("http://")
+        url.starts_with("https://") || url.starts_with("http://")
     }
 
     /// A client of these servers, separated by blanks.
@@ -122,6 +122,7 @@ impl Debuginfod {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(MAX_TIME))
             .timeout_connect(Some(CONNECT_TIME))
+            .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
             .user_agent(concat!("ccsd/", env!("CARGO_PKG_VERSION")))
             .build();
         Debuginfod {
@@ -241,8 +242,8 @@ mod tests {
 
     #[test]
     fn only_what_can_be_asked() {
-        assert!(matches!(Debuginfod::new("https://x"), Err(DebuginfodError::Url { .. })));
-        assert!(matches!(Debuginfod::new("http://x file:///y"), Err(DebuginfodError::Url { .. })));
+        assert!(matches!(Debuginfod::new("ftp://x"), Err(DebuginfodError::Url { .. })));
+        assert!(matches!(Debuginfod::new("https://x file:///y"), Err(DebuginfodError::Url { .. })));
         let cache = Path::new("/c");
         assert_eq!(cached(cache, &[0xab, 0x0c]).unwrap(), Path::new("/c/ab0c/debuginfo"));
         assert!(cached(cache, &[]).is_none() && cached(cache, &[0; 65]).is_none());

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Paths from the repository's root.
-const DOCUMENTS: [&str; 12] = [
+const DOCUMENTS: [&str; 14] = [
     "README.md",
     "cli/docs/guide.md",
     "cli/docs/views.md",
@@ -25,6 +25,8 @@ const DOCUMENTS: [&str; 12] = [
     "collector/docs/permissions.md",
     "collector/docs/memory.md",
     "collector/profile/docs/file-format.md",
+    "collector/docs/architecture.md",
+    "daemon/docs/protocol.md",
     "daemon/docs/security.md",
     "daemon/docs/service.md",
     "systemd/README.md",

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ccsd_tests::ccsd::{EndedProgram, ccsd};
 use ccsd_tests::fixture::{build, scratch};
-use ccsd_tests::suite::{CC, Need, Suite};
+use ccsd_tests::suite::{CC, Need, OPENSSL, PYTHON, Suite};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
     Suite::new()
         .test("from_debug_files_elsewhere", &[CC], from_debug_files)
         .test("from_a_debuginfod_server", &[CC, DEBUGINFOD], from_debuginfod)
+        .test("from_a_server_by_https", &[CC, PYTHON, OPENSSL], from_debuginfod_by_https)
         .test("only_a_file_of_the_build_id_names", &[CC], other_build_id)
         .test("an_address_that_cannot_be_asked_is_refused", &[CC], refused_address)
         .run()
@@ -170,6 +172,53 @@ fn other_build_id() {
 
 fn refused_address() {
     let stripped = Stripped::record();
-    let refused = EndedProgram::of(&mut stripped.symbolize(&["--debuginfod", "https://localhost"]));
-    refused.assert_refused(2, &["https is not supported"]);
+    let refused = EndedProgram::of(&mut stripped.symbolize(&["--debuginfod", "ftp://localhost"]));
+    refused.assert_refused(2, &["ftp://localhost", "begins with https:// or http://"]);
+}
+
+/// Serves a directory by TLS: directory, certificate and key; prints the port.
+const HTTPS: &str = "
+import functools, http.server, ssl, sys
+handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=sys.argv[1])
+server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[2], sys.argv[3])
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+";
+
+fn from_debuginfod_by_https() {
+    let stripped = Stripped::record();
+    let (certificate, key) = (stripped.path("cert.pem"), stripped.path("key.pem"));
+    let mut command = Command::new("openssl");
+    command.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]);
+    command
+        .args(["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE"])
+        .arg("-keyout")
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate);
+    assert!(EndedProgram::of(&mut command).status.success());
+    let note = EndedProgram::of(Command::new("readelf").arg("-n").arg(&stripped.debug)).stdout;
+    let id = note.lines().find_map(|line| line.trim().strip_prefix("Build ID: ")).unwrap().to_owned();
+    let place = stripped.path(&format!("served/buildid/{id}"));
+    fs::create_dir_all(&place).unwrap();
+    fs::copy(&stripped.debug, place.join("debuginfo")).unwrap();
+    let mut server = Command::new("python3");
+    server.args(["-c", HTTPS]).arg(stripped.path("served")).arg(&certificate).arg(&key);
+    let mut server = Server(server.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    let mut port = String::new();
+    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut port).unwrap();
+    let url = format!("https://localhost:{}", port.trim());
+    // Whom nobody trusts is not believed.
+    let before = fs::read(&stripped.profile).unwrap();
+    let ended = EndedProgram::of(&mut stripped.symbolize(&["--debuginfod", &url]));
+    assert!(ended.stdout.starts_with("0 functions") && ended.stderr.contains("certificate"), "{ended:?}");
+    assert_eq!(fs::read(&stripped.profile).unwrap(), before);
+    let named = stripped.path("named.ccsd");
+    let mut command = stripped.symbolize(&["--debuginfod", &url, "-o", named.to_str().unwrap()]);
+    let ended = EndedProgram::of(command.env("SSL_CERT_FILE", &certificate));
+    assert!(ended.status.success(), "{ended:?}");
+    assert_named(&stripped.profile, &named);
 }

@@ -19,7 +19,7 @@ pub struct SymbolizeArgs {
     /// Ask these debuginfod servers, separated by blanks [default: $DEBUGINFOD_URLS, else none]
     ///
     /// A server learns the build ids of the profiled programs. Files are kept in $DEBUGINFOD_CACHE_PATH, or
-    /// ~/.cache/debuginfod_client. Only addresses with http: are supported.
+    /// ~/.cache/debuginfod_client.
     #[arg(long, value_name = "URL")]
     pub debuginfod: Option<String>,
     /// Write the named profile here [default: FILE itself]

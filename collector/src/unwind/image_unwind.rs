@@ -43,6 +43,8 @@ const ENTRY_BYTES: u64 = 256;
 const MAX_ANSWERS: usize = 4096;
 /// Addresses kept per image that no rule leaves, 40 bytes each: a few dozen, but for programs without unwind tables.
 const MAX_SPECIAL: usize = 65_536;
+/// Addresses of a function whose rows are compared.
+const LOOKS: u64 = 8;
 /// Addresses kept per image whose instructions have been followed, about 200 bytes each.
 const MAX_FOLLOWED: usize = 16_384;
 
@@ -303,7 +305,15 @@ impl ImageUnwind {
         let range = match function {
             Some(function) if function.rows.iter().any(|(_, row)| *row != Some(rule)) => return false,
             Some(function) => Some(function.range.clone()),
-            None => tables::entry_range(&self.tables, address),
+            None => {
+                // Of a table without an index not all rows are at hand: some show whether there are others.
+                let range = tables::entry_range(&self.tables, address);
+                range.filter(|range| {
+                    let length = range.end.saturating_sub(range.start);
+                    let mut some = (0..LOOKS).map(|part| range.start.wrapping_add(length / LOOKS * part));
+                    some.all(|at| tables::has_rule(&self.tables, at, rule))
+                })
+            }
         };
         let Some((range, elf)) = range.zip(self.elf.as_ref()) else { return false };
         prologue::moves_stack(range, &|address, len| elf.code(address, len))

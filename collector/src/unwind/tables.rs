@@ -286,6 +286,11 @@ pub fn with_row<T>(
     with_row_in(&mut RowContext::new(), tables, address, then)
 }
 
+/// Whether frames at an address are left by a rule.
+pub fn has_rule(tables: &Tables, address: u64, rule: FrameRule) -> bool {
+    with_row(tables, address, |row, found| self::rule(tables, found.table, row) == Some(rule)).unwrap_or(false)
+}
+
 /// The code of the entry that covers an address.
 pub fn entry_range(tables: &Tables, address: u64) -> Option<Range<u64>> {
     with_row(tables, address, |_, found| found.start..found.end).ok()

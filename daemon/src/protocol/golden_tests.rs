@@ -118,6 +118,11 @@ fn newest() -> Messages {
 #[test]
 fn messages_are_on_the_wire_as_they_have_been() {
     let golden: Messages = serde_json::from_str(V2).unwrap();
+    let before: Messages = serde_json::from_str(V1).unwrap();
+    for (name, reply) in replies() {
+        let (now, golden) = (serde_json::to_value(reply).unwrap(), &before[&format!("reply {name}")]);
+        assert!(says_all_of(&now, golden), "{name}: {now} is not {golden}");
+    }
     let now = newest();
     assert_eq!(now.keys().collect::<Vec<_>>(), golden.keys().collect::<Vec<_>>());
     for (name, message) in &golden {

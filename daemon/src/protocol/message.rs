@@ -296,9 +296,12 @@ impl Request {
     }
 }
 
-/// When a process started, clock ticks since boot; 0 if that is not to be found out.
+/// When a process started, clock ticks since boot as the daemon sees it; 0 if that is not to be found out.
 fn start_of(pid: u32) -> u64 {
-    procfs::stat(pid).map_or(0, |stat| stat.start_time)
+    // In a time namespace of its own /proc has other times (time_namespaces(7)).
+    let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    let is_offset = |line: &str| line.starts_with("boottime") && !line.split_whitespace().skip(1).all(|it| it == "0");
+    if offsets.lines().any(is_offset) { 0 } else { procfs::stat(pid).map_or(0, |stat| stat.start_time) }
 }
 
 /// A reply of the daemon.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ccsd_collector::{become_unfavoured, procfs, usage};
+use ccsd_profile::codec::VERSION;
 use ccsd_profile::{EncodeError, Encoder};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
@@ -140,6 +141,11 @@ impl Connection {
                 }
             };
             match request {
+                Request::Subscribe { .. } if (1..VERSION).contains(&hello.codec) => {
+                    let message =
+                        format!("profiles are streamed in version {VERSION}, and the client reads {}", hello.codec);
+                    self.say(&Reply::Refused(Refusal::new(RefusalKind::Version, message)))?;
+                }
                 Request::Subscribe { session, follow } => {
                     match self.sessions.subscribe(self.peer.authority, session, follow) {
                         Ok(reader) => self.stream(reader)?,
