@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         .test("from_debug_files_elsewhere", &[CC], from_debug_files)
         .test("from_a_debuginfod_server", &[CC, DEBUGINFOD], from_debuginfod)
         .test("from_a_server_by_https", &[CC, PYTHON, OPENSSL], from_debuginfod_by_https)
+        .test("every_reader_names_what_is_at_hand", &[CC], every_reader)
         .test("only_a_file_of_the_build_id_names", &[CC], other_build_id)
         .test("an_address_that_cannot_be_asked_is_refused", &[CC], refused_address)
         .run()
@@ -157,6 +158,35 @@ fn from_debuginfod() {
     let ended = EndedProgram::of(command.env("DEBUGINFOD_URLS", &url));
     assert!(ended.status.success() && !ended.stdout.starts_with("0 functions"), "{ended:?}");
     assert_named(&stripped.profile, &again);
+}
+
+/// With the debug file where elfutils keeps those that it has fetched.
+fn every_reader() {
+    let stripped = Stripped::record();
+    let output = Command::new("readelf").arg("-n").arg(&stripped.debug).output().unwrap();
+    let notes = String::from_utf8(output.stdout).unwrap();
+    let build_id = notes.lines().find_map(|line| line.trim().strip_prefix("Build ID: ")).unwrap();
+    let cache = stripped.path("cache");
+    fs::create_dir_all(cache.join(build_id)).unwrap();
+    fs::copy(&stripped.debug, cache.join(build_id).join("debuginfo")).unwrap();
+    let named = stripped.path("named.ccsd");
+    let ended = EndedProgram::of(&mut stripped.symbolize(&["-o", named.to_str().unwrap()]));
+    assert!(ended.status.success() && !ended.stdout.starts_with("0 functions"), "{ended:?}");
+    let names = |(rows, _): (Vec<(String, u64, u64)>, Value)| rows.into_iter().map(|row| row.0).collect::<Vec<_>>();
+    let (before, after) = (names(rows(&stripped.profile)), names(rows(&named)));
+    let new = after.iter().find(|name| !before.contains(name)).unwrap();
+    let profile = stripped.profile.to_str().unwrap();
+    for args in [
+        &["report", profile][..],
+        &["export", "csv", profile],
+        &["export", "folded", profile],
+        &["export", "speedscope", "-o", "-", profile],
+        &["diff", profile, profile],
+    ] {
+        let mut command = ccsd(args);
+        let ended = EndedProgram::of(command.env("DEBUGINFOD_CACHE_PATH", &cache).env_remove("DEBUGINFOD_URLS"));
+        assert!(ended.status.success() && ended.stdout.contains(new), "{args:?}: {ended:?}");
+    }
 }
 
 fn other_build_id() {
