@@ -24,8 +24,7 @@ pub fn write_difference(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let (old, new) = (folded::lines(before), folded::lines(after));
-    let sum = |lines: &BTreeMap<String, u64>| lines.values().copied().fold(0, u64::saturating_add);
-    let (old_total, new_total) = (sum(&old), sum(&new));
+    let (old_total, new_total) = (total(&old)?, total(&new)?);
     if new_total == 0 {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -62,8 +61,9 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     // As in a page, what only starts the program is left out.
     let selection = export.selection.clone().hide(profile.startup_functions());
     let export = &Export { selection: &selection, ..*export };
-    let lines: Vec<String> =
-        folded::lines(export).into_iter().map(|(stack, weight)| format!("{stack} {weight}")).collect();
+    let stacks = folded::lines(export);
+    total(&stacks)?;
+    let lines: Vec<String> = stacks.into_iter().map(|(stack, weight)| format!("{stack} {weight}")).collect();
     if lines.is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no samples are selected: there is nothing to draw"));
     }
@@ -86,6 +86,16 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     options.deterministic = true;
     options.notes = notes(export);
     drawn(&mut options, &lines, out)
+}
+
+/// The sum of the weights, which a damaged profile may not have: inferno adds them up unchecked, and subtracts them with a sign.
+fn total(stacks: &BTreeMap<String, u64>) -> io::Result<u64> {
+    let sum = stacks.values().copied().fold(0, u64::saturating_add);
+    if i64::try_from(sum).is_err() {
+        let why = "the weights add up to more than can be drawn: is the profile damaged?";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    Ok(sum)
 }
 
 /// Draws, and names the frame that holds all others. inferno names it in a tip and, where scripts run, on the frame.
