@@ -31,7 +31,7 @@ pub struct Dumps {
 struct DumpsState {
     /// Process ids.
     running: Vec<u32>,
-    /// Recent dumps.
+    /// Recent dumps. Those that are not recent any more stay charged until the next dump.
     recent: VecDeque<(Instant, Charge)>,
 }
 
@@ -160,7 +160,9 @@ mod tests {
         let root = Authority { trusted: true, ..USER };
         let users: Vec<_> = [USER, OTHER].map(|user| dumps.begin(user, user.uid, now).unwrap()).into();
         assert!(dumps.begin(root, USER.uid, now).is_err_and(|refusal| refusal.kind == RefusalKind::Busy));
-        assert!(dumps.begin(USER, 99, now).is_err_and(|refusal| refusal.message.contains("you already have 1 dumps")));
+        assert!(dumps.begin(USER, 99, now).is_err_and(|refusal| {
+            refusal.message.contains("you already have 1 dump under way, and 1 is the most for one user")
+        }));
         let of_root: Vec<_> = (100..).map_while(|pid| dumps.begin(root, pid, now).ok()).collect();
         assert_eq!(of_root.len(), 4);
         drop((users, of_root));

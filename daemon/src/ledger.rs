@@ -59,6 +59,10 @@ pub struct Share {
 /// A user may have one part in this many of what other users leave.
 const PARTS: u64 = 4;
 
+/// Of the memory of all users one part in this many is left for the next: where they have more, the largest pays. What is
+/// taken stays within a quarter of what is left, but what has grown would leave nothing.
+const LEFT: u64 = 8;
+
 /// The shares of all resources.
 #[derive(Clone, Copy, Debug)]
 pub struct Shares([Share; RESOURCES]);
@@ -90,6 +94,14 @@ impl Shares {
     }
 }
 
+impl Share {
+    /// The most memory that all users together have for long.
+    #[must_use]
+    pub fn lasting(&self) -> u64 {
+        self.users - self.users / LEFT
+    }
+}
+
 /// Whose share is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full {
@@ -106,22 +118,36 @@ enum Whose {
 
 impl std::fmt::Display for Full {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let amount = |amount| match self.what {
-            Resource::Running => format!("{amount} sessions"),
-            Resource::Kept => format!("{amount} finished sessions"),
-            Resource::Connections => format!("{amount} connections"),
-            Resource::Files => format!("{amount} open files for events and images"),
-            Resource::Bytes | Resource::KernelBytes => format!("{} MiB of the daemon's memory", amount >> 20),
-            Resource::Dumping => format!("{amount} dumps under way"),
-            Resource::Dumped => format!("{amount} dumps within a few seconds"),
+        let are_bytes = matches!(self.what, Resource::Bytes | Resource::KernelBytes);
+        let (unit, what) = match self.what {
+            Resource::Running => ("session", ""),
+            Resource::Kept => ("finished session", ""),
+            Resource::Connections => ("connection", ""),
+            Resource::Files => ("open file", " for events and images"),
+            Resource::Bytes | Resource::KernelBytes => ("MiB", " of the daemon's memory"),
+            Resource::Dumping => ("dump", " under way"),
+            Resource::Dumped => ("dump", " within a few seconds"),
         };
-        let most = |most| if self.what == Resource::Bytes { format!("{} MiB", most >> 20) } else { format!("{most}") };
+        let number = |amount: u64| if are_bytes { amount >> 20 } else { amount };
+        let amount = |amount| {
+            let number = number(amount);
+            let plural = if number == 1 || are_bytes { "" } else { "s" };
+            format!("{number} {unit}{plural}{what}")
+        };
+        let most = |most| {
+            let number = number(most);
+            if are_bytes { format!("{number} MiB") } else { number.to_string() }
+        };
+        let most_is = |limit| {
+            let verb = if number(limit) == 1 { "is" } else { "are" };
+            format!("{} {verb} the most", most(limit))
+        };
         match self.whose {
             Whose::Own { has, most: limit } => {
-                write!(f, "root and the group already have {}, and {} are the most", amount(has), most(limit))?;
+                write!(f, "root and the group already have {}, and {}", amount(has), most_is(limit))?;
             }
             Whose::User { has, most: limit } => {
-                write!(f, "you already have {}, and {} are the most for one user", amount(has), most(limit))?;
+                write!(f, "you already have {}, and {} for one user", amount(has), most_is(limit))?;
             }
             Whose::Users { has, others, most: limit } => write!(
                 f,
@@ -292,7 +318,7 @@ impl Ledger {
     }
 
     /// The principals that have more than they may, because what they have has grown: each beyond its own share, and
-    /// where all users together are beyond theirs, the one who has most.
+    /// where all users together are beyond theirs, of memory beyond [`Share::lasting`], the one who has most.
     #[must_use]
     pub fn debtors(&self, what: Resource) -> Vec<Principal> {
         let entries = self.entries();
@@ -300,7 +326,8 @@ impl Ledger {
         let most = |who: Principal| if who == Principal::Own { share.own } else { share.user };
         let mut debtors: Vec<Principal> =
             entries.taken.keys().copied().filter(|&who| entries.of(who, what) > most(who)).collect();
-        if entries.of_users(what) > share.users {
+        let lasting = if what == Resource::Bytes { share.lasting() } else { share.users };
+        if entries.of_users(what) > lasting {
             let users = entries.taken.keys().copied().filter(|who| *who != Principal::Own);
             let largest = users.max_by_key(|&who| (entries.of(who, what), who));
             debtors.extend(largest.filter(|largest| !debtors.contains(largest)));
@@ -397,24 +424,31 @@ mod tests {
         Ledger::new(Shares::new(64 * MIB, 20_000))
     }
 
+    fn unit(what: Resource) -> u64 {
+        if what == Bytes { MIB / 4 } else { 1 }
+    }
+
     fn take_all(ledger: &Ledger, who: Principal, what: Resource) -> Vec<Charge> {
-        std::iter::from_fn(|| ledger.take(who, what, 1).ok()).collect()
+        std::iter::from_fn(|| ledger.take(who, what, unit(what)).ok()).collect()
     }
 
     #[test]
     fn however_many_users_take_all_they_can_the_next_and_root_get_something() {
-        for what in [Running, Kept, Connections] {
+        for what in [Running, Kept, Connections, Bytes] {
             let ledger = ledger();
             let greedy: Vec<Vec<Charge>> = (0..16).map(|uid| take_all(&ledger, Principal::User(uid), what)).collect();
-            let share = ledger.share(what);
-            assert_eq!(greedy[0].len() as u64, share.user, "{what:?}");
+            let Share { own, user, .. } = ledger.share(what);
+            let (own, user) = (own.min(4096), user / unit(what));
+            assert_eq!(greedy[0].len() as u64, user, "{what:?}");
             assert!(!greedy[15].is_empty(), "{what:?}");
             assert!(!take_all(&ledger, Principal::User(99), what).is_empty(), "{what:?}");
-            let own = take_all(&ledger, Principal::Own, what);
-            assert_eq!(own.len() as u64, share.own, "{what:?}");
+            let of_root: Vec<Charge> =
+                (0..own + 1).map_while(|_| ledger.take(Principal::Own, what, unit(what)).ok()).collect();
+            // Root's memory is not bounded.
+            assert_eq!(of_root.len() as u64, own + u64::from(what == Bytes), "{what:?}");
             // And what root takes is no user's loss.
             drop(greedy);
-            assert_eq!(take_all(&ledger, Principal::User(1), what).len() as u64, share.user, "{what:?}");
+            assert_eq!(take_all(&ledger, Principal::User(1), what).len() as u64, user, "{what:?}");
         }
     }
 
@@ -477,14 +511,26 @@ mod tests {
         let ledger = ledger();
         let grown = |uid, mib| ledger.charge(Principal::User(uid), Bytes, mib * MIB);
         let own = ledger.charge(Principal::Own, Bytes, 4096 * MIB);
-        let small: Vec<Charge> = (0..4).map(|uid| grown(uid, 63)).collect();
+        let small: Vec<Charge> = (0..3).map(|uid| grown(uid, 63)).collect();
         assert_eq!(ledger.debtors(Bytes), []);
         let too_much = grown(9, 65);
         assert_eq!(ledger.debtors(Bytes), [Principal::User(9)]);
         too_much.set(64 * MIB);
-        assert_eq!(ledger.debtors(Bytes), [Principal::User(9)], "together they have 316 of 256");
-        too_much.set(4 * MIB);
+        assert_eq!(ledger.debtors(Bytes), [Principal::User(9)], "together they have 253 of 256");
+        too_much.set(35 * MIB);
         assert_eq!(ledger.debtors(Bytes), []);
         drop((own, small));
+    }
+
+    #[test]
+    fn growth_leaves_something_for_the_next() {
+        let ledger = ledger();
+        let grown: Vec<Charge> = (0..4).map(|uid| ledger.charge(Principal::User(uid), Bytes, 64 * MIB)).collect();
+        assert_eq!(ledger.room(Principal::User(9), Bytes), 0);
+        while let Some(Principal::User(uid)) = ledger.debtors(Bytes).pop() {
+            let charge = &grown[uid as usize];
+            charge.set(charge.amount() - MIB);
+        }
+        assert_eq!(ledger.room(Principal::User(9), Bytes), 8 * MIB);
     }
 }

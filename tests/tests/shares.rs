@@ -169,7 +169,7 @@ fn daemon(memory_of_user: &str) -> Daemon {
 }
 
 fn sessions() {
-    let daemon = daemon("1GiB");
+    let daemon = daemon("64MiB");
     let targets: Vec<(u32, Running)> = USERS.take(17).map(|user| (user, idle(user))).collect();
     let taken: Vec<(usize, String)> = targets
         .iter()

@@ -256,14 +256,19 @@ impl SessionTable {
         }
     }
 
-    /// Ring bytes for the next session: an eighth of what the principal's sessions leave, so that the first sessions get
-    /// all that helps, and the hundredth still has enough to copy whole stacks.
+    /// Ring bytes for the next session: an eighth of what the principal's sessions and other users leave, so that the first
+    /// sessions get all that helps, and the hundredth still has enough to copy whole stacks.
     fn ring_bytes(&self, principal: Principal) -> usize {
-        let running = self.entries.values().filter(|entry| entry.principal == principal && !entry.has_ended());
-        let share = self.ledger.share(Resource::Bytes);
-        let share = usize::try_from(if principal == Principal::Own { share.own } else { share.user });
-        let most = self.limits.ring_bytes.min(share.unwrap_or(usize::MAX));
-        let left = running.fold(most, |left, entry| left.saturating_sub(entry.ring_bytes));
+        let mut room = self.ledger.room(principal, Resource::Bytes);
+        let mut left = self.limits.ring_bytes;
+        for (_, entry) in self.of(principal) {
+            match entry.has_ended() {
+                // Finished sessions give way.
+                true => room = room.saturating_add(entry.bytes.amount()),
+                false => left = left.saturating_sub(entry.ring_bytes),
+            }
+        }
+        let left = left.min(usize::try_from(room).unwrap_or(usize::MAX));
         let cpus = system::online_cpus().len();
         (left / 8).clamp(cpus.saturating_mul(LEAST_RING_BYTES), cpus.saturating_mul(MOST_RING_BYTES))
     }
@@ -342,8 +347,9 @@ impl SessionTable {
         let bound = match taken > share.user {
             true => format!("{} MiB are the most for one user", share.user >> 20),
             false => format!(
-                "with the {} MiB of other users that is more than the {} MiB that all may have together",
+                "with the {} MiB of other users that is more than {} of the {} MiB of all: the rest is for the next user",
                 others >> 20,
+                share.lasting() >> 20,
                 share.users >> 20
             ),
         };
