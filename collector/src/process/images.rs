@@ -313,10 +313,14 @@ impl Images {
 
     /// Whether one more file is within the share.
     fn has_share(&self) -> bool {
-        self.share.as_ref().is_none_or(|share| {
+        self.tell_share();
+        self.share.as_ref().is_none_or(|share| share.room() > 0)
+    }
+
+    fn tell_share(&self) {
+        if let Some(share) = &self.share {
             share.set_images((self.open + self.awaited.len()) as u64);
-            share.room() > 0
-        })
+        }
     }
 
     /// To be called now and then: closes the files of the last mappings, which are looked for anew.
@@ -471,6 +475,7 @@ impl Images {
             }
         }
         self.open -= gone.len();
+        self.tell_share();
         // If most are in use, looking again soon would find nothing.
         self.sweep_at = SWEEP_AT.max(2 * self.open);
         Some(gone)
