@@ -8,7 +8,8 @@
 //!
 //! What readers hold is charged to the owner of the session for as long as they hold it, even after the session was
 //! forgotten. Where that is more than the owner may have, a session makes no second snapshot beside one that is still
-//! held, except for root and the group.
+//! held. What only readers of root and the group hold is not charged to the owner, but to these; except the log, which is
+//! short.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -65,6 +66,14 @@ impl Given {
     }
 }
 
+#[derive(Debug)]
+struct GivenBytes {
+    given: Given,
+    bytes: usize,
+    /// Whether only trusted readers have it.
+    of_trusted: bool,
+}
+
 /// An item of a reader's stream.
 #[derive(Clone, Debug)]
 pub enum Delivery {
@@ -103,8 +112,8 @@ struct StreamState {
     /// Readers that get a snapshot however much memory that takes.
     trusted: BTreeSet<u64>,
     next_reader: u64,
-    /// Snapshots and merged updates that readers may still hold, with their sizes.
-    given: Vec<(Given, usize)>,
+    /// Snapshots and merged updates that readers may still hold.
+    given: Vec<GivenBytes>,
     /// The last snapshot while a reader holds it, and the number of the first update that it lacks.
     snapshot: (u64, Weak<Snapshot>),
     end: Option<SessionEnd>,
@@ -136,17 +145,27 @@ impl StreamState {
     }
 
     /// Accounts for data given to a reader while the reader holds it.
-    fn give(&mut self, given: Given, bytes: usize) {
-        self.given.retain(|(given, _)| given.is_held());
-        if !self.given.iter().any(|(other, _)| other.is_same(&given)) {
-            self.given.push((given, bytes));
+    fn give(&mut self, given: Given, bytes: usize, of_trusted: bool) {
+        self.given.retain(|given| given.given.is_held());
+        match self.given.iter_mut().find(|other| other.given.is_same(&given)) {
+            Some(same) => same.of_trusted &= of_trusted,
+            None => self.given.push(GivenBytes { given, bytes, of_trusted }),
         }
     }
 
-    /// Bytes of updates, and of data that readers have not sent yet.
-    fn held_bytes(&mut self) -> usize {
-        self.given.retain(|(given, _)| given.is_held());
-        self.given.iter().fold(self.bytes, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    /// Bytes of updates, and of data that readers have not sent yet: those of the owner, and those of trusted readers.
+    fn held_bytes(&mut self) -> (usize, usize) {
+        self.given.retain(|given| given.given.is_held());
+        self.given.iter().fold((self.bytes, 0), |(owner, trusted), given| match given.of_trusted {
+            true => (owner, trusted.saturating_add(given.bytes)),
+            false => (owner.saturating_add(given.bytes), trusted),
+        })
+    }
+
+    /// Whether all who ask for a snapshot are trusted.
+    fn only_trusted_ask(&self) -> bool {
+        let asks = |place: &Position| matches!(place, Position::Asks);
+        self.places.iter().all(|(key, place)| !asks(place) || self.trusted.contains(key))
     }
 
     fn wants_snapshot(&self) -> bool {
@@ -166,8 +185,8 @@ struct SharedStream {
     changed: Condvar,
     /// Wakes the session: a reader wants a snapshot or has gone.
     wake: Sender<()>,
-    /// What readers hold.
-    charge: Charge,
+    /// What readers hold: the owner's part, and that of trusted readers.
+    charges: (Charge, Charge),
 }
 
 impl SharedStream {
@@ -178,11 +197,16 @@ impl SharedStream {
 
     /// Charges what readers hold now, and wakes the session if some of it was freed for which a reader waits.
     fn account(&self, state: &mut StreamState) {
-        let (before, now) = (self.charge.amount(), state.held_bytes() as u64);
-        if now != before {
-            self.charge.set(now);
+        let (owner, trusted) = state.held_bytes();
+        let mut is_freed = false;
+        for (charge, now) in [(&self.charges.0, owner as u64), (&self.charges.1, trusted as u64)] {
+            let before = charge.amount();
+            is_freed |= now < before;
+            if now != before {
+                charge.set(now);
+            }
         }
-        if now < before && state.wants_snapshot() {
+        if is_freed && state.wants_snapshot() {
             let _ = self.wake.try_send(());
         }
     }
@@ -195,8 +219,9 @@ pub struct Readers {
 }
 
 impl Readers {
-    /// `info` is the session as of its start, `charge` is set to what readers hold.
-    pub fn new(info: Arc<SessionInfo>, charge: Charge) -> Readers {
+    /// `info` is the session as of its start, `charges` are set to what readers hold: the owner's, and that of root and
+    /// the group.
+    pub fn new(info: Arc<SessionInfo>, charges: (Charge, Charge)) -> Readers {
         let (wake, woken) = bounded(1);
         let state = StreamState {
             updates: VecDeque::new(),
@@ -211,7 +236,7 @@ impl Readers {
             closed: false,
         };
         Readers {
-            shared: Arc::new(SharedStream { info, state: Mutex::new(state), changed: Condvar::new(), wake, charge }),
+            shared: Arc::new(SharedStream { info, state: Mutex::new(state), changed: Condvar::new(), wake, charges }),
             woken,
         }
     }
@@ -241,7 +266,13 @@ impl Readers {
     pub fn held_bytes(&self) -> usize {
         let mut state = self.shared.state();
         self.shared.account(&mut state);
-        state.held_bytes()
+        let (owner, trusted) = state.held_bytes();
+        owner.saturating_add(trusted)
+    }
+
+    /// Whether a reader waits until there is memory for its snapshot. That may be freed elsewhere, which wakes nobody.
+    pub fn waits_for_memory(&self) -> bool {
+        self.shared.state().wants_snapshot()
     }
 
     /// Becomes ready when [`Readers::serve`] has something to do, or a reader has gone.
@@ -281,12 +312,12 @@ impl Readers {
         // Nothing is offered meanwhile: that is done by the same thread. Those who come at the same moment share it.
         let snapshot = Arc::new(Snapshot::of(profile));
         let mut state = self.shared.state();
-        let next = state.next();
+        let (next, of_trusted) = (state.next(), state.only_trusted_ask());
         for place in state.places.values_mut().filter(|place| matches!(place, Position::Asks)) {
             *place = Position::Begins(next, Arc::clone(&snapshot));
         }
         state.snapshot = (next, Arc::downgrade(&snapshot));
-        state.give(Given::Snapshot(Arc::downgrade(&snapshot)), snapshot.approximate_bytes());
+        state.give(Given::Snapshot(Arc::downgrade(&snapshot)), snapshot.approximate_bytes(), of_trusted);
         self.shared.account(&mut state);
         drop(state);
         self.shared.changed.notify_all();
@@ -296,9 +327,9 @@ impl Readers {
     fn may_copy(&self, profile: &Profile) -> bool {
         let mut state = self.shared.state();
         let asks = |place: &Position| matches!(place, Position::Asks);
-        let is_held = state.held_bytes() > state.bytes;
+        let is_held = state.held_bytes().0 > state.bytes;
         let trusted = || state.trusted.iter().filter_map(|key| state.places.get(key)).any(asks);
-        state.wants_snapshot() && (!is_held || self.shared.charge.fits(profile.bytes() as u64) || trusted())
+        state.wants_snapshot() && (!is_held || self.shared.charges.0.fits(profile.bytes() as u64) || trusted())
     }
 
     /// Tells all that there will be nothing more.
@@ -357,6 +388,9 @@ impl StreamReader {
                 Some((at, snapshot)) => {
                     *place = Position::At(at);
                     self.has_all = at >= until;
+                    let of_trusted = state.trusted.contains(&self.key);
+                    let bytes = snapshot.approximate_bytes();
+                    state.give(Given::Snapshot(Arc::downgrade(&snapshot)), bytes, of_trusted);
                     Fetched::Snapshot(snapshot)
                 }
                 None if closed => Fetched::Gone,
@@ -422,7 +456,8 @@ impl Iterator for StreamReader {
                     let delivery = self.delivery(found);
                     let mut state = shared.state();
                     if let Some(Delivery::Update(update)) = &delivery {
-                        state.give(Given::Update(Arc::downgrade(update)), update.approximate_bytes());
+                        let of_trusted = state.trusted.contains(&self.key);
+                        state.give(Given::Update(Arc::downgrade(update)), update.approximate_bytes(), of_trusted);
                     }
                     shared.account(&mut state);
                     return delivery;

@@ -128,6 +128,9 @@ impl FileShare for SessionFiles {
     }
 }
 
+/// Time after which a session that has ended looks again whether there is memory for the readers that wait.
+const LOOK_FOR_MEMORY: Duration = Duration::from_secs(1);
+
 /// A command to a session.
 pub enum WorkerCommand {
     /// End for this reason. The CPU time of the recorded program in nanoseconds, user and total, if known.
@@ -326,7 +329,7 @@ impl SessionWorker {
         (accounts, files): (Accounts, Arc<SessionFiles>),
     ) -> SessionWorker {
         let Accounts { ledger, principal, running, bytes } = accounts;
-        let streams = ledger.charge(principal, Resource::Bytes, 0);
+        let streams = [principal, Principal::Own].map(|who| ledger.charge(who, Resource::Bytes, 0)).into();
         let kernel = ledger.charge(principal, Resource::KernelBytes, 0);
         let info = session.info().clone();
         let summary = SessionSummary {
@@ -412,7 +415,10 @@ impl SessionWorker {
         if let Some(client) = &self.channels.client {
             select.recv(client);
         }
-        match [self.until, self.grace_until].into_iter().flatten().min() {
+        // Updates wake a session that runs.
+        let waits = self.session.is_none() && self.readers.waits_for_memory();
+        let look_at = waits.then(|| Instant::now() + LOOK_FOR_MEMORY);
+        match [self.until, self.grace_until, look_at].into_iter().flatten().min() {
             Some(deadline) => {
                 let _ = select.ready_deadline(deadline);
             }

@@ -44,8 +44,8 @@ impl Fixture {
         let thread = collector.add_thread(Thread { process, tid: 1, name: "demo".to_owned() });
         let replica = Profile::new(info(), Limits::default());
         let ledger = Ledger::new(Shares::new(1 << 20, 1024));
-        let charge = ledger.charge(OWNER, Resource::Bytes, 0);
-        let readers = Readers::new(Arc::new(info()), charge);
+        let charges = [OWNER, Principal::Own].map(|who| ledger.charge(who, Resource::Bytes, 0)).into();
+        let readers = Readers::new(Arc::new(info()), charges);
         Fixture { collector, replica, readers, ledger, thread, functions: 0 }
     }
 
@@ -200,12 +200,22 @@ fn readers_that_hold_all_that_a_user_may_have_get_no_more() {
     let mut of_root = fixture.readers.add(true, true);
     assert!(asks(&mut of_root, &fixture));
     drop((of_root, second));
+    let before = fixture.ledger.taken(OWNER, Resource::Bytes);
+    let mut of_root = fixture.readers.add(true, true);
+    assert!(asks(&mut of_root, &fixture));
+    // Nor do the user's sessions pay for them.
+    assert_eq!(fixture.ledger.taken(OWNER, Resource::Bytes), before);
+    assert!(fixture.ledger.taken(Principal::Own, Resource::Bytes) > 1 << 20);
+    drop(of_root);
+    assert_eq!(fixture.ledger.taken(Principal::Own, Resource::Bytes), 0);
     let mut third = fixture.readers.add(true, false);
     assert!(!asks(&mut third, &fixture));
     drop((held, slow));
     // Its going wakes the session, which serves who waits.
     assert!(fixture.readers.woken().try_recv().is_ok());
+    assert!(fixture.readers.waits_for_memory());
     fixture.readers.serve(&fixture.replica);
+    assert!(!fixture.readers.waits_for_memory());
     assert!(third.next().is_some());
 }
 
