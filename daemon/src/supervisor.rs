@@ -1,6 +1,6 @@
 //! Watches the threads without which the service is none: the session table, the acceptor, the watches and the upkeep.
 //!
-//! If one of them panics, or ends before the service does, the process ends with [`STATUS`] and a line that says which, so
+//! If one of them panics, the process ends with [`STATUS`] and a line that says which, so
 //! that systemd starts it again. Each of them beats at least every [`BEAT`], also while it has nothing to do; the upkeep
 //! tells systemd's watchdog that all is well only while all do.
 
@@ -100,6 +100,11 @@ pub struct Heart {
 }
 
 impl Heart {
+    #[cfg(test)]
+    pub(crate) fn unwatched() -> Heart {
+        Heart { beats: Arc::default(), threads: Arc::default() }
+    }
+
     /// Shows that the thread works.
     pub fn beat(&self) {
         self.beats.fetch_add(1, Ordering::Relaxed);

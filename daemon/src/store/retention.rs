@@ -27,7 +27,7 @@ pub struct Removed {
 /// Removes segments that ended before the maximum age. If the rest exceeds the maximum bytes, removes the oldest
 /// segment of the largest watch, repeatedly, as long as that watch has more than its share. Shares are equal: a watch
 /// never loses profiles within its share to another. `configured` watches and those that have stored something share
-/// the bytes. Segments being written are kept.
+/// the bytes. Segments being written are kept. Calls `beat` at each watch and segment: many may take long.
 ///
 /// # Errors
 /// [`StoreError::Read`] if the state directory cannot be read.
@@ -36,15 +36,18 @@ pub fn retain(
     retention: Retention,
     now: SystemTime,
     configured: usize,
+    beat: impl Fn(),
 ) -> Result<Removed, StoreError> {
     let mut removed = Removed::default();
     let mut stored: Vec<WatchSegments> = Vec::new();
     for name in watches(state_dir)? {
+        beat();
         // The directory may have been removed meanwhile.
         let Ok(found) = contents(&state_dir.join(name)) else { continue };
         removed.foreign.extend(found.foreign);
         let mut watch = WatchSegments::default();
         for segment in found.segments {
+            beat();
             // Foreign files neither count nor are removed: a large one would cost all profiles.
             match state(&segment.path) {
                 SegmentState::Foreign => removed.foreign.push(segment.path),
@@ -64,11 +67,13 @@ pub fn retain(
     let oldest = now.saturating_sub(seconds(retention.age.0)).saturating_sub(seconds(LONGEST));
     for watch in &mut stored {
         while watch.removable.last().is_some_and(|segment| segment.start < oldest) {
+            beat();
             watch.remove_oldest(&mut removed);
         }
     }
     let share = retention.bytes.0 / stored.len().max(configured).max(1) as u64;
     while removed.bytes > retention.bytes.0 {
+        beat();
         let over = |watch: &&mut WatchSegments| watch.bytes > share && !watch.removable.is_empty();
         let Some(watch) = stored.iter_mut().filter(over).max_by_key(|watch| watch.bytes) else { break };
         watch.remove_oldest(&mut removed);

@@ -257,7 +257,7 @@ fn foreign_and_damaged_files_are_told_and_left_alone() {
 
     // All files are old. Segments are removed even if damaged; nothing else is.
     let now = UNIX_EPOCH + Duration::from_secs(1_000_000);
-    let removed = retain(state.path(), retention(2 * HOUR, 1 << 30), now, 0).unwrap();
+    let removed = retain(state.path(), retention(2 * HOUR, 1 << 30), now, 0, || {}).unwrap();
     assert_eq!((removed.segments.len(), removed.foreign.len()), (2, 5), "{removed:?}");
     assert!(removed.failed.is_empty());
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 5);
@@ -274,11 +274,11 @@ fn what_is_too_old_goes_by_whole_segments() {
         write(&dir, hour * HOUR, &["a"], true);
     }
     let now = UNIX_EPOCH + Duration::from_secs(10 * HOUR);
-    let removed = retain(state.path(), retention(5 * HOUR, 1 << 30), now, 0).unwrap();
+    let removed = retain(state.path(), retention(5 * HOUR, 1 << 30), now, 0, || {}).unwrap();
     // Segments of 0 to 3 o'clock ended more than five hours ago at the latest.
     assert_eq!(removed.segments.len(), 4);
     assert_eq!(contents(&dir).unwrap().segments[0].start, 4 * HOUR as i64);
-    assert_eq!(retain(state.path(), retention(5 * HOUR, 1 << 30), now, 0).unwrap().segments.len(), 0);
+    assert_eq!(retain(state.path(), retention(5 * HOUR, 1 << 30), now, 0, || {}).unwrap().segments.len(), 0);
 }
 
 /// Start seconds of a watch's segments.
@@ -293,12 +293,12 @@ fn what_is_too_much_goes_oldest_first() {
     (2..5).for_each(|hundred| drop(write(&dir, hundred * 100, &["a"], true)));
     let writer = SegmentWriter::create(&dir, &session(50)).unwrap();
     let limit = 2 * each + writer.bytes();
-    let removed = retain(state.path(), retention(7 * 24 * HOUR, limit), UNIX_EPOCH, 1).unwrap();
+    let removed = retain(state.path(), retention(7 * 24 * HOUR, limit), UNIX_EPOCH, 1, || {}).unwrap();
     assert_eq!(removed.segments, [100, 200].map(|start| dir.join(name(start, 0))));
     assert!(writer.path().exists(), "one that is being written stays");
     assert_eq!((starts(&dir), removed.bytes), (vec![50, 300, 400], limit));
     // Even if the remaining segment exceeds the limit.
-    let removed = retain(state.path(), retention(7 * 24 * HOUR, 1), UNIX_EPOCH, 1).unwrap();
+    let removed = retain(state.path(), retention(7 * 24 * HOUR, 1), UNIX_EPOCH, 1, || {}).unwrap();
     assert_eq!((removed.segments.len(), starts(&dir)), (2, vec![50]));
 }
 
@@ -313,7 +313,7 @@ fn a_noisy_watch_costs_only_its_own_history() {
     let mut kept = Vec::new();
     for second in 1000..1030 {
         write(&noisy, second, &["a"], true);
-        let removed = retain(state.path(), retention(7 * 24 * HOUR, limit), UNIX_EPOCH, 3).unwrap();
+        let removed = retain(state.path(), retention(7 * 24 * HOUR, limit), UNIX_EPOCH, 3, || {}).unwrap();
         assert!(removed.segments.iter().all(|path| path.starts_with(&noisy)) && removed.bytes <= limit, "{removed:?}");
         kept = starts(&noisy);
     }
@@ -322,12 +322,12 @@ fn a_noisy_watch_costs_only_its_own_history() {
     assert_eq!(kept, [1024, 1025, 1026, 1027, 1028, 1029]);
     for second in 1100..1110 {
         write(&middle, second, &["a"], true);
-        retain(state.path(), retention(7 * 24 * HOUR, limit), UNIX_EPOCH, 3).unwrap();
+        retain(state.path(), retention(7 * 24 * HOUR, limit), UNIX_EPOCH, 3, || {}).unwrap();
     }
     assert_eq!((starts(&quiet), starts(&noisy).len(), starts(&middle).len()), (vec![100], 4, 4));
     // The age limit applies to all watches.
     let late = UNIX_EPOCH + Duration::from_secs(1_000_000);
-    assert_eq!(retain(state.path(), retention(2 * HOUR, limit), late, 3).unwrap().segments.len(), 9);
+    assert_eq!(retain(state.path(), retention(2 * HOUR, limit), late, 3, || {}).unwrap().segments.len(), 9);
 }
 
 #[test]
@@ -336,12 +336,12 @@ fn what_cannot_be_removed_of_one_watch_costs_no_other() {
     let quiet = state.path().join("quiet");
     let each = fs::metadata(write(&quiet, 100, &["a"], true)).unwrap().len();
     let writers: Vec<_> = (0..20).map(|_| SegmentWriter::create(&noisy, &session(200)).unwrap()).collect();
-    let removed = retain(state.path(), retention(7 * 24 * HOUR, 2 * each), UNIX_EPOCH, 2).unwrap();
+    let removed = retain(state.path(), retention(7 * 24 * HOUR, 2 * each), UNIX_EPOCH, 2, || {}).unwrap();
     assert!(removed.segments.is_empty() && removed.bytes > 2 * each, "{removed:?}");
     assert!(writers.iter().all(|writer| writer.path().exists()));
     // Watches that are no longer configured keep their share.
     drop(writers);
-    let removed = retain(state.path(), retention(7 * 24 * HOUR, 2 * each), UNIX_EPOCH, 0).unwrap();
+    let removed = retain(state.path(), retention(7 * 24 * HOUR, 2 * each), UNIX_EPOCH, 0, || {}).unwrap();
     assert!(!removed.segments.is_empty() && starts(&quiet) == [100], "{removed:?}");
 }
 
@@ -352,7 +352,7 @@ fn what_is_not_ours_costs_no_profile() {
     write(&dir, 300, &["a"], true);
     // Named like a segment, and larger than the limit.
     fs::File::create(dir.join(name(200, 0))).unwrap().set_len(1 << 40).unwrap();
-    let removed = retain(state.path(), retention(7 * 24 * HOUR, 3 * each), UNIX_EPOCH, 0).unwrap();
+    let removed = retain(state.path(), retention(7 * 24 * HOUR, 3 * each), UNIX_EPOCH, 0, || {}).unwrap();
     assert_eq!((removed.segments.len(), removed.bytes), (0, 2 * each));
     assert_eq!(removed.foreign, [dir.join(name(200, 0))]);
 }
@@ -369,7 +369,7 @@ fn the_clock_is_set_back() {
     assert_eq!(samples(&ask(&dir, 9_000, 10_010)), of(&[("a", 1), ("b", 1)]));
     // Segments from the future are not old.
     let state = dir.parent().unwrap();
-    assert!(retain(state, retention(2 * HOUR, 1 << 30), UNIX_EPOCH, 0).unwrap().segments.is_empty());
+    assert!(retain(state, retention(2 * HOUR, 1 << 30), UNIX_EPOCH, 0, || {}).unwrap().segments.is_empty());
 }
 
 #[test]
@@ -421,5 +421,5 @@ fn a_directory_that_cannot_be_written_to() {
     assert!(error.contains("cannot create a profile"), "{error}");
     let created = SegmentWriter::create(&file.join("x"), &session(0)).map(drop);
     assert!(matches!(created, Err(WriteError::Create { .. })));
-    assert!(retain(&file, retention(2 * HOUR, 1), SystemTime::now(), 0).is_err());
+    assert!(retain(&file, retention(2 * HOUR, 1), SystemTime::now(), 0, || {}).is_err());
 }

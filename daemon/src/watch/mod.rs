@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use ccsd_collector::usage;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, TrySendError, bounded};
 
 use crate::config::{Config, Watch};
 use crate::ledger::{Ledger, Resource};
@@ -192,10 +192,10 @@ impl Manager {
         loop {
             heart.beat();
             self.look_users_up();
-            self.scan();
+            self.scan(heart);
             heart.beat();
             self.keep_the_budget();
-            self.retain();
+            self.retain(heart);
             self.tell();
             // Without watches there is nothing to scan.
             let pause = if self.config.watches.is_empty() { RETENTION_PERIOD } else { self.scanner.pause() };
@@ -215,11 +215,11 @@ impl Manager {
         }
     }
 
-    fn scan(&mut self) {
+    fn scan(&mut self, heart: &Heart) {
         if self.config.watches.is_empty() {
             return;
         }
-        let fits = self.scanner.scan();
+        let fits = self.scanner.scan(|| heart.beat());
         {
             let mut overview = self.overview.lock().unwrap_or_else(PoisonError::into_inner);
             overview.looks += 1;
@@ -232,6 +232,7 @@ impl Manager {
         for (((watch, rule), follower), found) in
             self.config.watches.iter().zip(rules).zip(&mut self.followers).zip(fits)
         {
+            heart.beat();
             if follower.is_none() && (!found.is_empty() || watch.samples_cpus()) {
                 let place = SegmentTarget { dir: self.config.state_dir.0.join(&watch.name.0), segment_bytes };
                 match follower::start(Arc::new(watch.clone()), rule.clone(), place) {
@@ -239,10 +240,15 @@ impl Manager {
                     Err(error) => tracing::error!("watch {}: cannot start a thread: {error}", watch.name.0),
                 }
             }
-            if let Some(follower) = follower {
+            if let Some(handle) = follower {
                 let (watch, reason) = (Arc::new(watch.clone()), Arc::clone(&self.reason));
+                let name = watch.name.0.clone();
                 // A busy follower gets the orders of the next scan.
-                let _ = follower.orders.try_send(Orders { found, watch, step, reason, segment_bytes });
+                let sent = handle.orders.try_send(Orders { found, watch, step, reason, segment_bytes });
+                if matches!(sent, Err(TrySendError::Disconnected(_))) {
+                    tracing::error!(watch = %name, "watch {name}: its thread has failed, and is started again");
+                    *follower = None;
+                }
             }
         }
     }
@@ -285,7 +291,7 @@ impl Manager {
         self.reason = reason.into();
     }
 
-    fn retain(&mut self) {
+    fn retain(&mut self, heart: &Heart) {
         if self.retained.is_some_and(|when| when.elapsed() < RETENTION_PERIOD) {
             return;
         }
@@ -295,6 +301,7 @@ impl Manager {
             self.config.retention,
             SystemTime::now(),
             self.config.watches.len(),
+            || heart.beat(),
         ) {
             Ok(removed) => removed,
             // Nothing has been stored yet, or a follower reports what is wrong with the directory.
@@ -389,7 +396,7 @@ fn hint(watch: &Watch, users: &UserNumbers, near_miss: Option<String>) -> Option
 pub fn look(config: &Config) -> Vec<(usize, Option<String>)> {
     let rules = config.watches.iter().map(|watch| WatchRule::new(watch, user_number)).collect();
     let mut scanner = Scanner::new(rules);
-    let found = scanner.scan();
+    let found = scanner.scan(|| {});
     let near = |number: usize, processes: usize| scanner.near_miss(number).filter(|_| processes == 0);
     found.iter().enumerate().map(|(number, found)| (found.len(), near(number, found.len()))).collect()
 }
@@ -405,4 +412,42 @@ fn same_processes(a: &Watch, b: &Watch) -> bool {
         ..watch.clone()
     };
     rule(a) == *b
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::ledger::Shares;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_follower_that_has_failed_is_started_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut target = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let (state, pid) = (dir.path().display(), target.id());
+        let text = format!("state_dir = \"{state}\"\n[[watch]]\nname = \"x\"\ncomm = \"cat\"\nuser = \"*\"\n");
+        let config = Config::parse(text.as_bytes(), Path::new("x")).unwrap();
+        let overview = Arc::default();
+        let mut manager = Manager::new(config, Ledger::new(Shares::new(1 << 20, 1024)), overview);
+        let heart = Heart::unwatched();
+        // The process may not have executed its program yet.
+        while manager.followers.iter().flatten().count() == 0 {
+            manager.scan(&heart);
+        }
+        // As a panic leaves it: nobody hears the orders.
+        let (orders, failed) = bounded(1);
+        drop(failed);
+        let first = manager.followers[0].as_mut().unwrap();
+        drop(std::mem::replace(&mut first.orders, orders));
+        first.ended.recv().unwrap_err();
+        manager.scan(&heart);
+        assert!(manager.followers[0].is_none(), "it is seen that PID {pid} is not followed");
+        manager.scan(&heart);
+        assert!(manager.followers[0].is_some());
+        manager.stop();
+        drop(target.stdin.take());
+        target.wait().unwrap();
+    }
 }

@@ -83,13 +83,15 @@ impl Scanner {
     }
 
     /// Scans all processes. Returns the matching processes of each rule. Processes that cannot be read match nothing.
-    pub fn scan(&mut self) -> Vec<Vec<ScannedProcess>> {
+    /// Calls `beat` at each process: many may take long.
+    pub fn scan(&mut self, beat: impl Fn()) -> Vec<Vec<ScannedProcess>> {
         let began = cpu_time();
         self.looks += 1;
         let mut fits = vec![Vec::new(); self.rules.len()];
         let entries = fs::read_dir(&self.proc).map(|entries| entries.flatten()).into_iter().flatten();
         let pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
         for pid in pids {
+            beat();
             // The daemon does not watch itself: every sample would cause work for the next.
             if pid != std::process::id() {
                 self.look_at(pid, &mut fits);
@@ -227,7 +229,8 @@ mod tests {
         proc.put(10, 100, "a", "/a.slice/a.service");
         proc.put(11, 100, "b", "/b.service");
         let mut scanner = proc.scanner(&["exe = \"*/a\"", "unit = \"b.service\"", "user = \"11\""]);
-        let look = |scanner: &mut Scanner| -> Vec<Vec<u32>> { scanner.scan().iter().map(|fits| pids(fits)).collect() };
+        let look =
+            |scanner: &mut Scanner| -> Vec<Vec<u32>> { scanner.scan(|| {}).iter().map(|fits| pids(fits)).collect() };
         assert_eq!(look(&mut scanner), [[10], [11], [11]]);
         assert_eq!(look(&mut scanner), [[10], [11], [11]]);
         // One process executes another program, a third starts, and a process id is reused.
@@ -235,7 +238,7 @@ mod tests {
         proc.put(12, 200, "a", "/");
         proc.put(10, 300, "a", "/");
         assert_eq!(look(&mut scanner), [vec![10, 11, 12], vec![11], vec![11]]);
-        let found = scanner.scan().swap_remove(0);
+        let found = scanner.scan(|| {}).swap_remove(0);
         assert_eq!(found.iter().find(|found| found.pid == 10).unwrap().start_time, 300);
         fs::remove_dir_all(proc.0.path().join("10")).unwrap();
         assert_eq!(look(&mut scanner)[0], [11, 12]);
@@ -246,9 +249,9 @@ mod tests {
         let proc = Proc::new();
         proc.put(10, 100, "a", "/");
         let mut scanner = proc.scanner(&["unit = \"a.service\""]);
-        assert!(scanner.scan()[0].is_empty());
+        assert!(scanner.scan(|| {})[0].is_empty());
         proc.put(10, 100, "a", "/a.service");
-        assert_eq!(pids(&scanner.scan()[0]), [10]);
+        assert_eq!(pids(&scanner.scan(|| {})[0]), [10]);
     }
 
     #[test]
@@ -259,7 +262,7 @@ mod tests {
             proc.put(pid, 100, "a", service);
         }
         let mut scanner = proc.scanner(&["unit = \"a.service\"\nexe = \"*/a\"\nuser = [10, 11, 12, 13]"]);
-        (0..5).for_each(|_| assert_eq!(pids(&scanner.scan()[0]), [10, 11, 12, 13]));
+        (0..5).for_each(|_| assert_eq!(pids(&scanner.scan(|| {})[0]), [10, 11, 12, 13]));
         // Another control group; another user; another file at the path, for a process that is not new.
         let file = |pid: u32, name: &str| proc.0.path().join(pid.to_string()).join(name);
         fs::write(file(10, "cgroup"), "0::/b.service\n").unwrap();
@@ -268,10 +271,10 @@ mod tests {
         fs::write(proc.program("a"), "").unwrap();
         [12, 13].iter().for_each(|&pid| proc.link(pid, "a (deleted)"));
         proc.put_stat(13, 101, "a");
-        assert_eq!(pids(&scanner.scan()[0]), [12]);
+        assert_eq!(pids(&scanner.scan(|| {})[0]), [12]);
         // The control group changes back.
         fs::write(file(10, "cgroup"), "0::/a.service\n").unwrap();
-        let found = (0..=SELDOM).find(|_| pids(&scanner.scan()[0]) == [10, 12]);
+        let found = (0..=SELDOM).find(|_| pids(&scanner.scan(|| {})[0]) == [10, 12]);
         assert!(found.is_some());
     }
 
@@ -280,13 +283,13 @@ mod tests {
         let proc = Proc::new();
         proc.put(10, 100, "a", "/");
         let mut scanner = proc.scanner(&["exe = \"*/b\""]);
-        (0..3).for_each(|_| assert!(scanner.scan()[0].is_empty()));
+        (0..3).for_each(|_| assert!(scanner.scan(|| {})[0].is_empty()));
         // The process has executed a program: only the addresses of code and stack differ.
         let stat = "10 (a) S 1 1 1 0 -1 4194560 1 2 3 4 11 22 0 0 20 0 1 0 100 1 2 3 94000 95000 140000 1";
         fs::write(proc.0.path().join("10/stat"), stat).unwrap();
         fs::write(proc.program("b"), "").unwrap();
         proc.link(10, "b");
-        assert_eq!(pids(&scanner.scan()[0]), [10]);
+        assert_eq!(pids(&scanner.scan(|| {})[0]), [10]);
     }
 
     #[test]
@@ -299,7 +302,7 @@ mod tests {
             fs::write(dir.join("stat"), stat).unwrap();
             fs::write(dir.join("status"), "Uid:\t0\t0\t0\t0\n").unwrap();
         }
-        assert_eq!(pids(&proc.scanner(&["comm = \"a\""]).scan()[0]), [3]);
+        assert_eq!(pids(&proc.scanner(&["comm = \"a\""]).scan(|| {})[0]), [3]);
     }
 
     #[test]
@@ -307,16 +310,16 @@ mod tests {
         let proc = Proc::new();
         proc.put(10, 100, "a", "/");
         let mut scanner = proc.scanner(&["comm = \"a\"\nuser = 10", "comm = \"a\"\nuser = 11"]);
-        assert_eq!(scanner.scan().iter().map(Vec::len).collect::<Vec<_>>(), [1, 0]);
+        assert_eq!(scanner.scan(|| {}).iter().map(Vec::len).collect::<Vec<_>>(), [1, 0]);
         let dir = proc.0.path().join("10");
         let of = |state: char| format!("10 (a) {state} 1 1 1 0 -1 0 1 2 3 4 11 22 0 0 20 0 1 0 100 1 2 3 1");
         fs::write(dir.join("stat"), of('Z')).unwrap();
-        assert!(scanner.scan().iter().all(Vec::is_empty), "it has ended");
+        assert!(scanner.scan(|| {}).iter().all(Vec::is_empty), "it has ended");
         let thread = dir.join("task/12");
         fs::create_dir_all(&thread).unwrap();
         fs::write(thread.join("stat"), of('R').replace("(a)", "(thread)")).unwrap();
         fs::write(thread.join("status"), "Uid:\t11\t11\t11\t11\n").unwrap();
-        assert_eq!(scanner.scan().iter().map(Vec::len).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(scanner.scan(|| {}).iter().map(Vec::len).collect::<Vec<_>>(), [0, 1]);
     }
 
     #[test]
@@ -337,7 +340,7 @@ mod tests {
         fs::create_dir_all(proc.0.path().join("99999999999999999999")).unwrap();
         // A name chosen to look like the end of its field.
         proc.put(50, 9, "a) R 1 (b", "/");
-        let found = proc.scanner(&["comm = \"*\""]).scan();
+        let found = proc.scanner(&["comm = \"*\""]).scan(|| {});
         assert_eq!(found[0], [ScannedProcess { pid: 50, start_time: 9 }]);
     }
 
@@ -354,7 +357,7 @@ mod tests {
     fn this_process_s_parent_is_there() {
         let parent = nix::unistd::getppid().as_raw().unsigned_abs();
         let config = Config::parse(b"[[watch]]\nname = \"x\"\nuser = \"*\"", Path::new("x")).unwrap();
-        let found = Scanner::new(vec![WatchRule::new(&config.watches[0], |_| None)]).scan();
+        let found = Scanner::new(vec![WatchRule::new(&config.watches[0], |_| None)]).scan(|| {});
         assert!(pids(&found[0]).contains(&parent));
         assert!(!pids(&found[0]).contains(&std::process::id()));
     }
