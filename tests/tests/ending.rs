@@ -58,7 +58,13 @@ fn killed(rounds: usize, leader: &str) {
         recorded.assert_whole();
         assert!(recorded.samples("crowd_work").own >= 100, "{:?}", recorded.names());
         let notes = &recorded.profile.session().notes;
-        assert!(!notes.iter().any(|note| note.contains("not known to be for this user")), "{notes:?}");
+        // A user's session has no priority before a thousand busy threads: where it comes late to its rings, records of
+        // threads are lost, and samples of these are not shown.
+        let has = |text: &str| notes.iter().any(|note| note.contains(text));
+        assert!(
+            !has("not known to be for this user") || has("records about mappings and threads were lost"),
+            "{notes:?}"
+        );
     }
 }
 
