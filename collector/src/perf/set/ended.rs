@@ -5,21 +5,26 @@ use std::os::fd::{AsFd, OwnedFd};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::EventSet;
-use crate::perf::attr::EventSpec;
 use crate::perf::counters::{Counted, sum_of};
 use crate::perf::layout::Layout;
 
 impl EventSet {
     /// Takes the events of threads that have ended with all that inherited them, to be closed. What they have counted is kept.
     /// The kernel may then have told of records in the rings for the last time: they are to be read next.
+    ///
+    /// poll(2) tells the end of an event only where the event writes to a ring; all others it calls hung up at all times
+    /// (`perf_poll` in kernel/events/core.c). Those that only count, as where CPUs are sampled, therefore stay.
     pub fn take_ended(&mut self) -> Vec<OwnedFd> {
-        let by_cpu = self.layout == Layout::Cpus;
-        // Members of groups before their leaders: where one has ended, the leader's last count has both.
-        let mut ended = if by_cpu { Vec::new() } else { take_hung_up(&mut self.samplers) };
-        if !by_cpu {
-            ended.append(&mut take_hung_up(&mut self.others));
+        if self.layout == Layout::Cpus {
+            return Vec::new();
         }
-        let mut counting = take_hung_up(&mut self.counting);
+        let has_ended = hung_up(self.counting.iter());
+        // What rides in a group ends with the sampling event in the same place.
+        let are_pairs = self.samplers.len() == self.counting.len();
+        let mut ended = if are_pairs { take(&mut self.samplers, &has_ended) } else { Vec::new() };
+        let mut counting = take(&mut self.counting, &has_ended);
+        let has_ended = hung_up(self.others.iter());
+        ended.append(&mut take(&mut self.others, &has_ended));
         let late: Vec<(u64, bool)> = {
             let (ids, events): (Vec<u64>, Vec<_>) = self.late.iter().map(|(id, late)| (*id, &late.sampling)).unzip();
             ids.into_iter().zip(hung_up(events.into_iter())).collect()
@@ -30,8 +35,7 @@ impl EventSet {
                 ended.extend(late.member.into_iter().chain(late.tracking));
             }
         }
-        let spec = EventSpec { tells_lost: self.spec.tells_lost && !by_cpu, ..self.spec };
-        let last = sum_of(counting.iter(), &spec);
+        let last = sum_of(counting.iter(), &self.spec);
         let Counted { used, ticks, .. } = last.counted.unwrap_or_default();
         self.past.closed.used = self.past.closed.used.saturating_add(used);
         self.past.closed.ticks = self.past.closed.ticks.saturating_add(ticks);
@@ -42,10 +46,10 @@ impl EventSet {
     }
 }
 
-/// Takes the events that have hung up out of a list.
-fn take_hung_up(events: &mut Vec<OwnedFd>) -> Vec<OwnedFd> {
-    let mut is_ended = hung_up(events.iter()).into_iter();
-    let (ended, left) = std::mem::take(events).into_iter().partition(|_| is_ended.next() == Some(true));
+/// Takes those out of a list that have ended.
+fn take(events: &mut Vec<OwnedFd>, has_ended: &[bool]) -> Vec<OwnedFd> {
+    let mut has_ended = has_ended.iter();
+    let (ended, left) = std::mem::take(events).into_iter().partition(|_| has_ended.next() == Some(&true));
     *events = left;
     ended
 }
