@@ -259,20 +259,23 @@ fn shell_in(tree: &CgroupTree, group: &str, script: &str) -> std::process::Child
 
 /// What units and containers have used by the samples, and by the kernel's own accounts.
 fn sums() {
+    // Units of names that no other test has: they run at the same time, and units are told apart by name.
     let tree = CgroupTree::new();
+    let id = "f".repeat(64);
     let program = forever();
-    let container = format!("docker-{ID}.scope");
+    let container = format!("docker-{id}.scope");
     let fixtures = [(); 4].map(|()| Running::start(&program, &[]));
-    for (fixture, group) in fixtures.iter().zip(["a.service", "a.service/worker", "b.service", &container]) {
+    for (fixture, group) in fixtures.iter().zip(["sum-a.service", "sum-a.service/worker", "sum-b.service", &container])
+    {
         tree.join(group, fixture.pid());
     }
     // Processes of 10 ms, one after the other, and of less, several at once.
     let short = program.display();
     let mut shells = [
-        shell_in(&tree, "c.service", &format!("while :; do {short} 10; done")),
-        shell_in(&tree, "d.service", "while :; do (:) & (:) & (:) & wait; done"),
+        shell_in(&tree, "sum-c.service", &format!("while :; do {short} 10; done")),
+        shell_in(&tree, "sum-d.service", "while :; do (:) & (:) & (:) & wait; done"),
     ];
-    let groups = ["a.service", "b.service", "c.service", "d.service", &container];
+    let groups = ["sum-a.service", "sum-b.service", "sum-c.service", "sum-d.service", &container];
     while groups.iter().any(|group| tree.cpu_ns(group) == 0) {}
     tree.freeze(true);
     let before = groups.map(|group| tree.cpu_ns(group));
@@ -310,11 +313,11 @@ fn sums() {
         let is_right = sampled - used < most && used - sampled < most + unknown as f64;
         assert!(is_right, "{group}: {sampled} of {used}, {most}: {units:#?} {accounting:?}");
     }
-    let of_container = weight_of(&containers, &format!("docker {}", &ID[..12]));
+    let of_container = weight_of(&containers, &format!("docker {}", &id[..12]));
     assert_eq!(of_container, weight_of(&units, &container));
     // The processes of a unit that lived all the time have what the unit has.
     let of_a: u64 = of_a.iter().map(|&pid| processes_weight(&processes, pid)).sum();
-    assert_eq!(of_a, weight_of(&units, "a.service"));
+    assert_eq!(of_a, weight_of(&units, "sum-a.service"));
     // What the kernel does for itself is nobody's, and stands apart.
     let share = unknown as f64 / sum(&units) as f64;
     assert!(share <= 0.02 + missing, "{units:#?} {accounting:?}");
