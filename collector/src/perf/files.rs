@@ -1,5 +1,5 @@
-//! Files that events take, of all sessions of this process: they share one limit, and whoever runs them for several users
-//! may bound each user's part ([`FileShare`]).
+//! Counts the open event files of all sessions of this process, which share one limit. The daemon bounds each user's part
+//! ([`FileShare`]).
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -18,8 +18,8 @@ pub trait Filter: fmt::Debug + Send + Sync {
         None
     }
 
-    /// The same of what is left undecided, by what records tell of it, and /proc of it or whoever forked it: it may have ended
-    /// meanwhile.
+    /// Judges a process that [`Filter::keeps_after_exec`] left undecided, by its records and by /proc. If the process has ended,
+    /// its parent's groups and user are taken for its own. `None` if that does not decide either.
     fn keeps_executed(&self, executed: &Executed<'_>) -> Option<bool> {
         let _ = executed;
         None
@@ -40,7 +40,7 @@ pub struct Executed<'a> {
 }
 
 impl Executed<'_> {
-    /// Those whose groups and user it has: itself or, where it has ended, whoever forked it.
+    /// Processes to ask for its groups and user, in this order: itself, then its parent, if it has ended.
     pub fn relatives(&self) -> impl Iterator<Item = u32> + use<> {
         [self.pid, self.parent_pid].into_iter().filter(|&pid| pid != 0)
     }

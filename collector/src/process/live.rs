@@ -24,7 +24,7 @@ pub struct Process {
     pub key: ProcessKey,
     /// The process that forked it, or that it was before `execve`.
     pub parent: Option<ProcessKey>,
-    /// Number of the process that forked it, 0 if no record told of that.
+    /// Process id of its parent; 0 if the fork record is missing.
     pub parent_pid: u32,
     /// Start, clock ticks since boot; for a process seen forking, computed from the record's time.
     pub start_time: u64,

@@ -331,7 +331,7 @@ impl Tracker {
             if let Some(membership) = self.memberships.of(relative) {
                 return self.table.move_process(pid, membership);
             }
-            // It has ended: what whoever forked it belongs to, unless that is known already.
+            // The process has ended: its parent's membership is taken, unless one is known already.
             relative = match self.table.parent_pid(relative) {
                 0 => return,
                 _ if self.table.has_membership(pid) => return,

@@ -46,8 +46,8 @@ impl StackUnwinder {
         self.step_by_registers(frame, Rows::Believed, walk)
     }
 
-    /// Leaves the last frame, whose row has led nowhere, by its function's instructions. `None` if these do not lead to a
-    /// return address either; what is known of the stack is then as before.
+    /// Leaves the last frame, whose row has led nowhere, by its function's instructions. Returns `None`, and changes nothing,
+    /// if the instructions do not lead to a return address either.
     #[cold]
     pub(super) fn step_against_row(&mut self, walk: &mut Walk<'_, '_>) -> Option<Position> {
         let (frame, late_from) = (*walk.frames.last()?, self.late_from);

@@ -53,7 +53,7 @@ const KERNEL: Tone = tone(0xbb_b0_ff, 0x66_47_8b);
 const GENERATED: Tone = tone(0xb1_90_7f, 0x66_46_35);
 pub(super) const NEUTRAL: Tone = tone(0xe4_e6_e8, 0x2b_2f_35);
 
-/// Functions of one hue are told apart by so many shades, each of them so much paler on light and darker on dark ground.
+/// Shades of a hue, which tell its functions apart. Each shade is paler (on a light page) or darker (on a dark one) by `SHADE`.
 const SHADES: u32 = 4;
 const SHADE: f64 = 0.06;
 

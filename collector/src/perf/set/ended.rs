@@ -9,11 +9,12 @@ use crate::perf::counters::{Counted, sum_of};
 use crate::perf::layout::Layout;
 
 impl EventSet {
-    /// Takes the events of threads that have ended with all that inherited them, to be closed. What they have counted is kept.
-    /// The kernel may then have told of records in the rings for the last time: they are to be read next.
+    /// Removes the events of threads that have ended, together with the threads that inherited them, and returns them to be
+    /// closed. Their counts are kept. Read the rings next: the kernel does not wake a reader for the last records of such events.
     ///
     /// poll(2) tells the end of an event only where the event writes to a ring; all others it calls hung up at all times
-    /// (`perf_poll` in kernel/events/core.c). Those that only count, as where CPUs are sampled, therefore stay.
+    /// (`perf_poll` in kernel/events/core.c). Events that only count, as in [`Layout::Cpus`], therefore stay open until the session
+    /// ends.
     pub fn take_ended(&mut self) -> Vec<OwnedFd> {
         if self.layout == Layout::Cpus {
             return Vec::new();
