@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::allocation;
 use gimli::{EndianReader, Error, LittleEndian, Reader, ReaderOffsetId, Result};
@@ -21,6 +21,10 @@ use nix::time::{ClockId, clock_gettime};
 /// Steps between two looks at the clock, each of which takes about as long as 30 steps.
 const LOOK_AT_CLOCK: u64 = 4096;
 
+/// A call that ends before its first look at the clock of the thread, a system call, is charged the time that passed
+/// instead, and no more than this: it may have waited for a CPU.
+const MAX_BRIEF: Duration = Duration::from_millis(1);
+
 /// What one thread may still spend. Thread-local, because a reader is cloned for every attribute and string: a pointer
 /// in each would be slower and take memory.
 struct Meter {
@@ -28,8 +32,10 @@ struct Meter {
     steps: Cell<u64>,
     /// Steps left at which the clock is looked at.
     next_look: Cell<u64>,
-    /// CPU time of the thread at which it stops.
-    deadline: Cell<Duration>,
+    /// CPU time of the thread at the first look at its clock; `None` before.
+    looked_at: Cell<Option<Duration>>,
+    /// CPU time that may pass from then on.
+    cpu: Cell<Duration>,
     out_of_time: Cell<bool>,
     /// Bytes that may be allocated, and the balance of the thread at the start.
     bytes: Cell<u64>,
@@ -47,7 +53,8 @@ thread_local! {
         is_running: Cell::new(false),
         steps: Cell::new(0),
         next_look: Cell::new(0),
-        deadline: Cell::new(Duration::MAX),
+        looked_at: Cell::new(None),
+        cpu: Cell::new(Duration::MAX),
         out_of_time: Cell::new(false),
         bytes: Cell::new(0),
         balance: Cell::new(0),
@@ -109,12 +116,13 @@ pub(crate) fn run_partly<T>(
     stack: usize,
     parse: impl FnOnce() -> T,
 ) -> (Option<T>, Option<MeterStop>) {
-    let (before, began) = (allocation::balance(), thread_cpu());
+    let (before, began) = (allocation::balance(), Instant::now());
     METER.with(|meter| {
         meter.is_running.set(true);
         meter.steps.set(grant.steps);
         meter.next_look.set(grant.steps.saturating_sub(LOOK_AT_CLOCK));
-        meter.deadline.set(began.saturating_add(grant.cpu));
+        meter.looked_at.set(None);
+        meter.cpu.set(grant.cpu);
         meter.out_of_time.set(grant.cpu.is_zero());
         meter.bytes.set(grant.bytes);
         meter.balance.set(before);
@@ -125,15 +133,16 @@ pub(crate) fn run_partly<T>(
     // Third-party parsers on untrusted data may panic. A panic costs the names of one image, not the profile. The
     // closure touches nothing else, and the parser's state is not used again.
     let result = catch_unwind(AssertUnwindSafe(parse)).ok();
-    let out_of_time = METER.with(|meter| {
+    let (out_of_time, looked_at) = METER.with(|meter| {
         meter.is_running.set(false);
         grant.steps = meter.steps.replace(0);
         grant.bytes = meter.bytes.get().saturating_sub(allocation::held_since(before));
         meter.floor.set(usize::MAX);
         *meter.gate.borrow_mut() = None;
-        meter.out_of_time.get()
+        (meter.out_of_time.get(), meter.looked_at.get())
     });
-    grant.cpu = grant.cpu.saturating_sub(thread_cpu().saturating_sub(began));
+    let used = looked_at.map_or_else(|| began.elapsed().min(MAX_BRIEF), |first| thread_cpu().saturating_sub(first));
+    grant.cpu = grant.cpu.saturating_sub(used);
     let stop = match () {
         () if result.is_none() => Some(MeterStop::Panicked),
         () if grant.bytes == 0 => Some(MeterStop::OutOfBytes),
@@ -236,7 +245,10 @@ impl Meter {
     #[cold]
     fn look_at_clock(&self, left: u64) {
         self.next_look.set(left.saturating_sub(LOOK_AT_CLOCK));
-        if thread_cpu() >= self.deadline.get() {
+        let now = thread_cpu();
+        let first = self.looked_at.get().unwrap_or(now);
+        self.looked_at.set(Some(first));
+        if now.saturating_sub(first) >= self.cpu.get() {
             self.out_of_time.set(true);
         }
     }
