@@ -106,6 +106,11 @@ def stacks():
                     yield head + struct.pack("<60Q", *saved)
 
 
+# Where x86_64 has its kernel, and where this one is not: the names of a kernel that is not running are not read, which takes
+# a hundred times as long as the recording.
+HERE, ELSEWHERE = (struct.pack("<Q", text) for text in (0xFFFFFFFF81000000, 0xFFFFFFFFA1000000))
+
+
 def perf_data():
     with tempfile.TemporaryDirectory() as directory:
         if not shutil.which("perf"):
@@ -115,7 +120,7 @@ def perf_data():
             done = subprocess.run(["perf", "record", "-q", "-e", "cpu-clock", "-F", "199", *options, "-o", out, "--", "sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"],
                                   capture_output=True)
             if done.returncode == 0 and out.stat().st_size < 1 << 16:
-                yield out.read_bytes()
+                yield out.read_bytes().replace(HERE, ELSEWHERE)
 
 
 def perf_script():
