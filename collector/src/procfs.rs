@@ -12,7 +12,7 @@ use crate::users::Users;
 /// neither by itself.
 const MAX_FILE: u64 = 64 << 20;
 /// `PF_KTHREAD` of `linux/sched.h`.
-const PF_KTHREAD: u64 = 0x0020_0000;
+pub const PF_KTHREAD: u64 = 0x0020_0000;
 /// `PF_EXITING` of the same: set before the memory is given up.
 const PF_EXITING: u64 = 0x4;
 
@@ -33,6 +33,8 @@ pub struct Stat {
     pub cpu_ticks: (u64, u64),
     /// Start, clock ticks since boot.
     pub start_time: u64,
+    /// Addresses of code and stack, which change with `execve`. 0 if the reader may not trace the process.
+    pub program: (u64, u64),
 }
 
 /// An executable mapping.
@@ -81,6 +83,7 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     // proc_pid_stat(5) numbers fields from 1; the first here is 3, the state.
     let field = |number: usize| fields.get(number - 3).copied();
     let (state, flags) = (field(3)?.chars().next()?, field(9)?.parse::<u64>().ok()?);
+    let address = |number| field(number).and_then(|field| field.parse().ok()).unwrap_or(0);
     Some(Stat {
         comm,
         state,
@@ -89,6 +92,7 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat> {
         exiting: flags & PF_EXITING != 0 || matches!(state, 'Z' | 'X' | 'x'),
         cpu_ticks: (field(14)?.parse().ok()?, field(15)?.parse().ok()?),
         start_time: field(22)?.parse().ok()?,
+        program: (address(26), address(28)),
     })
 }
 

@@ -8,11 +8,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ccsd_collector::procfs::Stat;
 use ccsd_collector::{Executed, FileIdentity, Filter, cgroup_path};
 use ccsd_profile::cgroup::units;
 use wildmatch::WildMatch;
 
-use super::proc_stat::{ScanStat, ScannedProcess, read};
+use super::proc_stat::{ScannedProcess, read, read_living_thread};
 use crate::config::{SelectorPattern, Watch};
 
 /// Attributes of a process. A process chooses its own names, so these texts are only compared.
@@ -46,7 +47,7 @@ pub type ProgramIdentity = (FileIdentity, (u64, u64));
 
 impl Facts {
     /// Reads the attributes from a directory in /proc; the executable only if asked for.
-    pub fn read(dir: &Path, stat: &ScanStat, with_exe: bool) -> Facts {
+    pub fn read(dir: &Path, stat: &Stat, with_exe: bool) -> Facts {
         Facts {
             cgroup: read(&dir.join("cgroup")).map(|bytes| cgroup_path(&bytes)).unwrap_or_default(),
             exe: with_exe.then(|| Exe::read(dir, stat)).flatten(),
@@ -69,7 +70,7 @@ impl Facts {
 impl Exe {
     /// Whoever runs a process chooses these paths, also in a mount namespace of his own. So they are only looked up as far as
     /// the kernel has them in memory: a path into a mount that hangs must not stop the scan.
-    fn read(dir: &Path, stat: &ScanStat) -> Option<Exe> {
+    fn read(dir: &Path, stat: &Stat) -> Option<Exe> {
         let link = dir.join("exe");
         // The kernel resolves this link to the file itself, independent of mounts.
         let file = FileIdentity::of_link(&link).ok()?;
@@ -284,7 +285,7 @@ impl WatchRule {
 impl Filter for WatchRule {
     fn keeps(&self, pid: u32) -> Option<bool> {
         let dir = Path::new("/proc").join(pid.to_string());
-        let (stat, living) = ScanStat::read_living_thread(&dir)?;
+        let (stat, living) = read_living_thread(&dir)?;
         let process = ScannedProcess { pid, start_time: stat.start_time };
         Some(self.fits(process, &Facts::read(&living, &stat, self.needs_exe())))
     }
@@ -472,7 +473,7 @@ mod tests {
         std::os::unix::fs::symlink("/bin/sleep", &link).unwrap();
         let mut child = std::process::Command::new(&link).arg("60").spawn().unwrap();
         let proc = PathBuf::from(format!("/proc/{}", child.id()));
-        let stat = ScanStat::read_living_thread(&proc).unwrap().0;
+        let stat = read_living_thread(&proc).unwrap().0;
         // The program is there before its arguments are.
         let found =
             std::iter::repeat_with(|| Exe::read(&proc, &stat).unwrap()).find(|exe| exe.executed.is_some()).unwrap();

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-use super::proc_stat::{ScanStat, ScannedProcess};
+use ccsd_collector::procfs::Stat;
+
+use super::proc_stat::{ScannedProcess, read_living_thread};
 use super::rules::{Facts, WatchRule};
 
 /// Scans take one part in this many of a CPU.
@@ -109,7 +111,7 @@ impl Scanner {
 
     fn look_at(&mut self, pid: u32, fits: &mut [Vec<ScannedProcess>]) {
         let dir = self.proc.join(pid.to_string());
-        let Some((stat, living)) = ScanStat::read_living_thread(&dir) else { return };
+        let Some((stat, living)) = read_living_thread(&dir) else { return };
         if stat.kernel_thread {
             return;
         }
@@ -131,13 +133,13 @@ impl Scanner {
             }
         }
         let looks = looks.saturating_add(1);
-        let ScanStat { start_time, comm, program, .. } = stat;
+        let Stat { start_time, comm, program, .. } = stat;
         self.known
             .insert(pid, KnownProcess { start_time, comm, program, looks, fits: fitting, near, seen: self.looks });
     }
 
     /// The rules that a process matches, and those that it nearly matches.
-    fn fitting(&self, dir: &Path, process: ScannedProcess, stat: &ScanStat) -> (Vec<u32>, Vec<u32>) {
+    fn fitting(&self, dir: &Path, process: ScannedProcess, stat: &Stat) -> (Vec<u32>, Vec<u32>) {
         let facts = Facts::read(dir, stat, self.rules.iter().any(WatchRule::needs_exe));
         let rules = (0u32..).zip(&self.rules);
         let (fitting, others): (Vec<_>, Vec<_>) = rules.partition(|(_, rule)| rule.fits(process, &facts));
@@ -150,7 +152,7 @@ impl Scanner {
     pub fn near_miss(&self, rule: usize) -> Option<String> {
         let is_near = |known: &KnownProcess| known.near.iter().any(|near| *near as usize == rule);
         let pid = self.known.iter().filter(|(_, known)| is_near(known)).map(|(pid, _)| *pid).min()?;
-        let (stat, living) = ScanStat::read_living_thread(&self.proc.join(pid.to_string()))?;
+        let (stat, living) = read_living_thread(&self.proc.join(pid.to_string()))?;
         let (rule, process) = (self.rules.get(rule)?, ScannedProcess { pid, start_time: stat.start_time });
         rule.near_miss(process, &Facts::read(&living, &stat, rule.needs_exe()))
     }
@@ -169,9 +171,9 @@ pub fn user_number(name: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::proc_stat::PF_KTHREAD;
     use super::*;
     use crate::config::Config;
+    use ccsd_collector::procfs::PF_KTHREAD;
 
     struct Proc(tempfile::TempDir);
 
