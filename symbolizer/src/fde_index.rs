@@ -109,8 +109,7 @@ impl FdeIndex {
         bases: &BaseAddresses,
         address: u64,
     ) -> Option<FrameDescriptionEntry<Slice<'a>>> {
-        let after = self.fdes.partition_point(|fde| fde.start <= address);
-        let found = self.fdes.get(after.checked_sub(1)?)?;
+        let found = self.fdes.get(self.count_up_to(address).checked_sub(1)?)?;
         if address - found.start >= u64::from(found.length) {
             return None;
         }
@@ -132,10 +131,9 @@ impl FdeIndex {
         self.fdes.get(index).map(|fde| fde.start..fde.start.saturating_add(fde.length.into()))
     }
 
-    /// Whether no entry begins after `start` and up to `last`.
-    pub fn begins_none(&self, start: u64, last: u64) -> bool {
-        let after = |address: u64| self.fdes.partition_point(|fde| fde.start <= address);
-        after(start) == after(last)
+    /// Number of entries that begin at `address` or before.
+    pub(crate) fn count_up_to(&self, address: u64) -> usize {
+        self.fdes.partition_point(|fde| fde.start <= address)
     }
 }
 

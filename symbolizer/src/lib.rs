@@ -25,6 +25,7 @@ mod demangle;
 mod door;
 mod dwarf;
 mod dwarf_frame;
+mod eh_frame;
 mod elf;
 mod elf_file;
 mod error;
@@ -52,6 +53,7 @@ mod unwind;
 
 pub use debugfile::{DebugFileFinder, OpenFiles};
 pub use door::{Door, ForUser};
+pub use eh_frame::{EhFrameIndex, section as eh_frame};
 pub use elf::Segment;
 pub use elf_file::ElfFile;
 pub use error::ImageError;

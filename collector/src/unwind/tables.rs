@@ -4,11 +4,11 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
 
-use ccsd_symbolizer::{FdeIndex, MAX_ENTRY_BYTES, UnwindSections};
+use ccsd_symbolizer::{EhFrameIndex, FdeIndex, MAX_ENTRY_BYTES, UnwindSections, eh_frame};
 use gimli::{
-    BaseAddresses, CfaRule, DebugFrame, EhFrame, EhFrameHdr, Encoding, EndianSlice, Evaluation, EvaluationResult,
-    Expression, FrameDescriptionEntry, LittleEndian, Register, RegisterRule, UnwindContext, UnwindExpression,
-    UnwindSection, UnwindTableRow, Value,
+    BaseAddresses, CfaRule, DebugFrame, Encoding, EndianSlice, Evaluation, EvaluationResult, Expression,
+    FrameDescriptionEntry, LittleEndian, Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection,
+    UnwindTableRow, Value,
 };
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -43,8 +43,7 @@ pub type RowContext = UnwindContext<usize>;
 #[derive(Debug, Default)]
 pub struct Tables {
     sections: Arc<UnwindSections>,
-    /// Of `.eh_frame`, used only where there is no `.eh_frame_hdr`.
-    eh_frame: OnceCell<FdeIndex>,
+    eh_frame: OnceCell<EhFrameIndex>,
     debug_frame: OnceCell<FdeIndex>,
     /// How frames have been left, by address.
     rows: RefCell<HashMap<u64, Result<Row, Stuck>, FxBuildHasher>>,
@@ -94,14 +93,17 @@ impl Tables {
 
     /// The most bytes that the indexes of these sections may take.
     pub fn most_index_bytes(sections: &UnwindSections) -> u64 {
-        let eh_frame = sections.eh_frame.as_ref().filter(|_| sections.eh_frame_hdr.is_none());
-        let indexed = eh_frame.map(|section| &section.data).into_iter().chain(&sections.debug_frame);
-        indexed.map(|data| FdeIndex::most_bytes(data.len())).sum()
+        let debug_frame = sections.debug_frame.as_ref().map_or(0, |data| FdeIndex::most_bytes(data.len()));
+        EhFrameIndex::most_bytes(sections).saturating_add(debug_frame)
     }
 
     /// Bytes that the remembered rows take.
     pub fn row_bytes(&self) -> usize {
         self.rows.borrow().allocation_size() + self.rule_bytes.get()
+    }
+
+    fn eh_frame_index(&self) -> &EhFrameIndex {
+        self.eh_frame.get_or_init(|| EhFrameIndex::new(&self.sections))
     }
 
     /// Where they are read from.
@@ -172,14 +174,16 @@ fn rule(tables: &Tables, table: Table, row: &UnwindTableRow<usize>) -> Option<Fr
 
 /// All rows of the entry of `.eh_frame` for an address, if they are not too many, and stand for all of its addresses.
 fn function(tables: &Tables, address: u64, context: &mut RowContext) -> Option<FunctionRules> {
-    let section = EhFrame::new(&tables.sections.eh_frame.as_ref()?.data, LittleEndian);
+    let section = eh_frame(&tables.sections)?;
     let bases = tables.sections.bases();
-    let fde = eh_frame_entry(tables, &section, &bases, address)?;
+    let index = tables.eh_frame_index();
+    let fde = index.find(&tables.sections, address)?;
     let range = fde.initial_address()..fde.end_address();
     if !range.contains(&address) || fde.entry_len().max(fde.cie().entry_len()) > MAX_ENTRY_BYTES {
         return None;
     }
-    if !is_of_one_entry(tables, &bases, &range) {
+    // What begins inside another stands for a part of its addresses.
+    if !index.begins_none(&tables.sections, range.start, range.end.checked_sub(1)?) {
         return None;
     }
     let mut rows = Vec::new();
@@ -193,21 +197,6 @@ fn function(tables: &Tables, address: u64, context: &mut RowContext) -> Option<F
         rows.push((start, rule(tables, Table::EhFrame, row)));
     }
     Some(FunctionRules { range, rows })
-}
-
-/// Whether no entry of `.eh_frame` begins inside another, as a search through the table sees it: it finds the last entry
-/// that begins at an address or before.
-fn is_of_one_entry(tables: &Tables, bases: &BaseAddresses, range: &Range<u64>) -> bool {
-    let (sections, Some(last)) = (&tables.sections, range.end.checked_sub(1)) else { return false };
-    if let Some(header) = &sections.eh_frame_hdr {
-        let parsed = EhFrameHdr::new(&header.data, LittleEndian).parse(bases, 8).ok();
-        let Some(table) = parsed.as_ref().and_then(|parsed| parsed.table()) else { return false };
-        return matches!(
-            (table.lookup(range.start, bases), table.lookup(last, bases)),
-            (Ok(first), Ok(last)) if first == last
-        );
-    }
-    tables.eh_frame.get().is_some_and(|index| index.begins_none(range.start, last))
 }
 
 /// Which table covers the address, and whether it says that the function has no caller.
@@ -250,7 +239,7 @@ pub fn expression<'a>(
 ) -> Option<(Expression<Slice<'a>>, Encoding)> {
     let encoding = Encoding { address_size: 8, format: gimli::Format::Dwarf32, version: 4 };
     let expression = match table {
-        Table::EhFrame => expression.get(&EhFrame::new(&tables.sections.eh_frame.as_ref()?.data, LittleEndian)),
+        Table::EhFrame => expression.get(&eh_frame(&tables.sections)?),
         Table::DebugFrame => expression.get(&debug_frame(tables.sections.debug_frame.as_deref()?)),
     };
     Some((expression.ok()?, encoding))
@@ -305,31 +294,15 @@ fn with_row_in<T>(
 ) -> Result<T, Stuck> {
     let sections = &tables.sections;
     let bases = sections.bases();
-    if let Some(eh_frame) = &sections.eh_frame {
-        let section = EhFrame::new(&eh_frame.data, LittleEndian);
-        if let Some(fde) = eh_frame_entry(tables, &section, &bases, address) {
-            return row(context, &section, &bases, Table::EhFrame, &fde, address, then);
-        }
+    if let Some(section) = eh_frame(sections)
+        && let Some(fde) = tables.eh_frame_index().find(sections, address)
+    {
+        return row(context, &section, &bases, Table::EhFrame, &fde, address, then);
     }
     let section = debug_frame(tables.sections.debug_frame.as_deref().ok_or(Stuck::NotCovered)?);
     let index = tables.debug_frame.get_or_init(|| FdeIndex::build(&section, &bases));
     let fde = index.find(&section, &bases, address).ok_or(Stuck::NotCovered)?;
     row(context, &section, &bases, Table::DebugFrame, &fde, address, then)
-}
-
-/// The entry of `.eh_frame` for an address.
-fn eh_frame_entry<'a>(
-    tables: &'a Tables,
-    section: &EhFrame<Slice<'a>>,
-    bases: &BaseAddresses,
-    address: u64,
-) -> Option<FrameDescriptionEntry<Slice<'a>>> {
-    let Some(header) = &tables.sections.eh_frame_hdr else {
-        let index = tables.eh_frame.get_or_init(|| FdeIndex::build(section, bases));
-        return index.find(section, bases, address);
-    };
-    let parsed = EhFrameHdr::new(&header.data, LittleEndian).parse(bases, 8).ok()?;
-    parsed.table()?.fde_for_address(section, bases, address, EhFrame::cie_from_offset).ok()
 }
 
 fn row<'a, S: UnwindSection<Slice<'a>>, T>(
@@ -433,13 +406,13 @@ pub mod tests {
             found.push((start, offset));
             at = offset + 4 + body.len().next_multiple_of(8) as u64 + 4;
         }
-        // Version 1, addresses of 8 bytes: no pointer to the section worth reading, the count, the table.
-        let mut table = vec![1, 4, 4, 4];
-        table.extend(SECTION.to_le_bytes());
-        table.extend((found.len() as u64).to_le_bytes());
+        // As linkers write it: version 1, no pointer to the section worth reading, the count, and offsets from itself.
+        let mut table = vec![1, 0x1b, 3, 0x3b, 0, 0, 0, 0];
+        table.extend((found.len() as u32).to_le_bytes());
         for (start, offset) in found {
-            table.extend(start.to_le_bytes());
-            table.extend((SECTION + offset).to_le_bytes());
+            let relative = |address: u64| (address.wrapping_sub(2 * SECTION) as u32).to_le_bytes();
+            table.extend(relative(start));
+            table.extend(relative(SECTION + offset));
         }
         let section = |svma: u64, data: Vec<u8>| Bytes { svma: svma..svma + data.len() as u64, data: data.into() };
         let eh_frame = Some(section(SECTION, data));
