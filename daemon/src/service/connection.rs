@@ -168,9 +168,11 @@ impl Connection {
 
     fn answer(&self, request: Request, same_pids: bool) -> Result<Reply, Refusal> {
         let owner = self.peer.authority;
+        let mut meant: Vec<(u32, u64)> = Vec::new();
         let (target, collect, duration, detached) = match request {
             Request::Attach { mut pids, starts, collect, duration_ms, detach } => {
-                check_starts(pids.iter().copied().zip(starts), same_pids)?;
+                meant.extend(pids.iter().copied().zip(starts));
+                check_starts(&meant, same_pids)?;
                 let mut seen = HashSet::new();
                 pids.retain(|&pid| seen.insert(pid));
                 (SessionTarget::Pids(pids), collect, duration_ms.map(Duration::from_millis), detach)
@@ -201,6 +203,11 @@ impl Connection {
         self.check(&target)?;
         let new = NewSession { owner, target, collect, duration, detached };
         let session = self.sessions.create(new, Some(self.gone.clone()))?;
+        // A process may have ended, and another have got its number, before the events were opened: they stay with theirs.
+        if let Err(other) = check_starts(&meant, same_pids) {
+            self.sessions.stop(owner, session, None, true)?;
+            return Err(other);
+        }
         Ok(Reply::Started { session })
     }
 
@@ -267,8 +274,9 @@ impl Connection {
     }
 
     fn dump(&self, process: (u32, u64), same_pids: bool) -> Result<(), FrameError> {
-        let is_same = check_starts([process].into_iter(), same_pids);
-        let taken = is_same.and_then(|()| self.dumps.take(self.peer.authority, process.0));
+        let is_same = || check_starts(&[process], same_pids);
+        let taken = is_same().and_then(|()| self.dumps.take(self.peer.authority, process.0));
+        let taken = taken.and_then(|dump| is_same().map(|()| dump));
         let text = taken.and_then(|dump| {
             serde_json::to_string(&dump).map_err(|error| Refusal::new(RefusalKind::Failed, error.to_string()))
         });
@@ -387,10 +395,11 @@ impl Connection {
 }
 
 /// Refuses processes that have other numbers here, or are not those any more that started then (0: whenever that was).
-fn check_starts(mut processes: impl Iterator<Item = (u32, u64)>, same_pids: bool) -> Result<(), Refusal> {
+fn check_starts(processes: &[(u32, u64)], same_pids: bool) -> Result<(), Refusal> {
     if !same_pids {
         return Err(other_namespace());
     }
+    let mut processes = processes.iter().copied();
     let other =
         processes.find(|&(pid, start)| start != 0 && procfs::stat(pid).is_ok_and(|stat| stat.start_time != start));
     match other {
