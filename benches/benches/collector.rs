@@ -7,11 +7,11 @@
 use std::hint::black_box;
 
 use ccsd_collector::internals::{
-    Bytes, Frame, GoroutineTable, ImageIndex, Images, ProcessKey, ProcessTable, Record, Resolver, Root, SampleLayout,
-    ShadowStack, StackUnwinder, Target, parse,
+    Bytes, Frame, GoroutineTable, ImageIndex, Images, ProcessKey, ProcessTable, Record, Resolver, SampleLayout,
+    ShadowStack, StackRoot, StackUnwinder, UnwindTarget, parse,
 };
-use ccsd_collector::{Budget, EventChoice, EventSet, Layout, Scope, choose};
-use ccsd_profile::{Limits, Profile, Session};
+use ccsd_collector::{Budget, EventChoice, EventLayout, EventSet, Scope, choose};
+use ccsd_profile::{Profile, ProfileLimits, Session};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 #[inline(never)]
@@ -28,7 +28,7 @@ fn recurse(depth: u32, work: &mut dyn FnMut()) {
 fn one_sample() -> (Vec<u8>, SampleLayout) {
     let choice = choose(EventChoice::CpuClock, Scope::User, 9_999, false).expect("perf events");
     let (mut events, mut sorter) =
-        EventSet::new(choice.spec, Layout::Threads, 128 << 20, &mut Vec::new()).expect("rings");
+        EventSet::new(choice.spec, EventLayout::Threads, 128 << 20, &mut Vec::new()).expect("rings");
     let layout = SampleLayout::default();
     events.open_thread(std::process::id(), false).expect("events on this process");
     let mut found = None;
@@ -59,14 +59,19 @@ fn bench(c: &mut Criterion) {
     let mut frames: Vec<Frame> = Vec::new();
     macro_rules! target {
         () => {
-            Target { mappings: &mut mappings, process: ProcessKey(0), goroutines: &mut goroutines, images: &images }
+            UnwindTarget {
+                mappings: &mut mappings,
+                process: ProcessKey(0),
+                goroutines: &mut goroutines,
+                images: &images,
+            }
         };
     }
     // One in some hundred samples ends early because a stack page is not resident.
     let whole = (0..10).map(|_| one_sample()).find(|(bytes, layout)| match parse(Bytes::new(bytes), *layout) {
         Record::Sample(sample) => {
             let mut new = ShadowStack::default();
-            unwinder.unwind(&sample, target!(), &mut new, true, &mut frames).root == Root::Complete
+            unwinder.unwind(&sample, target!(), &mut new, true, &mut frames).root == StackRoot::Complete
         }
         _ => false,
     });
@@ -108,7 +113,7 @@ fn bench(c: &mut Criterion) {
         }
         resolver
     };
-    let new_profile = || Profile::new(Session::default(), Limits::default());
+    let new_profile = || Profile::new(Session::default(), ProfileLimits::default());
     let mut group = c.benchmark_group("resolve");
     group.throughput(Throughput::Elements(frames.len() as u64));
     let mut profile = new_profile();

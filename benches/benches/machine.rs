@@ -11,11 +11,11 @@
 use std::hint::black_box;
 
 use ccsd_collector::internals::{
-    Aggregator, Batch, Bytes, Frame, GoroutineTable, ImageIndex, Images, Item, LayoutChoice, ProcessKey, ProcessTable,
-    Record, SampleLayout, ShadowStack, StackUnwinder, Target, ThreadKey, parse, ring_pages,
+    Aggregator, Batch, BatchItem, Bytes, Frame, GoroutineTable, ImageIndex, Images, LayoutChoice, ProcessKey,
+    ProcessTable, Record, SampleLayout, ShadowStack, StackUnwinder, ThreadKey, UnwindTarget, parse, ring_pages,
 };
 use ccsd_collector::usage::thread_cpu_ns;
-use ccsd_collector::{Budget, EventChoice, EventSet, EventSpec, Layout, Scope, choose};
+use ccsd_collector::{Budget, EventChoice, EventLayout, EventSet, EventSpec, Scope, choose};
 use ccsd_profile::{Metric, Profile, Session, Unit};
 
 /// Stacks recorded.
@@ -48,7 +48,7 @@ fn other(depth: u32, work: &mut dyn FnMut()) {
 fn record() -> (Vec<Vec<u8>>, SampleLayout, EventSpec) {
     let choice = choose(EventChoice::CpuClock, Scope::User, 4_999, false).expect("perf events");
     let (mut events, mut sorter) =
-        EventSet::new(choice.spec, Layout::Threads, 32 << 20, &mut Vec::new()).expect("rings");
+        EventSet::new(choice.spec, EventLayout::Threads, 32 << 20, &mut Vec::new()).expect("rings");
     let layout = SampleLayout::default();
     events.open_thread(std::process::id(), false).expect("events on this process");
     let mut found: Vec<Vec<u8>> = Vec::new();
@@ -155,14 +155,14 @@ fn fed(machine: Machine, spec: &EventSpec, recorded: &[Vec<u8>], layout: SampleL
     let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
     let session = Session { metrics, ..Session::default() };
     let profile = Profile::new(session, budget.profile.clone());
-    let mut aggregator = Aggregator::new(profile, *spec, Layout::Cpus, true, &budget);
+    let mut aggregator = Aggregator::new(profile, *spec, EventLayout::Cpus, true, &budget);
     let mut batch = Batch::default();
     let image = |index| images.get(ImageIndex(index)).expect("an image").clone();
-    batch.items.extend((0..images.count() as u32).map(|index| Item::Image(image(index))));
+    batch.items.extend((0..images.count() as u32).map(|index| BatchItem::Image(image(index))));
     let process_of = |thread: usize| thread % machine.processes;
     batch.items.extend((0..machine.processes as u32).map(|pid| {
         let key = ProcessKey(pid);
-        Item::Process {
+        BatchItem::Process {
             key,
             parent: None,
             pid,
@@ -174,7 +174,7 @@ fn fed(machine: Machine, spec: &EventSpec, recorded: &[Vec<u8>], layout: SampleL
     }));
     batch.items.extend((0..machine.threads as u32).map(|tid| {
         let process = ProcessKey(process_of(tid as usize) as u32);
-        Item::Thread { key: ThreadKey(tid), process, tid, name: format!("thread {tid}") }
+        BatchItem::Thread { key: ThreadKey(tid), process, tid, name: format!("thread {tid}") }
     }));
     aggregator.absorb(&mut batch);
     // Symbols are read once, as at the start of a session.
@@ -192,7 +192,7 @@ fn fed(machine: Machine, spec: &EventSpec, recorded: &[Vec<u8>], layout: SampleL
         let process = process_of(thread);
         let shadow = &mut shadows[thread];
         remembered -= shadow.remembered();
-        let target = Target {
+        let target = UnwindTarget {
             mappings: &mut processes[process],
             process: ProcessKey(process as u32),
             goroutines: &mut goroutines,
@@ -201,7 +201,7 @@ fn fed(machine: Machine, spec: &EventSpec, recorded: &[Vec<u8>], layout: SampleL
         let unwound = unwinder.unwind(&sample, target, shadow, remembered < budget.stack_frames, &mut frames);
         remembered += shadow.remembered();
         batch.frames.extend_from_slice(&frames);
-        batch.items.push(Item::Sample {
+        batch.items.push(BatchItem::Sample {
             thread: ThreadKey(thread as u32),
             time: sample.time,
             frames: frames.len() as u32,

@@ -9,7 +9,7 @@ use std::hint::black_box;
 
 use ccsd_profile::view::{CyclesView, FlatView, GraphView, LinesView, Selection, StacksView, TreeView};
 use ccsd_profile::{
-    ContextId, ContextTable, CostCentre, CostCentreId, Encoder, Image, Limits, LineId, Metric, Process, Profile,
+    ContextId, ContextTable, CostCentre, CostCentreId, Encoder, Image, LineId, Metric, Process, Profile, ProfileLimits,
     Session, Thread, Unit, read_profile,
 };
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
@@ -54,7 +54,7 @@ fn id(function: u32) -> CostCentreId {
 
 /// A profile with 50,000 contexts.
 fn profile() -> Profile {
-    let mut profile = Profile::new(session(), Limits::default());
+    let mut profile = Profile::new(session(), ProfileLimits::default());
     let image = profile.add_image(Image { name: "/usr/bin/cc1".into(), build_id: vec![7; 20] });
     for i in 0..FUNCTIONS {
         profile.add_cost_centre(CostCentre {

@@ -406,10 +406,10 @@ mod tests {
 
     #[test]
     fn total_is_the_word_for_inherited() {
-        use ccsd_profile::view::Column;
+        use ccsd_profile::view::ViewColumn;
         for (line, sort, total) in [
-            ("ccsd report --sort total", Some(Column::Inherited), false),
-            ("ccsd report --sort inherited", Some(Column::Inherited), false),
+            ("ccsd report --sort total", Some(ViewColumn::Inherited), false),
+            ("ccsd report --sort inherited", Some(ViewColumn::Inherited), false),
             ("ccsd report --total", None, true),
             ("ccsd report --inherited", None, true),
         ] {

@@ -1,6 +1,6 @@
 //! Connections to a daemon.
 
-use ccsd_daemon::By;
+use ccsd_daemon::CollectorChoice;
 use ccsd_daemon::client::{Client, ClientError};
 use ccsd_daemon::service::socket::places;
 
@@ -24,8 +24,8 @@ pub fn connect(args: &SocketArgs) -> Result<Client, ClientError> {
 }
 
 /// Who collects or dumps.
-pub fn by(args: &ByArgs) -> By {
+pub fn by(args: &ByArgs) -> CollectorChoice {
     let socket = args.socket.socket.as_deref();
     let daemons = if args.no_daemon { Vec::new() } else { places(socket) };
-    By { daemons, daemon_only: args.daemon || socket.is_some() }
+    CollectorChoice { daemons, daemon_only: args.daemon || socket.is_some() }
 }

@@ -66,7 +66,7 @@ pub fn check_sort(query: &QueryArgs, format: Format) -> Result<(), Failure> {
 }
 
 /// What [`page`] makes.
-pub struct Page {
+pub struct ExportedPage {
     pub bytes: Vec<u8>,
     /// Whether it is of a session that goes on.
     pub is_growing: bool,
@@ -78,17 +78,17 @@ pub struct Page {
 ///
 /// # Errors
 /// As `export html`.
-pub fn page(args: &ExportArgs) -> Result<Page, Failure> {
+pub fn page(args: &ExportArgs) -> Result<ExportedPage, Failure> {
     with_export(args, |export, origin| {
         let mut bytes = Vec::new();
         export.write(Format::Html, &mut bytes).map_err(Failure::bad_request)?;
         let file = origin.is_file.then(|| origin.path.to_owned());
-        Ok(Page { bytes, is_growing: origin.is_growing, file })
+        Ok(ExportedPage { bytes, is_growing: origin.is_growing, file })
     })
 }
 
 /// Where an exported profile comes from.
-struct Origin<'a> {
+struct ExportOrigin<'a> {
     path: &'a Path,
     /// It is a file, and not what a daemon has.
     is_file: bool,
@@ -99,7 +99,7 @@ struct Origin<'a> {
 /// Loads a profile and passes what is to be exported of it to `then`.
 fn with_export<T>(
     args: &ExportArgs,
-    then: impl FnOnce(&Export<'_>, Origin<'_>) -> Result<T, Failure>,
+    then: impl FnOnce(&Export<'_>, ExportOrigin<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let LoadedColumns { file: loaded, columns, metrics } = load(args, args.query.metric.as_deref())?;
     for message in loaded.messages() {
@@ -139,7 +139,7 @@ fn with_export<T>(
         sources: &sources,
         ..base
     };
-    then(&export, Origin { path: &source_path, is_file, is_growing })
+    then(&export, ExportOrigin { path: &source_path, is_file, is_growing })
 }
 
 /// Writes an export of these profiles to where it is wanted.

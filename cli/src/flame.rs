@@ -14,7 +14,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Where a function comes from, which decides the colour of its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Module {
+pub enum CallOrigin {
     /// The program itself.
     Own,
     Library,
@@ -27,7 +27,7 @@ pub enum Module {
 
 /// How much a share has changed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Change {
+pub struct ShareChange {
     /// From -1 to 1.
     pub share: f64,
     /// Chance hardly explains it.
@@ -36,16 +36,16 @@ pub struct Change {
 
 /// A function.
 #[derive(Debug)]
-struct Function {
+struct FlameFunction {
     /// In a difference, functions have no number.
     id: Option<CostCentreId>,
     image: String,
-    module: Module,
+    module: CallOrigin,
 }
 
 /// One function in a chain of calls.
 #[derive(Debug)]
-pub struct Call {
+pub struct FlameCall {
     pub parent: Option<usize>,
     /// The heaviest first.
     pub children: Vec<usize>,
@@ -56,7 +56,7 @@ pub struct Call {
     /// Weight of the children that the view has left out, and how many they are.
     other: (u64, usize),
     /// In a difference.
-    pub change: Option<Change>,
+    pub change: Option<ShareChange>,
     function: usize,
     /// Hash of the functions from the root to this one. Identifies the call in later trees of the same profile.
     pub chain: u64,
@@ -64,7 +64,7 @@ pub struct Call {
 
 /// What labels come from.
 #[derive(Debug)]
-enum Labels {
+enum LabelSource {
     One(TreeView),
     Two(DiffTree),
 }
@@ -72,12 +72,12 @@ enum Labels {
 /// The calls of a flame graph.
 #[derive(Debug)]
 pub struct FlameTree {
-    labels: Labels,
-    functions: Vec<Function>,
+    labels: LabelSource,
+    functions: Vec<FlameFunction>,
     /// Callers before callees.
-    pub calls: Vec<Call>,
+    pub calls: Vec<FlameCall>,
     roots: Vec<usize>,
-    /// As [`Call::other`].
+    /// As [`FlameCall::other`].
     other: (u64, usize),
     pub total: Total,
     /// Calls of functions that are searched for; empty without a search.
@@ -135,22 +135,22 @@ impl FlameTree {
         let origins = Origins::of(profile);
         let mut numbers: HashMap<CostCentreId, usize> = HashMap::new();
         let mut functions = Vec::new();
-        let mut calls: Vec<Call> = Vec::with_capacity(view.nodes.len());
+        let mut calls: Vec<FlameCall> = Vec::with_capacity(view.nodes.len());
         for node in &view.nodes {
             let function = *numbers.entry(node.function).or_insert_with(|| {
                 let image = profile.image_name(node.function);
                 let module = match origins.get(node.function) {
-                    Origin::Special => Module::Special,
-                    _ if image.starts_with("[kernel") => Module::Kernel,
-                    _ if is_generated(image) => Module::Generated,
-                    Origin::Own => Module::Own,
-                    _ => Module::Library,
+                    Origin::Special => CallOrigin::Special,
+                    _ if image.starts_with("[kernel") => CallOrigin::Kernel,
+                    _ if is_generated(image) => CallOrigin::Generated,
+                    Origin::Own => CallOrigin::Own,
+                    _ => CallOrigin::Library,
                 };
-                functions.push(Function { id: Some(node.function), image: sanitise(image).into_owned(), module });
+                functions.push(FlameFunction { id: Some(node.function), image: sanitise(image).into_owned(), module });
                 functions.len() - 1
             });
             let above = node.parent.and_then(|parent| calls.get(parent)).map_or(0, |call| call.chain);
-            calls.push(Call {
+            calls.push(FlameCall {
                 parent: node.parent,
                 children: node.children.clone(),
                 weight: node.weight,
@@ -163,41 +163,41 @@ impl FlameTree {
             });
         }
         let (roots, other, total) = (view.roots.clone(), (view.other.weight, view.other.nodes), view.total);
-        FlameTree::sorted(Labels::One(view), functions, calls, (roots, other), total)
+        FlameTree::sorted(LabelSource::One(view), functions, calls, (roots, other), total)
     }
 
     /// The calls of the second of two profiles, and how their shares differ from those in the first.
     pub fn difference(before: &Profile, after: &Profile, selection: &Selection) -> FlameTree {
         let view = DiffTree::new((before, selection), (after, selection), 0.0);
-        let functions = view.functions.iter().map(|function| Function {
+        let functions = view.functions.iter().map(|function| FlameFunction {
             id: None,
             image: sanitise(&function.image).into_owned(),
-            module: Module::Library,
+            module: CallOrigin::Library,
         });
         let functions = functions.collect();
-        let mut calls: Vec<Call> = Vec::with_capacity(view.nodes.len());
+        let mut calls: Vec<FlameCall> = Vec::with_capacity(view.nodes.len());
         for node in &view.nodes {
             let above = node.parent.and_then(|parent| calls.get(parent)).map_or(0, |call| call.chain);
-            calls.push(Call {
+            calls.push(FlameCall {
                 parent: node.parent,
                 children: node.children.clone(),
                 weight: node.after.weight,
                 own: node.after.self_weight,
                 samples: node.after.samples,
                 other: (node.other.after, node.other.nodes),
-                change: Some(Change { share: node.change, significant: node.significant }),
+                change: Some(ShareChange { share: node.change, significant: node.significant }),
                 function: node.function,
                 chain: chain(above, (view.functions.get(node.function), node.marked)),
             });
         }
         let (roots, other, total) = (view.roots.clone(), (view.other.after, view.other.nodes), view.after);
-        FlameTree::sorted(Labels::Two(view), functions, calls, (roots, other), total)
+        FlameTree::sorted(LabelSource::Two(view), functions, calls, (roots, other), total)
     }
 
     fn sorted(
-        labels: Labels,
-        functions: Vec<Function>,
-        mut calls: Vec<Call>,
+        labels: LabelSource,
+        functions: Vec<FlameFunction>,
+        mut calls: Vec<FlameCall>,
         (mut roots, other): (Vec<usize>, (u64, usize)),
         total: Total,
     ) -> FlameTree {
@@ -210,11 +210,11 @@ impl FlameTree {
         FlameTree { labels, functions, calls, roots, other, total, matches: Vec::new(), matched_weight: 0 }
     }
 
-    fn call(&self, at: usize) -> Option<&Call> {
+    fn call(&self, at: usize) -> Option<&FlameCall> {
         self.calls.get(at)
     }
 
-    fn function_of(&self, at: usize) -> Option<&Function> {
+    fn function_of(&self, at: usize) -> Option<&FlameFunction> {
         self.functions.get(self.call(at)?.function)
     }
 
@@ -222,8 +222,8 @@ impl FlameTree {
     /// again further in, behind `[...]` or `~` where the call is uncertain.
     pub fn label(&self, at: usize) -> String {
         let label = match &self.labels {
-            Labels::One(view) => view.nodes.get(at).map(|node| view.label(node)),
-            Labels::Two(view) => view.nodes.get(at).map(|node| view.label(node)),
+            LabelSource::One(view) => view.nodes.get(at).map(|node| view.label(node)),
+            LabelSource::Two(view) => view.nodes.get(at).map(|node| view.label(node)),
         };
         sanitise(&label.unwrap_or_default()).into_owned()
     }
@@ -233,7 +233,7 @@ impl FlameTree {
         let Some(call) = self.call(at) else { return String::new() };
         let share = 100.0 * call.weight as f64 / self.total.weight.max(1) as f64;
         match call.change {
-            Some(Change { share: change, .. }) => format!("  {share:.1}% {:+.1}", 100.0 * change),
+            Some(ShareChange { share: change, .. }) => format!("  {share:.1}% {:+.1}", 100.0 * change),
             None => format!("  {share:.1}%"),
         }
     }
@@ -243,8 +243,8 @@ impl FlameTree {
         self.function_of(at).map_or("", |function| &function.image)
     }
 
-    pub fn module(&self, at: usize) -> Module {
-        self.function_of(at).map_or(Module::Special, |function| function.module)
+    pub fn module(&self, at: usize) -> CallOrigin {
+        self.function_of(at).map_or(CallOrigin::Special, |function| function.module)
     }
 
     /// The function of a call; `None` in a difference.
@@ -273,8 +273,8 @@ impl FlameTree {
         let mut weight = 0u64;
         for (at, call) in self.calls.iter().enumerate() {
             let name = || match &self.labels {
-                Labels::One(view) => view.nodes.get(at).map(|node| view.name(node).into_owned()),
-                Labels::Two(view) => view.labels.get(call.function).cloned(),
+                LabelSource::One(view) => view.nodes.get(at).map(|node| view.name(node).into_owned()),
+                LabelSource::Two(view) => view.labels.get(call.function).cloned(),
             };
             let is_match = match known.get_mut(call.function) {
                 Some(known) => *known.get_or_insert_with(|| is_meant(self.function(at), &name().unwrap_or_default())),
@@ -303,7 +303,7 @@ impl FlameTree {
         if whole == 0 || columns == 0 {
             return layout;
         }
-        let scale = Scale { whole, columns };
+        let scale = ColumnScale { whole, columns };
         let only = zoom.map(|(at, _)| vec![at]);
         let mut row = Vec::new();
         match &only {
@@ -344,7 +344,7 @@ impl FlameTree {
     }
 
     /// Puts calls beside each other, from weight `start` on.
-    fn place(&self, list: &[usize], other: (u64, usize), start: u64, scale: Scale, row: &mut Vec<(Span, u64)>) {
+    fn place(&self, list: &[usize], other: (u64, usize), start: u64, scale: ColumnScale, row: &mut Vec<(Span, u64)>) {
         let mut offset = start;
         let mut calls = list.iter().filter_map(|&at| Some((at, self.call(at)?))).peekable();
         while let Some((at, call)) = calls.next_if(|(_, call)| scale.is_visible(call.weight)) {
@@ -367,12 +367,12 @@ impl FlameTree {
 
 /// From weights to columns.
 #[derive(Clone, Copy)]
-struct Scale {
+struct ColumnScale {
     whole: u64,
     columns: usize,
 }
 
-impl Scale {
+impl ColumnScale {
     /// The column where a weight from the left ends, rounded: spans that follow each other share their edge.
     fn column(self, weight: u64) -> usize {
         let (weight, whole) = (u128::from(weight.min(self.whole)), u128::from(self.whole));
@@ -408,27 +408,27 @@ impl Borders {
     fn of(self, tree: &FlameTree, span: Span) -> char {
         let Content::Call(at) = span.content else { return self.narrow };
         match tree.call(at).and_then(|call| call.change) {
-            Some(Change { significant: true, share }) if share > 0.0 => self.grown,
-            Some(Change { significant: true, .. }) => self.shrunk,
+            Some(ShareChange { significant: true, share }) if share > 0.0 => self.grown,
+            Some(ShareChange { significant: true, .. }) => self.shrunk,
             _ => self.call,
         }
     }
 }
 
 /// A piece of a row.
-pub struct Piece {
+pub struct RowPiece {
     pub text: String,
     /// `None` of what lies between calls.
     pub span: Option<Span>,
 }
 
 /// A row as text, in one column more than its layout: the last call has a border on its right.
-pub fn text_row(tree: &FlameTree, row: &[Span], borders: Borders, unicode: bool) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = Vec::new();
+pub fn text_row(tree: &FlameTree, row: &[Span], borders: Borders, unicode: bool) -> Vec<RowPiece> {
+    let mut pieces: Vec<RowPiece> = Vec::new();
     let mut column = 0;
     for (number, &span) in row.iter().enumerate() {
         if span.from > column {
-            pieces.push(Piece { text: " ".repeat(span.from - column), span: None });
+            pieces.push(RowPiece { text: " ".repeat(span.from - column), span: None });
         }
         let name = match span.content {
             Content::Call(at) => tree.label(at),
@@ -445,10 +445,10 @@ pub fn text_row(tree: &FlameTree, row: &[Span], borders: Borders, unicode: bool)
             }
         }
         text.push_str(&" ".repeat((room + 1).saturating_sub(text.width())));
-        pieces.push(Piece { text, span: Some(span) });
+        pieces.push(RowPiece { text, span: Some(span) });
         column = span.to;
         if row.get(number + 1).is_none_or(|next| next.from > column) {
-            pieces.push(Piece { text: borders.call.to_string(), span: None });
+            pieces.push(RowPiece { text: borders.call.to_string(), span: None });
             column += 1;
         }
     }
@@ -482,9 +482,9 @@ fn ascii(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::top::SampleSource as Source;
+    use crate::top::TestProfile;
 
-    fn tree(source: &Source) -> FlameTree {
+    fn tree(source: &TestProfile) -> FlameTree {
         FlameTree::new(&source.profile, &Selection::all(), 0.0)
     }
 
@@ -496,8 +496,8 @@ mod tests {
         layout.rows.iter().map(text).collect()
     }
 
-    fn program() -> Source {
-        let mut source = Source::new();
+    fn program() -> TestProfile {
+        let mut source = TestProfile::new();
         source.charge(&["main", "parse", "read"], 50);
         source.charge(&["main", "parse"], 10);
         source.charge(&["main", "write"], 30);
@@ -567,7 +567,7 @@ mod tests {
 
     #[test]
     fn hostile_names_keep_the_columns() {
-        let mut source = Source::new();
+        let mut source = TestProfile::new();
         let combining = "e\u{301}".repeat(50);
         let wide = "\u{65e5}\u{672c}".repeat(50);
         let long = "x".repeat(100_000);
@@ -587,7 +587,7 @@ mod tests {
 
     #[test]
     fn deep_stacks_and_none_at_all() {
-        let mut source = Source::new();
+        let mut source = TestProfile::new();
         let empty = tree(&source);
         assert!(empty.layout(None, 80).rows.is_empty());
         let names: Vec<String> = (0..2_000).map(|i| format!("f{i}")).collect();
@@ -600,7 +600,7 @@ mod tests {
 
     #[test]
     fn a_difference_has_the_weights_of_the_second() {
-        let (mut before, mut after) = (Source::new(), Source::new());
+        let (mut before, mut after) = (TestProfile::new(), TestProfile::new());
         before.charge(&["main", "old"], 5_000);
         before.charge(&["main", "same"], 5_000);
         after.charge(&["main", "new"], 5_000);

@@ -70,20 +70,20 @@ pub fn indent(depth: usize) -> String {
 
 /// The common unit of the weights in a table, so that they compare at a glance.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
+pub struct UnitScale {
     /// Name of the unit for the column's head.
     pub unit: &'static str,
     divisor: f64,
     decimals: usize,
 }
 
-impl Scale {
+impl UnitScale {
     /// The scale for a table whose largest weight is `largest`.
-    pub fn new(unit: Unit, largest: u64) -> Scale {
+    pub fn new(unit: Unit, largest: u64) -> UnitScale {
         let in_steps = |steps: [(u64, &'static str, usize); 4]| {
             let [.., last] = steps;
             let (divisor, unit, decimals) = steps.into_iter().find(|step| largest >= step.0).unwrap_or(last);
-            Scale { unit, divisor: divisor as f64, decimals }
+            UnitScale { unit, divisor: divisor as f64, decimals }
         };
         // Three decimals of a second or a gigacycle are about one sample at the default rate.
         match unit {
@@ -96,8 +96,8 @@ impl Scale {
                 (1_000, "kcycles", 2),
                 (1, "cycles", 0),
             ]),
-            Unit::Count => Scale { unit: "count", divisor: 1.0, decimals: 0 },
-            Unit::Unknown => Scale { unit: "", divisor: 1.0, decimals: 0 },
+            Unit::Count => UnitScale { unit: "count", divisor: 1.0, decimals: 0 },
+            Unit::Unknown => UnitScale { unit: "", divisor: 1.0, decimals: 0 },
         }
     }
 
@@ -165,14 +165,14 @@ mod tests {
 
     #[test]
     fn scales() {
-        let seconds = Scale::new(Unit::Nanoseconds, 4_312_000_000);
+        let seconds = UnitScale::new(Unit::Nanoseconds, 4_312_000_000);
         assert_eq!((seconds.unit, seconds.weight(1_001_001)), ("s", "0.001".to_owned()));
         assert_eq!(seconds.weight(4_312_000_000_000), "4,312.000");
-        let millis = Scale::new(Unit::Nanoseconds, 999_000_000);
+        let millis = UnitScale::new(Unit::Nanoseconds, 999_000_000);
         assert_eq!((millis.unit, millis.weight(1_001_001)), ("ms", "1.00".to_owned()));
-        assert_eq!(Scale::new(Unit::Nanoseconds, 0).weight(0), "0");
-        assert_eq!(Scale::new(Unit::Cycles, 5_000_000_000).unit, "Gcycles");
-        assert_eq!(Scale::new(Unit::Count, 5_000_000_000).weight(5_000), "5,000");
+        assert_eq!(UnitScale::new(Unit::Nanoseconds, 0).weight(0), "0");
+        assert_eq!(UnitScale::new(Unit::Cycles, 5_000_000_000).unit, "Gcycles");
+        assert_eq!(UnitScale::new(Unit::Count, 5_000_000_000).weight(5_000), "5,000");
     }
 
     #[test]

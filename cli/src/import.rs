@@ -11,7 +11,7 @@ use crate::args::ImportArgs;
 use crate::exit::{Exit, Failure};
 use crate::recording::{FileKind, Output, describe, import_file, import_script, nanoseconds, open, perf_data, start};
 use crate::report;
-use crate::style::{ColorChoice, Layout};
+use crate::style::{ColorChoice, TextLayout};
 
 pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     OutputFile::check_replaceable(&args.output).map_err(Failure::bad_request)?;
@@ -44,7 +44,7 @@ pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         }
     };
     output.finish()?;
-    let layout = Layout::of(&stdout(), colour);
+    let layout = TextLayout::of(&stdout(), colour);
     let mut out = stdout().lock();
     let size = args.output.metadata().map(|meta| meta.len()).ok();
     write!(out, "{}", report::short(&profile, size, true, layout))?;

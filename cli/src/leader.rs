@@ -1,6 +1,6 @@
 //! The function with the most samples so far, for the status line.
 
-use ccsd_profile::{CostCentreId, Limits, Profile, Session, Update, sanitise};
+use ccsd_profile::{CostCentreId, Profile, ProfileLimits, Session, Update, sanitise};
 use std::collections::HashMap;
 
 use crate::format::percent;
@@ -14,7 +14,7 @@ pub struct Leader {
 
 impl Leader {
     pub fn new(session: &Session) -> Leader {
-        Leader { profile: Profile::new(session.clone(), Limits::reading()), own: HashMap::new(), samples: 0 }
+        Leader { profile: Profile::new(session.clone(), ProfileLimits::reading()), own: HashMap::new(), samples: 0 }
     }
 
     /// Applies an update. An update that does not fit is ignored.

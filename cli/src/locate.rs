@@ -14,7 +14,7 @@ use crate::connection::connect;
 use crate::exit::Failure;
 use crate::processes;
 use crate::recording::is_profile;
-use crate::source::Source;
+use crate::source::ProfileSource;
 use crate::stored::state_dir;
 use crate::values::ProcessName;
 
@@ -45,7 +45,7 @@ pub struct Lookup<'a> {
 /// One possible meaning of a word.
 struct Meaning {
     /// The unambiguous source.
-    source: Source,
+    source: ProfileSource,
     about: String,
 }
 
@@ -54,24 +54,24 @@ impl Lookup<'_> {
     ///
     /// # Errors
     /// If it does not exist, or if a bare word is ambiguous; the message has the spelling of each meaning.
-    pub fn locate(self, source: &Source) -> Result<Located, Failure> {
+    pub fn locate(self, source: &ProfileSource) -> Result<Located, Failure> {
         match source {
-            Source::File(path) => match path.to_str().filter(|name| self.processes && !name.contains('/')) {
+            ProfileSource::File(path) => match path.to_str().filter(|name| self.processes && !name.contains('/')) {
                 Some(name) => self.locate_name(name),
                 None => Ok(Located::File(path.clone())),
             },
-            Source::Watch(name) => Ok(Located::Watch(name.clone())),
-            Source::Session(_) if self.daemon.is_none() => {
+            ProfileSource::Watch(name) => Ok(Located::Watch(name.clone())),
+            ProfileSource::Session(_) if self.daemon.is_none() => {
                 Err(refused(format!("{source} is a session of the daemon, which --no-daemon does not ask")))
             }
-            Source::Session(id) => {
+            ProfileSource::Session(id) => {
                 let (client, sessions) = self.sessions().map_err(Failure::from)?;
                 match sessions.iter().any(|session| session.id == *id) {
                     true => Ok(Located::Session(Box::new(client), *id)),
                     false => Err(refused(format!("there is no session {id}; {LISTS}"))),
                 }
             }
-            Source::Process(pid) => match self.sessions() {
+            ProfileSource::Process(pid) => match self.sessions() {
                 Ok((client, sessions)) => Ok(match latest_on(*pid, &sessions) {
                     Some(session) => Located::Session(Box::new(client), session.id),
                     None => Located::Process(*pid),
@@ -79,7 +79,7 @@ impl Lookup<'_> {
                 Err(_) if self.processes => Ok(Located::Process(*pid)),
                 Err(error) => Err(error.into()),
             },
-            Source::Number(number) => self.locate_number(*number),
+            ProfileSource::Number(number) => self.locate_number(*number),
         }
     }
 
@@ -87,7 +87,7 @@ impl Lookup<'_> {
     ///
     /// # Errors
     /// As [`Lookup::locate`]; if the source is not a session.
-    pub fn locate_session(self, source: &Source) -> Result<(Client, u32), Failure> {
+    pub fn locate_session(self, source: &ProfileSource) -> Result<(Client, u32), Failure> {
         match self.locate(source)? {
             Located::Session(client, id) => Ok((*client, id)),
             Located::Process(pid) => Err(no_session_on(pid)),
@@ -111,7 +111,10 @@ impl Lookup<'_> {
         };
         let mut meanings = Vec::new();
         if self.files && Path::new(&number.to_string()).symlink_metadata().is_ok() {
-            meanings.push(Meaning { source: Source::File(format!("./{number}").into()), about: "the file".to_owned() });
+            meanings.push(Meaning {
+                source: ProfileSource::File(format!("./{number}").into()),
+                about: "the file".to_owned(),
+            });
         }
         let named = sessions.iter().find(|session| session.id == number);
         let on_process = latest_on(number, &sessions);
@@ -120,7 +123,7 @@ impl Lookup<'_> {
             Some(session) if session.id == number => {}
             Some(session) => {
                 let about = format!("the process, with session {}", session.id);
-                meanings.push(Meaning { source: Source::Process(number), about });
+                meanings.push(Meaning { source: ProfileSource::Process(number), about });
             }
             None if self.processes && is_program(number) => meanings.push(meaning_of_process(number)),
             None => {}
@@ -145,8 +148,8 @@ impl Lookup<'_> {
             });
         };
         Ok(match (source, client) {
-            (Source::File(path), _) => Located::File(path),
-            (Source::Session(id), Some(client)) => Located::Session(Box::new(client), id),
+            (ProfileSource::File(path), _) => Located::File(path),
+            (ProfileSource::Session(id), Some(client)) => Located::Session(Box::new(client), id),
             (_, Some(client)) if on_process.is_some() => {
                 Located::Session(Box::new(client), on_process.map_or(number, |session| session.id))
             }
@@ -160,24 +163,27 @@ impl Lookup<'_> {
         let path = Path::new(name);
         let mut meanings = Vec::new();
         if is_profile(path) {
-            meanings.push(Meaning { source: Source::File(format!("./{name}").into()), about: "the file".to_owned() });
+            meanings.push(Meaning {
+                source: ProfileSource::File(format!("./{name}").into()),
+                about: "the file".to_owned(),
+            });
         }
         let is_watch = |socket| store::watch_dir(&state_dir(None, socket), name).is_ok();
         if self.daemon.is_some_and(is_watch) {
-            meanings.push(Meaning { source: Source::Watch(name.to_owned()), about: "the watch".to_owned() });
+            meanings.push(Meaning { source: ProfileSource::Watch(name.to_owned()), about: "the watch".to_owned() });
         }
         let running = procfs::named(name);
         meanings.extend(running.iter().map(|process| meaning_of_process(process.pid)));
-        let are_processes = meanings.iter().all(|it| matches!(it.source, Source::Process(_)));
+        let are_processes = meanings.iter().all(|it| matches!(it.source, ProfileSource::Process(_)));
         if !running.is_empty() && are_processes {
             // Selects and lists processes as `attach` does.
             let found = processes::find(&[ProcessName::Name(name.to_owned())], false)?;
             return found
                 .first()
-                .map_or_else(|| Err(nothing_is_called(name)), |&pid| self.locate(&Source::Process(pid)));
+                .map_or_else(|| Err(nothing_is_called(name)), |&pid| self.locate(&ProfileSource::Process(pid)));
         }
         match only(name, meanings)? {
-            Some(Source::Watch(name)) => Ok(Located::Watch(name)),
+            Some(ProfileSource::Watch(name)) => Ok(Located::Watch(name)),
             None if path.symlink_metadata().is_err() && path.extension().is_none() => Err(nothing_is_called(name)),
             _ => Ok(Located::File(path.to_owned())),
         }
@@ -200,12 +206,15 @@ pub fn no_session_on(pid: u32) -> Failure {
 }
 
 fn meaning_of_session(session: &SessionSummary) -> Meaning {
-    Meaning { source: Source::Session(session.id), about: format!("the session on {}", sanitise(&session.target)) }
+    Meaning {
+        source: ProfileSource::Session(session.id),
+        about: format!("the session on {}", sanitise(&session.target)),
+    }
 }
 
 fn meaning_of_process(pid: u32) -> Meaning {
     let name = procfs::comm(pid, pid).unwrap_or_default();
-    Meaning { source: Source::Process(pid), about: format!("the process {}", sanitise(&name)) }
+    Meaning { source: ProfileSource::Process(pid), about: format!("the process {}", sanitise(&name)) }
 }
 
 /// Whether a process exists that is not a kernel thread.
@@ -220,7 +229,7 @@ fn latest_on(pid: u32, sessions: &[SessionSummary]) -> Option<&SessionSummary> {
 }
 
 /// The meaning of a word if it has only one.
-fn only(word: &str, mut meanings: Vec<Meaning>) -> Result<Option<Source>, Failure> {
+fn only(word: &str, mut meanings: Vec<Meaning>) -> Result<Option<ProfileSource>, Failure> {
     if meanings.len() > 1 {
         return Err(ambiguous(word, &meanings));
     }
@@ -236,16 +245,16 @@ fn ambiguous(word: &str, meanings: &[Meaning]) -> Failure {
 ///
 /// # Errors
 /// If the source matches several sessions, or none.
-pub fn session_to_stop(source: &Source, sessions: &[SessionSummary]) -> Result<u32, Failure> {
+pub fn session_to_stop(source: &ProfileSource, sessions: &[SessionSummary]) -> Result<u32, Failure> {
     let running_on = |pid: u32| -> Vec<&SessionSummary> {
         sessions.iter().filter(|session| session.pids.contains(&pid) && session.ended.is_none()).collect()
     };
     match source {
-        Source::Session(id) if !sessions.iter().any(|session| session.id == *id) => {
+        ProfileSource::Session(id) if !sessions.iter().any(|session| session.id == *id) => {
             Err(refused(format!("there is no session {id}")))
         }
-        Source::Session(id) => Ok(*id),
-        Source::Number(number) => match running_on(*number).iter().find(|session| session.id != *number) {
+        ProfileSource::Session(id) => Ok(*id),
+        ProfileSource::Number(number) => match running_on(*number).iter().find(|session| session.id != *number) {
             None if sessions.iter().any(|session| session.id == *number) => Ok(*number),
             None => Err(refused(format!("there is no session {number}; {LISTS}"))),
             Some(other) => {
@@ -253,11 +262,11 @@ pub fn session_to_stop(source: &Source, sessions: &[SessionSummary]) -> Result<u
                 let Some(own) = sessions.iter().find(|session| session.id == *number) else {
                     return Err(refused(format!("there is no session {number}; pid:{number} is {about}")));
                 };
-                let on_process = Meaning { source: Source::Process(*number), about };
+                let on_process = Meaning { source: ProfileSource::Process(*number), about };
                 Err(ambiguous(&number.to_string(), &[meaning_of_session(own), on_process]))
             }
         },
-        Source::Process(pid) => match running_on(*pid).as_slice() {
+        ProfileSource::Process(pid) => match running_on(*pid).as_slice() {
             [] => Err(refused(format!("no session runs on process {pid}; {LISTS}"))),
             [one] => Ok(one.id),
             several => {
@@ -265,7 +274,7 @@ pub fn session_to_stop(source: &Source, sessions: &[SessionSummary]) -> Result<u
                 Err(ambiguous(&source.to_string(), &meanings))
             }
         },
-        Source::File(_) | Source::Watch(_) => {
+        ProfileSource::File(_) | ProfileSource::Watch(_) => {
             Err(refused(format!("{source} is no session: give session:ID or pid:PID; {LISTS}")))
         }
     }
@@ -287,7 +296,8 @@ mod tests {
     #[test]
     fn a_number_never_stops_the_session_on_a_process() {
         let stop = |text: &str, sessions: &[SessionSummary]| {
-            session_to_stop(&Source::parse(text.into()).unwrap(), sessions).map_err(|failure| failure.to_string())
+            session_to_stop(&ProfileSource::parse(text.into()).unwrap(), sessions)
+                .map_err(|failure| failure.to_string())
         };
         let sessions = [session(7, 100, None), session(9, 7, None), session(10, 50, Some(SessionEnd::Target))];
         let both = stop("7", &sessions).unwrap_err();

@@ -1,7 +1,7 @@
 //! Which processes of the machine are sampled where none is named: `--all`, `--unit` and the like.
 
 use anyhow::anyhow;
-use ccsd_collector::{Filter, ProcessSelection, path_in_hierarchy, procfs};
+use ccsd_collector::{ProcessFilter, ProcessSelection, path_in_hierarchy, procfs};
 use ccsd_daemon::watch::user_number;
 use ccsd_profile::sanitise;
 

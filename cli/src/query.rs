@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use ccsd_profile::query::{By, Filter, Pattern, Preset, Pruned, QueryError};
-use ccsd_profile::view::{Column, Selection, Total};
+use ccsd_profile::query::{Filter, Grouping, Pattern, Preset, Pruned, QueryError};
+use ccsd_profile::view::{Selection, Total, ViewColumn};
 use ccsd_profile::{CostCentreId, Profile, Unit, sanitise};
 use clap::Args;
 use serde::Serialize;
@@ -53,7 +53,7 @@ pub struct QueryArgs {
     /// shows as recursion. `group` makes one row of allocation, of page faults, of the kernel and of start-up.
     #[arg(long, value_name = "WHAT", default_value = "function", help_heading = "Selection",
         value_parser = by())]
-    pub by: By,
+    pub by: Grouping,
     /// Merge rows with less than this percentage of total time
     ///
     /// Functions (or what --by names) below it become one row, or one function of exported stacks, called `[other: ...]`;
@@ -64,7 +64,7 @@ pub struct QueryArgs {
     ///
     /// Each view has some of these columns and names them. total is also called inherited.
     #[arg(long, value_name = "COLUMN", help_heading = "Selection", value_parser = column())]
-    pub sort: Option<Column>,
+    pub sort: Option<ViewColumn>,
     /// Leave out [not sampled], the CPU time without samples: shares are of sampled time
     #[arg(long, help_heading = "Selection")]
     pub of_sampled: bool,
@@ -93,18 +93,18 @@ fn pattern(text: &str) -> Result<Pattern, String> {
     text.parse().map_err(|error: ccsd_profile::query::PatternError| error.to_string())
 }
 
-fn by() -> impl clap::builder::TypedValueParser<Value = By> {
+fn by() -> impl clap::builder::TypedValueParser<Value = Grouping> {
     use clap::builder::{PossibleValuesParser, TypedValueParser};
-    PossibleValuesParser::new(By::ALL.map(By::name)).try_map(|text| text.parse::<By>())
+    PossibleValuesParser::new(Grouping::ALL.map(Grouping::name)).try_map(|text| text.parse::<Grouping>())
 }
 
-fn column() -> impl clap::builder::TypedValueParser<Value = Column> {
+fn column() -> impl clap::builder::TypedValueParser<Value = ViewColumn> {
     use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-    let value = |column: Column| match column.heading() == column.name() {
+    let value = |column: ViewColumn| match column.heading() == column.name() {
         true => PossibleValue::new(column.name()),
         false => PossibleValue::new(column.heading()).alias(column.name()),
     };
-    PossibleValuesParser::new(Column::ALL.map(value)).try_map(|text| text.parse::<Column>())
+    PossibleValuesParser::new(ViewColumn::ALL.map(value)).try_map(|text| text.parse::<ViewColumn>())
 }
 
 /// Parses a share in percent.
@@ -159,13 +159,13 @@ pub struct Question {
 impl Question {
     /// Whether rows are functions of the program, none of them merged.
     pub fn keeps_functions(&self) -> bool {
-        self.by == By::Function.name() && self.min_percent.is_none()
+        self.by == Grouping::Function.name() && self.min_percent.is_none()
     }
 
     /// In words, unless it is the default.
     pub fn text(&self) -> Option<String> {
         let mut parts = self.selection.clone();
-        if self.by != By::Function.name() {
+        if self.by != Grouping::Function.name() {
             parts.push(format!("--by {}", self.by));
         }
         parts.extend(self.min_percent.map(|min| format!("--min {min}")));
@@ -212,13 +212,13 @@ pub fn ask(args: &QueryArgs, mut profile: Profile) -> Result<QueryResult, Failur
         below_min: 0,
         selected: Total::of(&profile, &selection),
     };
-    if args.by == By::Function && question.min_percent.is_none() {
+    if args.by == Grouping::Function && question.min_percent.is_none() {
         return Ok(QueryResult { profile, selection, metric, question, other: None });
     }
     // Functions are selected before regrouping replaces them.
     let whole = filter.is_empty() && !args.of_sampled;
     let mut profile = if whole { profile } else { profile.selected(&selection) };
-    if args.by != By::Function {
+    if args.by != Grouping::Function {
         profile = profile.by(args.by);
     }
     let mut other = None;
@@ -252,7 +252,7 @@ pub fn words_of(args: &QueryArgs) -> String {
     }));
     words.extend(args.of_sampled.then(|| OF_SAMPLED.to_owned()));
     words.extend(args.spec.as_ref().map(|path| format!("--spec {}", path.display())));
-    if args.by != By::Function {
+    if args.by != Grouping::Function {
         words.push(format!("--by {}", args.by.name()));
     }
     words.extend(args.min.map(|min| format!("--min {min}")));

@@ -10,7 +10,9 @@ use anyhow::anyhow;
 use ccsd_collector::child::{ChildEnd, ExitStatus};
 use ccsd_collector::{Budget, Options, Overhead, ProcessSelection, Scope, check_rate, system};
 use ccsd_daemon::protocol::message::{self, Collect};
-use ccsd_daemon::{By, Collection, Outcome, OutputFile, Progress, Request, Stop, Target};
+use ccsd_daemon::{
+    CollectRequest, CollectTarget, Collection, CollectorChoice, Outcome, OutputFile, Progress, StopRequest,
+};
 use ccsd_profile::CORE_SIGNALS;
 use crossbeam_channel::{Receiver, select, unbounded};
 
@@ -30,7 +32,7 @@ use crate::processes;
 use crate::report;
 use crate::signals::{Asking, Plan, Signals};
 use crate::status::StatusLine;
-use crate::style::{ColorChoice, Layout};
+use crate::style::{ColorChoice, TextLayout};
 use crate::values::{DEFAULT_FILE, Frequency};
 
 /// A message about waiting is printed only after this time: most programs end sooner.
@@ -53,15 +55,15 @@ pub fn record(args: RecordArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         )));
     }
     let target = match selection(&args.machine, &args.collect)? {
-        Some(selection) => Target::Machine { selection, command: args.program.clone() },
-        None => Target::Command(args.program.clone()),
+        Some(selection) => CollectTarget::Machine { selection, command: args.program.clone() },
+        None => CollectTarget::Command(args.program.clone()),
     };
     if args.program.is_empty() {
         return attend(request(target, &args.collect)?, &args.collect, colour);
     }
-    let is_machine = matches!(target, Target::Machine { .. });
+    let is_machine = matches!(target, CollectTarget::Machine { .. });
     let mut request = request(target, &args.collect)?;
-    let layout = Layout::of(&stderr(), colour);
+    let layout = TextLayout::of(&stderr(), colour);
     let stops = job::can_lead().then(unbounded);
     request.stops = stops.as_ref().map(|(sender, _)| sender.clone());
     let asks = Asks { dump: stops.is_some() && !is_machine, quit: false, stops: stops.map(|(_, receiver)| receiver) };
@@ -100,8 +102,8 @@ fn suggest_here(failure: Failure, program: &[OsString]) -> Failure {
 
 pub fn attach(args: AttachArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let target = match selection(&args.machine, &args.collect)? {
-        Some(selection) => Target::Machine { selection, command: Vec::new() },
-        None => Target::Pids(processes::find(&args.processes, Capabilities::effective().perfmon)?),
+        Some(selection) => CollectTarget::Machine { selection, command: Vec::new() },
+        None => CollectTarget::Pids(processes::find(&args.processes, Capabilities::effective().perfmon)?),
     };
     if args.detach {
         return detach(target, &args.collect);
@@ -122,11 +124,11 @@ fn selection(args: &MachineArgs, collect: &CollectArgs) -> Result<Option<Process
 }
 
 /// Collects from what runs already.
-fn attend(request: Request, args: &CollectArgs, colour: ColorChoice) -> Result<Exit, Failure> {
-    let layout = Layout::of(&stderr(), colour);
+fn attend(request: CollectRequest, args: &CollectArgs, colour: ColorChoice) -> Result<Exit, Failure> {
+    let layout = TextLayout::of(&stderr(), colour);
     let owns_ctrl_c = job::owns_ctrl_c();
     // The stacks of all threads of a machine are of no use at a glance.
-    let dump = owns_ctrl_c && !matches!(request.target, Target::Machine { .. });
+    let dump = owns_ctrl_c && !matches!(request.target, CollectTarget::Machine { .. });
     let asks = Asks { dump, quit: owns_ctrl_c, stops: None };
     let (mut outcome, _signals, _) = collect(request, asks, args, layout)?;
     let saved = conclude(&mut outcome, args, layout);
@@ -134,16 +136,16 @@ fn attend(request: Request, args: &CollectArgs, colour: ColorChoice) -> Result<E
 }
 
 /// Starts a session that the daemon continues.
-fn detach(target: Target, args: &CollectArgs) -> Result<Exit, Failure> {
+fn detach(target: CollectTarget, args: &CollectArgs) -> Result<Exit, Failure> {
     let collect = Collect::of(&options(args)?);
     let duration_ms = args.duration.map(|duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
     let mut client = connection::connect(&args.by.socket)?;
     let request = match target {
-        Target::Machine { selection, .. } => {
+        CollectTarget::Machine { selection, .. } => {
             message::Request::Machine { selection, collect, duration_ms, detach: true }
         }
-        Target::Pids(pids) => message::Request::attach(pids, collect, duration_ms, true),
-        Target::Command(_) => return Err(Failure::bad_request(anyhow!("--detach is for processes that run"))),
+        CollectTarget::Pids(pids) => message::Request::attach(pids, collect, duration_ms, true),
+        CollectTarget::Command(_) => return Err(Failure::bad_request(anyhow!("--detach is for processes that run"))),
     };
     let session = client.start(&request)?;
     let mut out = stdout().lock();
@@ -180,7 +182,7 @@ fn options(args: &CollectArgs) -> Result<Options, Failure> {
     })
 }
 
-fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
+fn request(target: CollectTarget, args: &CollectArgs) -> Result<CollectRequest, Failure> {
     let options = options(args)?;
     let output = match (&args.output, args.no_output) {
         (_, true) => None,
@@ -202,7 +204,7 @@ fn request(target: Target, args: &CollectArgs) -> Result<Request, Failure> {
         checked.map_err(Failure::bad_request)?;
     }
     let by = connection::by(&args.by);
-    Ok(Request { target, options, output, duration: args.duration, by, stops: None })
+    Ok(CollectRequest { target, options, output, duration: args.duration, by, stops: None })
 }
 
 /// How the user can interact during a collection.
@@ -216,20 +218,20 @@ struct Asks {
 }
 
 fn collect(
-    request: Request,
+    request: CollectRequest,
     asks: Asks,
     args: &CollectArgs,
-    layout: Layout,
+    layout: TextLayout,
 ) -> Result<(Outcome, Signals, Option<Arc<Job>>), Failure> {
     let (target, inherit) = (request.target.clone(), request.options.inherit);
     // Ctrl-C dumps are taken by this process where it may, even if the daemon collects.
-    let by = By { daemon_only: false, ..request.by.clone() };
+    let by = CollectorChoice { daemon_only: false, ..request.by.clone() };
     let mut collection = Collection::prepare(request)?;
     let child = collection.child_pid();
     let pids = match target {
-        Target::Pids(pids) => pids,
-        Target::Machine { .. } => Vec::new(),
-        Target::Command(_) => child.into_iter().collect(),
+        CollectTarget::Pids(pids) => pids,
+        CollectTarget::Machine { .. } => Vec::new(),
+        CollectTarget::Command(_) => child.into_iter().collect(),
     };
     let job = asks.stops.is_some().then_some(child).flatten().map(|child| Arc::new(Job::new(child)));
     let (asking, requests) = Asking::new();
@@ -249,7 +251,7 @@ fn collect(
         let stop = signals.stop_sender.clone();
         let quit = move || {
             // If the channel is full, the end was already requested.
-            let _ = stop.try_send(Stop);
+            let _ = stop.try_send(StopRequest);
         };
         job::on_quit(quit).map_err(failed)?;
     }
@@ -300,7 +302,7 @@ fn collect(
 
 /// Prints the short report and where the profile is. Returns false if the profile could not be saved, or the daemon
 /// that collected it disappeared.
-fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: Layout) -> bool {
+fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: TextLayout) -> bool {
     let file_error = outcome.file.as_ref().and_then(|file| file.error());
     if let Some(error) = file_error {
         warn(format_args!("{error}"));

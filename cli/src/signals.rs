@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ccsd_daemon::Stop;
+use ccsd_daemon::StopRequest;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -78,13 +78,13 @@ pub struct Plan {
 /// Received signals.
 pub struct Signals {
     /// Receives one message, at the first signal.
-    pub stop: Receiver<Stop>,
+    pub stop: Receiver<StopRequest>,
     /// Receives the numbers of all later signals.
     pub again: Receiver<i32>,
     /// Whether the collection has ended, so that `again` is read.
     waiting: Arc<AtomicBool>,
     /// Also used by other sources of the request; keeps `stop` connected if no signals are caught.
-    pub stop_sender: Sender<Stop>,
+    pub stop_sender: Sender<StopRequest>,
 }
 
 impl Signals {
@@ -136,7 +136,7 @@ impl Signals {
                 }
                 match earlier {
                     0 => {
-                        let _ = stop_sender.try_send(Stop);
+                        let _ = stop_sender.try_send(StopRequest);
                     }
                     // A second signal while the profile is being finished is most likely impatience; a third is meant.
                     2.. if !waiting.load(Ordering::Relaxed) => Exit::Status(Exit::shell_status(origin.signal)).leave(),

@@ -11,7 +11,7 @@ use crate::values::pid;
 
 /// A profile, or a session that produces one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ProfileSource {
     /// A file: any text without another form.
     File(PathBuf),
     /// `session:3`, a session of the daemon.
@@ -24,52 +24,52 @@ pub enum Source {
     Number(u32),
 }
 
-impl Source {
+impl ProfileSource {
     /// Whether this can only be a session, whose times are unknown.
     pub fn is_session(&self) -> bool {
-        matches!(self, Source::Session(_) | Source::Process(_))
+        matches!(self, ProfileSource::Session(_) | ProfileSource::Process(_))
     }
 
     /// The argument parser for sources.
-    pub fn parser() -> impl TypedValueParser<Value = Source> {
-        OsStringValueParser::new().try_map(Source::parse)
+    pub fn parser() -> impl TypedValueParser<Value = ProfileSource> {
+        OsStringValueParser::new().try_map(ProfileSource::parse)
     }
 
     /// Parses a source.
     ///
     /// # Errors
     /// A sentence that describes the mistake.
-    pub fn parse(text: OsString) -> Result<Source, String> {
-        let Some(word) = text.to_str() else { return Ok(Source::File(text.into())) };
+    pub fn parse(text: OsString) -> Result<ProfileSource, String> {
+        let Some(word) = text.to_str() else { return Ok(ProfileSource::File(text.into())) };
         if let Some(id) = word.strip_prefix("session:") {
             let id = id.parse().map_err(|_| "session: takes the number of a session; `ccsd daemon status` lists them");
-            return Ok(Source::Session(id?));
+            return Ok(ProfileSource::Session(id?));
         }
         if let Some(number) = word.strip_prefix("pid:") {
-            return pid(number).map(Source::Process);
+            return pid(number).map(ProfileSource::Process);
         }
         if let Some(name) = word.strip_prefix("watch:") {
             return match WatchName::is_valid(name) {
-                true => Ok(Source::Watch(name.to_owned())),
+                true => Ok(ProfileSource::Watch(name.to_owned())),
                 false => Err("watch: takes the name of a watch; `ccsd daemon watches` lists them".to_owned()),
             };
         }
         match word.parse::<u32>() {
             // `007` can only be a file.
-            Ok(number) if number.to_string() == word => Ok(Source::Number(number)),
-            _ => Ok(Source::File(text.into())),
+            Ok(number) if number.to_string() == word => Ok(ProfileSource::Number(number)),
+            _ => Ok(ProfileSource::File(text.into())),
         }
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ProfileSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::File(path) => write!(f, "{}", path.display()),
-            Source::Session(id) => write!(f, "session:{id}"),
-            Source::Process(pid) => write!(f, "pid:{pid}"),
-            Source::Watch(name) => write!(f, "watch:{name}"),
-            Source::Number(number) => write!(f, "{number}"),
+            ProfileSource::File(path) => write!(f, "{}", path.display()),
+            ProfileSource::Session(id) => write!(f, "session:{id}"),
+            ProfileSource::Process(pid) => write!(f, "pid:{pid}"),
+            ProfileSource::Watch(name) => write!(f, "watch:{name}"),
+            ProfileSource::Number(number) => write!(f, "{number}"),
         }
     }
 }
@@ -78,18 +78,18 @@ impl fmt::Display for Source {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Source, String> {
-        Source::parse(text.into())
+    fn parse(text: &str) -> Result<ProfileSource, String> {
+        ProfileSource::parse(text.into())
     }
 
     #[test]
     fn sources() {
-        assert_eq!(parse("session:3"), Ok(Source::Session(3)));
-        assert_eq!(parse("pid:123"), Ok(Source::Process(123)));
-        assert_eq!(parse("watch:nginx"), Ok(Source::Watch("nginx".to_owned())));
-        assert_eq!(parse("7"), Ok(Source::Number(7)));
+        assert_eq!(parse("session:3"), Ok(ProfileSource::Session(3)));
+        assert_eq!(parse("pid:123"), Ok(ProfileSource::Process(123)));
+        assert_eq!(parse("watch:nginx"), Ok(ProfileSource::Watch("nginx".to_owned())));
+        assert_eq!(parse("7"), Ok(ProfileSource::Number(7)));
         for file in ["007", "+7", "./7", "a.ccsd", "sessions:3", "99999999999", ""] {
-            assert_eq!(parse(file), Ok(Source::File(file.into())));
+            assert_eq!(parse(file), Ok(ProfileSource::File(file.into())));
         }
         for wrong in ["session:", "session:x", "session:-1", "pid:0", "pid:x", "watch:", "watch:a/b"] {
             assert!(parse(wrong).is_err(), "{wrong}");

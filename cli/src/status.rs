@@ -8,14 +8,14 @@ use nix::sys::termios::{LocalFlags, tcgetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
 
 use crate::format::{count, duration, percent};
-use crate::style::{Layout, Tone};
+use crate::style::{TextLayout, Tone};
 use crate::table::cut;
 
 /// Maximum characters of the leading function.
 const LEADER: usize = 32;
 
 pub struct StatusLine {
-    layout: Layout,
+    layout: TextLayout,
     enabled: bool,
     drawn: bool,
     /// Describes the available keys.
@@ -26,7 +26,7 @@ pub struct StatusLine {
 
 impl StatusLine {
     /// A status line, shown on a terminal unless `quiet`.
-    pub fn new(layout: Layout, quiet: bool, hint: &'static str) -> StatusLine {
+    pub fn new(layout: TextLayout, quiet: bool, hint: &'static str) -> StatusLine {
         let enabled = layout.is_terminal() && !quiet;
         StatusLine { layout, enabled, drawn: false, hint, last: (Duration::ZERO, 0, 0) }
     }

@@ -25,8 +25,8 @@ use crate::blocks::Blocks;
 use crate::connection;
 use crate::exit::{Exit, Failure};
 use crate::format::{bytes, count, counted, moment_in, nanoseconds};
-use crate::style::{ColorChoice, Layout, Tone};
-use crate::table::{Column, TableCell, TextTable};
+use crate::style::{ColorChoice, TextLayout, Tone};
+use crate::table::{TableCell, TableColumn, TextTable};
 use crate::times;
 use ccsd_profile::json::to_text;
 
@@ -456,7 +456,7 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
         }
         to_text(&List { schema: 1, watches: rows, problems }).map_err(Failure::at_run_time)?
     } else {
-        let mut text = table(&rows, hangs, &now).render(Layout::of(&stdout(), colour));
+        let mut text = table(&rows, hangs, &now).render(TextLayout::of(&stdout(), colour));
         let zone = now.time_zone();
         let (from, until) = (moment_in(range.from, zone), moment_in(range.until, zone));
         text.push_str(&format!("# CPUs: on average from {from} to {until}, in {PARTS} parts\n"));
@@ -486,18 +486,18 @@ fn table(rows: &[WatchRow], hangs: bool, now: &Zoned) -> TextTable {
     let blocks = Blocks::from_locale();
     let most = rows.iter().flat_map(|row| &row.cpu.cpu_ns).copied().max().unwrap_or(0) as f64;
     let mut table = TextTable::new(vec![
-        Column::text("watch"),
-        Column::text("now"),
-        Column::number("processes"),
-        Column::number("rate"),
-        Column::number("samples"),
-        Column::number("expected"),
-        Column::number("CPUs"),
-        Column::text("over time"),
-        Column::number("segments").if_room(),
-        Column::number("bytes"),
-        Column::text("from").if_room(),
-        Column::text("last written"),
+        TableColumn::text("watch"),
+        TableColumn::text("now"),
+        TableColumn::number("processes"),
+        TableColumn::number("rate"),
+        TableColumn::number("samples"),
+        TableColumn::number("expected"),
+        TableColumn::number("CPUs"),
+        TableColumn::text("over time"),
+        TableColumn::number("segments").if_room(),
+        TableColumn::number("bytes"),
+        TableColumn::text("from").if_room(),
+        TableColumn::text("last written"),
     ]);
     for row in rows {
         let moment = |at: Option<u64>| at.map_or_else(|| "-".to_owned(), |at| moment_in(at, now.time_zone()));

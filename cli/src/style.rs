@@ -46,7 +46,7 @@ pub enum Tone {
 
 /// How to lay out text for one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct TextLayout {
     /// Columns of the terminal; `None` without a terminal, where nothing is cut.
     pub width: Option<usize>,
     pub colour: bool,
@@ -57,9 +57,9 @@ const MIN_WIDTH: usize = 60;
 /// Width of a terminal that reports none.
 const DEFAULT_WIDTH: usize = 80;
 
-impl Layout {
+impl TextLayout {
     /// The layout for an output stream.
-    pub fn of(stream: &(impl IsTerminal + AsFd), choice: ColorChoice) -> Layout {
+    pub fn of(stream: &(impl IsTerminal + AsFd), choice: ColorChoice) -> TextLayout {
         let terminal = stream.is_terminal();
         let width = terminal.then(|| {
             let told = terminal_size_of(stream).map(|(Width(columns), _)| usize::from(columns)).filter(|&w| w > 0);
@@ -72,12 +72,12 @@ impl Layout {
             // https://no-color.org and TERM=dumb disable colour.
             ColorChoice::Auto => terminal && !set("NO_COLOR") && env::var_os("TERM").is_none_or(|term| term != "dumb"),
         };
-        Layout { width, colour }
+        TextLayout { width, colour }
     }
 
     /// For files: nothing cut, no colour.
     #[cfg(test)]
-    pub const PLAIN: Layout = Layout { width: None, colour: false };
+    pub const PLAIN: TextLayout = TextLayout { width: None, colour: false };
 
     /// Whether output goes to a terminal, and should fit on a page.
     pub fn is_terminal(self) -> bool {

@@ -10,7 +10,7 @@ use ccsd_collector::ElfFile;
 use ccsd_collector::debuginfod::{Debuginfod, URLS_VARIABLE, fetched_before};
 use ccsd_collector::naming::{NamedLater, name_functions};
 use ccsd_daemon::OutputFile;
-use ccsd_profile::{DecodeError, Decoded, Decoder, Image, Limits, Profile, sanitise};
+use ccsd_profile::{DecodeError, Decoded, Decoder, Image, Profile, ProfileLimits, sanitise};
 use nix::fcntl::OFlag;
 
 use crate::args::symbolize::SymbolizeArgs;
@@ -27,13 +27,13 @@ pub fn run(args: &SymbolizeArgs) -> Result<Exit, Failure> {
     OutputFile::check_contents(target).map_err(Failure::bad_request)?;
     let mut profile: Option<Profile> = None;
     read(&args.file, |decoder, record| {
-        let profile = profile.get_or_insert_with(|| Profile::new(decoder.session().clone(), Limits::reading()));
+        let profile = profile.get_or_insert_with(|| Profile::new(decoder.session().clone(), ProfileLimits::reading()));
         match record {
             Some(Decoded::Update(update)) => profile.apply(&update).map_err(|error| anyhow!("{error}")),
             _ => Ok(()),
         }
     })?;
-    let mut profile = profile.unwrap_or_else(|| Profile::new(Default::default(), Limits::reading()));
+    let mut profile = profile.unwrap_or_else(|| Profile::new(Default::default(), ProfileLimits::reading()));
     // Everything that the file has; what is taken after that is new.
     drop(profile.take_update());
     let mut dirs: Vec<&Path> = args.debug_dir.iter().map(PathBuf::as_path).collect();

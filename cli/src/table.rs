@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::style::{Layout, Tone};
+use crate::style::{TextLayout, Tone};
 
 const GAP: &str = "  ";
 /// Minimum width of a cut column.
@@ -22,7 +22,7 @@ enum Align {
 }
 
 #[derive(Clone, Debug)]
-pub struct Column {
+pub struct TableColumn {
     title: String,
     align: Align,
     /// Maximum width on a terminal.
@@ -31,23 +31,23 @@ pub struct Column {
     if_room: bool,
 }
 
-impl Column {
-    pub fn number(title: impl Into<String>) -> Column {
-        Column { title: title.into(), align: Align::Right, most: usize::MAX, if_room: false }
+impl TableColumn {
+    pub fn number(title: impl Into<String>) -> TableColumn {
+        TableColumn { title: title.into(), align: Align::Right, most: usize::MAX, if_room: false }
     }
 
-    pub fn text(title: impl Into<String>) -> Column {
-        Column { title: title.into(), align: Align::Left, most: usize::MAX, if_room: false }
+    pub fn text(title: impl Into<String>) -> TableColumn {
+        TableColumn { title: title.into(), align: Align::Left, most: usize::MAX, if_room: false }
     }
 
     /// On a terminal cut to `most` columns.
-    pub fn at_most(self, most: usize) -> Column {
-        Column { most, ..self }
+    pub fn at_most(self, most: usize) -> TableColumn {
+        TableColumn { most, ..self }
     }
 
     /// Dropped on a terminal so narrow that the last column would cut common names.
-    pub fn if_room(self) -> Column {
-        Column { if_room: true, ..self }
+    pub fn if_room(self) -> TableColumn {
+        TableColumn { if_room: true, ..self }
     }
 }
 
@@ -73,7 +73,7 @@ impl<T: Into<String>> From<T> for TableCell {
 /// middle.
 #[derive(Clone, Debug)]
 pub struct TextTable {
-    columns: Vec<Column>,
+    columns: Vec<TableColumn>,
     rows: Vec<TableRow>,
 }
 
@@ -84,7 +84,7 @@ enum TableRow {
 }
 
 impl TextTable {
-    pub fn new(columns: Vec<Column>) -> TextTable {
+    pub fn new(columns: Vec<TableColumn>) -> TextTable {
         TextTable { columns, rows: Vec::new() }
     }
 
@@ -98,7 +98,7 @@ impl TextTable {
         self.rows.push(TableRow::Rule);
     }
 
-    pub fn render(&self, layout: Layout) -> String {
+    pub fn render(&self, layout: TextLayout) -> String {
         let terminal = layout.is_terminal();
         let widths: Vec<usize> = (0..self.columns.len()).map(|i| self.width(i, terminal)).collect();
         let shown = self.with_room(&widths, layout);
@@ -130,7 +130,7 @@ impl TextTable {
     fn line(
         &self,
         text: &mut String,
-        layout: Layout,
+        layout: TextLayout,
         cells: &[TableCell],
         (columns, widths): (&[usize], &[usize]),
         limit: impl Fn(usize) -> Option<usize>,
@@ -162,7 +162,7 @@ impl TextTable {
     }
 
     /// The columns to show: on a terminal, optional columns are dropped if the last one has too little room.
-    fn with_room(&self, widths: &[usize], layout: Layout) -> Vec<usize> {
+    fn with_room(&self, widths: &[usize], layout: TextLayout) -> Vec<usize> {
         let mut shown: Vec<usize> = (0..self.columns.len()).collect();
         let Some(width) = layout.width else { return shown };
         let needed = widths.last().copied().unwrap_or(0).min(ENOUGH);
@@ -322,7 +322,11 @@ mod tests {
     use super::*;
 
     fn table() -> TextTable {
-        let mut table = TextTable::new(vec![Column::number("self"), Column::text("image"), Column::text("function")]);
+        let mut table = TextTable::new(vec![
+            TableColumn::number("self"),
+            TableColumn::text("image"),
+            TableColumn::text("function"),
+        ]);
         table.row(vec!["1.5".into(), "a.out".into(), "main".into()]);
         table.row(vec!["10.25".into(), "".into(), "a_function_with_quite_a_long_name".into()]);
         table.row(vec!["7".into()]);
@@ -331,7 +335,7 @@ mod tests {
 
     #[test]
     fn columns_line_up_and_no_line_ends_in_blanks() {
-        let text = table().render(Layout::PLAIN);
+        let text = table().render(TextLayout::PLAIN);
         assert_eq!(
             text,
             " self  image  function\n  1.5  a.out  main\n10.25         a_function_with_quite_a_long_name\n    7\n"
@@ -340,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_terminal_cuts_the_last_column() {
-        let text = table().render(Layout { width: Some(34), colour: false });
+        let text = table().render(TextLayout { width: Some(34), colour: false });
         assert!(text.contains("10.25         a_function\u{2026}long_name\n"), "{text}");
         assert!(text.lines().all(|line| line.width() <= 34), "{text}");
     }
@@ -348,22 +352,22 @@ mod tests {
     #[test]
     fn what_is_dispensable_makes_room_for_names() {
         let mut table = TextTable::new(vec![
-            Column::number("self"),
-            Column::number("95% interval").if_room(),
-            Column::text("function"),
+            TableColumn::number("self"),
+            TableColumn::number("95% interval").if_room(),
+            TableColumn::text("function"),
         ]);
         table.row(vec!["1.5".into(), "0.50..2.50".into(), "a_function_with_quite_a_long_name".into()]);
-        let render = |width| table.render(Layout { width: Some(width), colour: false });
+        let render = |width| table.render(TextLayout { width: Some(width), colour: false });
         assert!(render(53).contains("0.50..2.50  a_function_with_quite_a_long_name\n"), "{}", render(53));
         assert_eq!(render(52), "self  function\n 1.5  a_function_with_quite_a_long_name\n");
-        assert!(table.render(Layout::PLAIN).contains("0.50..2.50"));
+        assert!(table.render(TextLayout::PLAIN).contains("0.50..2.50"));
     }
 
     #[test]
     fn colour_does_not_count() {
-        let mut table = TextTable::new(vec![Column::number("n"), Column::text("what")]);
+        let mut table = TextTable::new(vec![TableColumn::number("n"), TableColumn::text("what")]);
         table.row(vec![TableCell::toned(Tone::Bad, "5"), "x".into()]);
-        let text = table.render(Layout { width: None, colour: true });
+        let text = table.render(TextLayout { width: None, colour: true });
         assert_eq!(text, "\x1b[1mn\x1b[0m  \x1b[1mwhat\x1b[0m\n\x1b[31m5\x1b[0m  x\n");
     }
 

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::str::FromStr;
 
 use ccsd_daemon::store::TimeRange;
-use ccsd_profile::Window;
+use ccsd_profile::TimeWindow;
 use jiff::civil::{Date, DateTime, Time};
 use jiff::{Span, Timestamp, ToSpan, Zoned};
 
@@ -98,7 +98,7 @@ pub fn window(
     until: Option<&str>,
     (started_unix_ns, length_ns): (u64, u64),
     now: &Zoned,
-) -> Result<Window, String> {
+) -> Result<TimeWindow, String> {
     let (since, until) = ends(since, until)?;
     let at = |text: &str| -> Result<u64, String> {
         let wrong = || format!("{text:?} is no time: {FILE_FORMS}");
@@ -123,7 +123,7 @@ pub fn window(
     if from_ns >= until_ns {
         return Err(swapped(since.unwrap_or("its start"), until.unwrap_or_default()));
     }
-    Ok(Window { from_ns, until_ns })
+    Ok(TimeWindow { from_ns, until_ns })
 }
 
 fn swapped(since: &str, until: &str) -> String {

@@ -16,21 +16,21 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS, Mark};
+use crate::batch::{Batch, BatchCounts, BatchItem, Death, MAX_METRICS, Mark};
 use crate::budget::Budget;
 use crate::crash::{self, WholeStack};
 use crate::pace::Overhead;
 use crate::perf::attr::{Event, EventSpec};
-use crate::perf::layout::Layout;
+use crate::perf::layout::EventLayout;
 use crate::process::{ProcessKey, ThreadKey};
 use crate::rate_history::RateHistory;
 use crate::resolve::Resolver;
 use crate::session_event::{Held, SessionEvent};
-use crate::unwind::{Frame, Gap, Root};
+use crate::unwind::{Frame, Gap, StackRoot};
 use crate::usage::Aside;
-use crate::watchdog::{LOOK, Watch, Watchdog};
+use crate::watchdog::{LOOK, Watchdog, WatchdogWait};
 use crate::{system, usage};
-use thread_stack::{Outside, Place, ThreadState};
+use thread_stack::{ChargeTarget, Outside, ThreadState};
 use tick_time::UnseenTime;
 
 /// The state of the aggregating thread.
@@ -38,7 +38,7 @@ pub struct Aggregator {
     profile: Profile,
     resolver: Resolver,
     spec: EventSpec,
-    layout: Layout,
+    layout: EventLayout,
     own_process: bool,
     /// What a user can do to see more of short threads; see [`Options::more_samples`](crate::Options::more_samples).
     more_samples: &'static str,
@@ -72,7 +72,7 @@ impl Aggregator {
     pub fn new(
         mut profile: Profile,
         spec: EventSpec,
-        layout: Layout,
+        layout: EventLayout,
         own_process: bool,
         budget: &Budget,
     ) -> Aggregator {
@@ -146,8 +146,8 @@ impl Aggregator {
         watchdog: &Watchdog,
         held: &Held,
     ) {
-        let mut watch = Watch::default();
-        let mut counts = Counts::default();
+        let mut watch = WatchdogWait::default();
+        let mut counts = BatchCounts::default();
         let trouble = loop {
             let mut batch = match batches.recv_timeout(LOOK) {
                 Ok(batch) => batch,
@@ -202,7 +202,7 @@ impl Aggregator {
     /// Hands on what there is, as of a batch with these counts at its end and so many samples still to come, and begins a
     /// new generation. The threads' last stacks have contexts of the one before.
     #[cold]
-    fn begin_generation(&mut self, counts: &Counts, samples_left: u64, events: &Sender<SessionEvent>) {
+    fn begin_generation(&mut self, counts: &BatchCounts, samples_left: u64, events: &Sender<SessionEvent>) {
         // The counters of events and clocks are of the last interval's end.
         let accounting = self.profile.accounting_mut();
         accounting.duration_ns = counts.sampler.duration_ns;
@@ -255,13 +255,14 @@ impl Aggregator {
 
     /// The same, with what is to be done before each sample, given how many are left.
     fn absorb_with(&mut self, batch: &mut Batch, mut before_sample: impl FnMut(&mut Aggregator, u64)) {
-        let mut samples_left = batch.items.iter().filter(|item| matches!(item, Item::Sample { .. })).count() as u64;
+        let mut samples_left =
+            batch.items.iter().filter(|item| matches!(item, BatchItem::Sample { .. })).count() as u64;
         self.resolver.begin_batch(&mut self.profile, &batch.frames);
         let mut frames = batch.frames.as_slice();
         let mut further_weights = batch.further_weights.as_slice();
         for item in batch.items.drain(..) {
             match item {
-                Item::Sample { thread, time, frames: count, common, gap, root, weights } => {
+                BatchItem::Sample { thread, time, frames: count, common, gap, root, weights } => {
                     let (stack, rest) = frames.split_at(frames.len().min(count as usize));
                     frames = rest;
                     before_sample(self, samples_left);
@@ -274,22 +275,22 @@ impl Aggregator {
                         thread.unsampled.weigh(weights[0]);
                     }
                 }
-                Item::Crash { death, thread, time, frames: count, common, gap, root } => {
+                BatchItem::Crash { death, thread, time, frames: count, common, gap, root } => {
                     let (stack, rest) = frames.split_at(frames.len().min(count as usize));
                     frames = rest;
                     self.crash(*death, thread, time, stack, Outside { root, common, gap });
                 }
-                Item::Jit(event) => self.resolver.jit_event(&mut self.profile, event),
-                Item::Image(image) => self.resolver.add_image(&mut self.profile, image),
-                Item::ImageClosed(index) => self.resolver.close(index),
-                Item::ImageReopened(index, image) => self.resolver.reopen(&mut self.profile, index, image),
-                Item::Note(note) => self.profile.add_note(&note),
-                Item::Rate { at, change } => {
+                BatchItem::Jit(event) => self.resolver.jit_event(&mut self.profile, event),
+                BatchItem::Image(image) => self.resolver.add_image(&mut self.profile, image),
+                BatchItem::ImageClosed(index) => self.resolver.close(index),
+                BatchItem::ImageReopened(index, image) => self.resolver.reopen(&mut self.profile, index, image),
+                BatchItem::Note(note) => self.profile.add_note(&note),
+                BatchItem::Rate { at, change } => {
                     if let Some(note) = self.rates.change(at, &change) {
                         self.profile.add_note(&note);
                     }
                 }
-                Item::Process { key, parent, pid, start_time, exec_generation, name, membership } => {
+                BatchItem::Process { key, parent, pid, start_time, exec_generation, name, membership } => {
                     let parent = parent.and_then(|parent| self.processes.get(&parent).copied());
                     let process = Process { pid, start_time, exec_generation, parent, name, membership };
                     let id = self.profile.add_process(process);
@@ -298,13 +299,13 @@ impl Aggregator {
                         false => self.other_process = Some(id),
                     }
                 }
-                Item::Thread { key, process, tid, name } => {
+                BatchItem::Thread { key, process, tid, name } => {
                     let known = self.processes.get(&process).copied().or(self.other_process);
                     let Some(process) = known else { continue };
                     let id = self.profile.add_thread(Thread { process, tid, name });
                     self.threads.insert(key, ThreadState::new(id));
                 }
-                Item::ThreadName { key, process, name } => {
+                BatchItem::ThreadName { key, process, name } => {
                     if let Some(&process) = process.as_ref().and_then(|process| self.processes.get(process)) {
                         self.profile.rename_process(process, &name);
                     }
@@ -312,12 +313,12 @@ impl Aggregator {
                         self.profile.rename_thread(thread.id, &name);
                     }
                 }
-                Item::ThreadTime { key, ns, is_whole } => {
+                BatchItem::ThreadTime { key, ns, is_whole } => {
                     if let Some(thread) = self.threads.get_mut(&key) {
                         thread.unsampled.read(ns, is_whole);
                     }
                 }
-                Item::ThreadEnd(key) => {
+                BatchItem::ThreadEnd(key) => {
                     if let Some(thread) = self.threads.remove(&key) {
                         self.unseen.end_thread(thread.id, thread.unsampled);
                         self.charge_ended(thread.tick, thread.id);
@@ -345,7 +346,7 @@ impl Aggregator {
         let outside = self.judge_root(time, stack, outside);
         let Some(at) = self.follow(thread, time, stack, outside) else { return };
         let Outside { root, gap, .. } = outside;
-        if root == Root::Complete
+        if root == StackRoot::Complete
             && gap.is_none()
             && let Some(thread) = self.threads.get_mut(&thread)
         {
@@ -391,7 +392,7 @@ impl Aggregator {
         {
             self.resolver.count_nameless_leaf(leaf);
         }
-        if let Root::Truncated(reason) = root {
+        if let StackRoot::Truncated(reason) = root {
             accounting.count_truncated(reason);
         }
     }
@@ -399,7 +400,7 @@ impl Aggregator {
     /// Says whether a stack that another profiler has followed is complete, which its functions' names tell.
     #[inline]
     fn judge_root(&mut self, time: u64, stack: &[Frame], outside: Outside) -> Outside {
-        if outside.root != Root::Truncated(TruncationReason::NoEntry) {
+        if outside.root != StackRoot::Truncated(TruncationReason::NoEntry) {
             return outside;
         }
         let (profile, resolver) = (&mut self.profile, &mut self.resolver);
@@ -408,7 +409,7 @@ impl Aggregator {
             resolver.cost_centres(&resolved).to_vec()
         });
         let outermost: Vec<CostCentreId> = outermost.collect();
-        let root = if begins_at_entry(profile, outermost) { Root::Complete } else { outside.root };
+        let root = if begins_at_entry(profile, outermost) { StackRoot::Complete } else { outside.root };
         Outside { root, ..outside }
     }
 
@@ -429,19 +430,19 @@ impl Aggregator {
         };
         let outer = last(common.shared as usize, common.own as usize);
         let age_ns = time.saturating_sub(state.whole_at);
-        let is_last_whole = state.root == Some(Root::Complete);
+        let is_last_whole = state.root == Some(StackRoot::Complete);
         let place = |gap: Gap| (stack.len().saturating_sub(gap.outer as usize).max(1), gap.reason);
         let (frames, gap) = (stack.to_vec(), gap.map(|gap| (gap, place(gap))));
         let mut found = WholeStack { frames, gap: gap.map(|(_, place)| place), root, earlier: Vec::new(), age_ns };
         match (root, gap) {
-            (Root::Complete, None) => found.frames.extend(outer.iter().rev()),
+            (StackRoot::Complete, None) => found.frames.extend(outer.iter().rev()),
             // What was found ends where the last stack was taken to go on.
-            (Root::Complete, Some((gap, place))) if !outer.is_empty() => {
-                found.root = Root::Truncated(gap.reason);
+            (StackRoot::Complete, Some((gap, place))) if !outer.is_empty() => {
+                found.root = StackRoot::Truncated(gap.reason);
                 found.gap = (gap.outer > 0).then_some(place);
                 found.earlier = outer;
             }
-            (Root::Truncated(_), _) if is_last_whole => {
+            (StackRoot::Truncated(_), _) if is_last_whole => {
                 found.earlier = last(state.steps.shared(), state.steps.own().len());
             }
             _ => {}
@@ -457,7 +458,7 @@ impl Aggregator {
 
     /// Makes `stack` the thread's, and finds its context.
     #[inline]
-    fn follow(&mut self, thread: ThreadKey, time: u64, stack: &[Frame], outside: Outside) -> Option<Place> {
+    fn follow(&mut self, thread: ThreadKey, time: u64, stack: &[Frame], outside: Outside) -> Option<ChargeTarget> {
         let thread = self.threads.get_mut(&thread)?;
         Some(thread.follow(&mut self.profile, &mut self.resolver, time, stack, outside))
     }
@@ -480,7 +481,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
-    use ccsd_profile::{Limits, Session};
+    use ccsd_profile::{ProfileLimits, Session};
     use crossbeam_channel::bounded;
 
     use super::*;
@@ -500,8 +501,8 @@ mod tests {
         let (events, event_receiver) = bounded(2);
         let watched = watchdog.clone();
         let aggregate = std::thread::spawn(move || {
-            let profile = Profile::new(Session::default(), Limits::default());
-            Aggregator::new(profile, spec, Layout::Threads, true, &Budget::default()).run(
+            let profile = Profile::new(Session::default(), ProfileLimits::default());
+            Aggregator::new(profile, spec, EventLayout::Threads, true, &Budget::default()).run(
                 &batch_receiver,
                 &empty,
                 &events,

@@ -9,22 +9,22 @@ use std::time::Duration;
 
 use crate::Budget;
 use crate::aggregator::Aggregator;
-use crate::batch::{Batch, Item};
-use crate::pace::Pace;
+use crate::batch::{Batch, BatchItem};
+use crate::pace::RateController;
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::choice::{EventChoice, Scope, choose};
-use crate::perf::layout::Layout;
+use crate::perf::layout::EventLayout;
 use crate::perf::record::{Sample, UserRegs};
 use crate::perf::ring_buffer::Bytes;
 use crate::perf::set::EventSet;
-use crate::process::images::{Image, ImageIndex, Images};
+use crate::process::images::{ImageIndex, Images, MappedImage};
 use crate::process::{ProcessKey, ProcessTable, ThreadKey};
 use crate::sampler::{Channels, Sampler};
 use crate::stack_delta::Common;
 use crate::system::perf_max_sample_rate;
 use crate::unwind::go::goroutines::GoroutineTable;
 use crate::unwind::shadow::ShadowStack;
-use crate::unwind::{Frame, Root, StackUnwinder, Target};
+use crate::unwind::{Frame, StackRoot, StackUnwinder, UnwindTarget};
 use ccsd_profile::view::{FlatView, Selection};
 use ccsd_profile::{Profile, Session, Shed};
 use ccsd_symbolizer::DebugFileFinder;
@@ -39,11 +39,11 @@ fn count() {
 }
 
 /// The system's allocator, which counts. All tests of this library use it.
-struct Counting;
+struct CountingAllocator;
 
 // SAFETY: all is done by the system's allocator, with the arguments as they are; counting allocates nothing, for a cell of
 // a constant that needs no destructor is there as long as its thread.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Memory) -> *mut u8 {
         count();
         // SAFETY: the caller's promise is passed on.
@@ -70,7 +70,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Allocations that `work` makes.
 fn allocations(work: impl FnOnce()) -> u64 {
@@ -93,15 +93,16 @@ const SPEC: EventSpec = EventSpec {
 fn aggregator(budget: &Budget) -> Aggregator {
     let metrics = vec![ccsd_profile::Metric { name: "cpu-clock".into(), unit: ccsd_profile::Unit::Nanoseconds }];
     let session = Session { metrics, ..Session::default() };
-    Aggregator::new(Profile::new(session, budget.profile.clone()), SPEC, Layout::Threads, true, budget)
+    Aggregator::new(Profile::new(session, budget.profile.clone()), SPEC, EventLayout::Threads, true, budget)
 }
 
 /// What comes before the samples of so many threads of one process. Addresses of "the kernel" are functions by themselves.
 fn beginning(threads: u32) -> Batch {
-    let image =
-        |name: &str| Item::Image(Image { name: name.into(), elf: None, key: None, debug: DebugFileFinder::none() });
+    let image = |name: &str| {
+        BatchItem::Image(MappedImage { name: name.into(), elf: None, key: None, debug: DebugFileFinder::none() })
+    };
     let key = ProcessKey(0);
-    let process = Item::Process {
+    let process = BatchItem::Process {
         key,
         parent: None,
         pid: 1,
@@ -110,7 +111,8 @@ fn beginning(threads: u32) -> Batch {
         name: "p".into(),
         membership: None,
     };
-    let threads = (0..threads).map(|tid| Item::Thread { key: ThreadKey(tid), process: key, tid, name: "t".into() });
+    let threads =
+        (0..threads).map(|tid| BatchItem::Thread { key: ThreadKey(tid), process: key, tid, name: "t".into() });
     let items = [image("[unknown]"), image("[kernel]"), process].into_iter().chain(threads).collect();
     Batch { items, ..Batch::default() }
 }
@@ -123,7 +125,15 @@ fn push(batch: &mut Batch, thread: u32, own: u32, functions: impl Iterator<Item 
     let frames = (batch.frames.len() - before) as u32;
     let common = Common { own, ..Common::default() };
     let (thread, weights) = (ThreadKey(thread), [7, 0]);
-    batch.items.push(Item::Sample { thread, time: 1, frames, common, gap: None, root: Root::Complete, weights });
+    batch.items.push(BatchItem::Sample {
+        thread,
+        time: 1,
+        frames,
+        common,
+        gap: None,
+        root: StackRoot::Complete,
+        weights,
+    });
 }
 
 fn random(seed: &mut u64, below: u64) -> u64 {
@@ -229,7 +239,7 @@ fn processes_beyond_the_budget_share_a_row() {
     let mut batch = Batch::default();
     for pid in 10..10 + count {
         let (key, parent) = (ProcessKey(pid), Some(ProcessKey(pid - 1)));
-        batch.items.push(Item::Process {
+        batch.items.push(BatchItem::Process {
             key,
             parent,
             pid,
@@ -238,9 +248,9 @@ fn processes_beyond_the_budget_share_a_row() {
             name: "q".into(),
             membership: None,
         });
-        batch.items.push(Item::Thread { key: ThreadKey(pid), process: key, tid: pid, name: "q".into() });
+        batch.items.push(BatchItem::Thread { key: ThreadKey(pid), process: key, tid: pid, name: "q".into() });
         push(&mut batch, pid, 0, [u64::from(pid % 7)].into_iter());
-        batch.items.push(Item::ThreadEnd(ThreadKey(pid)));
+        batch.items.push(BatchItem::ThreadEnd(ThreadKey(pid)));
     }
     aggregator.absorb(&mut batch);
     let held = aggregator.held_bytes();
@@ -309,7 +319,7 @@ fn unwinding_a_stack_seen_before_allocates_nothing() {
         let (regs, stack) = own_stack();
         for round in 0..5 {
             let (_, process) = table.thread(pid, pid, &mut images).unwrap();
-            let target = Target {
+            let target = UnwindTarget {
                 mappings: &mut process.mappings,
                 process: process.key,
                 goroutines: &mut goroutines,
@@ -319,12 +329,12 @@ fn unwinding_a_stack_seen_before_allocates_nothing() {
             let mut new = ShadowStack::default();
             let shadow = if round % 2 == 0 { &mut new } else { &mut shadow };
             let one = sample(regs, &stack, round);
-            let mut root = Root::Complete;
+            let mut root = StackRoot::Complete;
             let count = allocations(|| root = unwinder.unwind(&one, target, shadow, true, &mut frames).root);
             found.push((root, frames.len(), count));
         }
     });
-    assert!(found[0].1 > 20 && found[0].2 > 0 && found.iter().all(|found| found.0 == Root::Complete), "{found:?}");
+    assert!(found[0].1 > 20 && found[0].2 > 0 && found.iter().all(|found| found.0 == StackRoot::Complete), "{found:?}");
     // A thread's stack is remembered, which takes memory when it is first seen or has grown.
     assert!(found[2].2 == found[4].2 && found[2].2 <= 8, "{found:?}");
     // The same again.
@@ -350,7 +360,7 @@ fn looking_at_the_rings_allocates_nothing() {
         Err(error) => return eprintln!("nothing is counted: {error}"),
     };
     let budget = Budget::default();
-    let (events, sorter) = EventSet::new(spec, Layout::Threads, budget.rings, &mut Vec::new()).unwrap();
+    let (events, sorter) = EventSet::new(spec, EventLayout::Threads, budget.rings, &mut Vec::new()).unwrap();
     let (batches, full) = bounded(16);
     let (returned, empty) = bounded(16);
     for _ in 0..16 {
@@ -362,7 +372,7 @@ fn looking_at_the_rings_allocates_nothing() {
     let (wake, mut waker) = std::io::pipe().unwrap();
     waker.write_all(b"!").unwrap();
     let channels = Channels { batches, empty, commands, wake: wake.into(), watchdog: Arc::default() };
-    let (interval, pace) = (Duration::from_secs(3600), Pace::at(spec.rate_hz, false));
+    let (interval, pace) = (Duration::from_secs(3600), RateController::at(spec.rate_hz, false));
     let mut sampler = Sampler::new(events, sorter, channels, interval, None, &budget, pace).unwrap();
     sampler.attach(&[target.0.id()], false).unwrap();
     let mut schedule = sampler.begin();

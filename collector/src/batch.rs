@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use ccsd_profile::Membership;
 
-use crate::pace::{Cost, RateChange};
-use crate::perf::counters::Counted;
-use crate::process::images::{Image, ImageIndex, ImageStats};
+use crate::pace::{RateChange, SampleCost};
+use crate::perf::counters::EventCounts;
+use crate::process::images::{ImageIndex, ImageStats, MappedImage};
 use crate::process::jit_code::JitEvent;
 use crate::process::{ProcessKey, ThreadKey};
 use crate::stack_delta::Common;
 use crate::tracker::TrackerStats;
-use crate::unwind::{Frame, Gap, Root, UnwindStats};
+use crate::unwind::{Frame, Gap, StackRoot, UnwindStats};
 
 /// Metrics that ccsd's own samples have: the event's own, and the TSC cycles where they are read.
 pub const MAX_METRICS: usize = 2;
@@ -24,13 +24,13 @@ const MAX_KEPT_BYTES: usize = 1 << 20;
 
 /// One thing that happened.
 #[derive(Debug)]
-pub enum Item {
+pub enum BatchItem {
     /// The next image, in order of [`ImageIndex`].
-    Image(Image),
+    Image(MappedImage),
     /// No process has the image mapped any more; its file is closed.
     ImageClosed(ImageIndex),
     /// A closed image is mapped again.
-    ImageReopened(ImageIndex, Image),
+    ImageReopened(ImageIndex, MappedImage),
     /// Something about an image of generated code that has been announced.
     Jit(JitEvent),
     /// Something that readers of the profile should know.
@@ -105,7 +105,7 @@ pub enum Item {
         /// Where frames may be missing.
         gap: Option<Gap>,
         /// Where the stack ends.
-        root: Root,
+        root: StackRoot,
     },
     /// A stack.
     Sample {
@@ -120,7 +120,7 @@ pub enum Item {
         /// Where frames may be missing.
         gap: Option<Gap>,
         /// Where the stack ends.
-        root: Root,
+        root: StackRoot,
         /// Weight by each of the first metrics; see [`Batch::further_weights`].
         weights: [u64; MAX_METRICS],
     },
@@ -145,7 +145,7 @@ pub struct Death {
 
 /// What has been counted, absolute values since the session began, by the part of the sampler that counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct BatchCounts {
     /// Samples.
     pub samples: SampleStats,
     /// Records, and what the kernel lost or kept back.
@@ -180,7 +180,7 @@ pub struct SampleStats {
 /// Records of the rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingStats {
-    /// Records the kernel dropped because a ring of samples was full. See [`Counts::lost_samples`].
+    /// Records the kernel dropped because a ring of samples was full. See [`BatchCounts::lost_samples`].
     pub lost: u64,
     /// Records about mappings, forks and names that the kernel dropped.
     pub lost_tracking: u64,
@@ -210,22 +210,22 @@ pub struct SamplerStats {
     /// Bytes of the unwinder's tables and of the table of live processes.
     pub held_bytes: u64,
     /// What a sample costs, where there is a budget for it.
-    pub cost: Option<Cost>,
+    pub cost: Option<SampleCost>,
 }
 
 /// The target's CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TargetStats {
     /// Sum of the events' counters, where it has been read.
-    pub counted: Option<Counted>,
+    pub counted: Option<EventCounts>,
     /// CPU time of the target that the events did not count, by the clocks of its processes, or somewhat less, nanoseconds.
     pub uncounted_ns: u64,
     /// User time and all time of the target, in the same unit, as the kernel accounts for them, where known.
     pub user_share: Option<(u64, u64)>,
 }
 
-impl Counts {
-    /// How many of the records lost were probably samples; see [`Counts::samples_of`].
+impl BatchCounts {
+    /// How many of the records lost were probably samples; see [`BatchCounts::samples_of`].
     #[must_use]
     pub fn lost_samples(&self) -> u64 {
         self.samples_of(self.rings.lost)
@@ -263,14 +263,14 @@ pub enum Mark {
 #[derive(Debug, Default)]
 pub struct Batch {
     /// What happened, in order.
-    pub items: Vec<Item>,
+    pub items: Vec<BatchItem>,
     /// The frames of all its samples, one after the other, each stack innermost first.
     pub frames: Vec<Frame>,
     /// The weights of its samples by the metrics after the first [`MAX_METRICS`], one sample after the other. Only imports
     /// have as many metrics.
     pub further_weights: Vec<u64>,
     /// Counts at its end; what takes system calls to know, as of the last interval.
-    pub counts: Counts,
+    pub counts: BatchCounts,
     /// Whether it ends an interval.
     pub mark: Mark,
 }
@@ -281,14 +281,14 @@ impl Batch {
         self.items.clear();
         self.frames.clear();
         self.further_weights.clear();
-        self.items.shrink_to(MAX_KEPT_BYTES / size_of::<Item>());
+        self.items.shrink_to(MAX_KEPT_BYTES / size_of::<BatchItem>());
         self.frames.shrink_to(MAX_KEPT_BYTES / size_of::<Frame>());
         self.mark = Mark::None;
     }
 
     /// Bytes in its buffers' used part.
     pub fn bytes(&self) -> usize {
-        self.items.len() * size_of::<Item>() + self.frames.len() * size_of::<Frame>()
+        self.items.len() * size_of::<BatchItem>() + self.frames.len() * size_of::<Frame>()
     }
 }
 
@@ -302,9 +302,9 @@ mod tests {
         let frame = Frame { image: ImageIndex(0), address: 0 };
         let mut kept = |frames: usize| {
             batch.frames.extend(std::iter::repeat_n(frame, frames));
-            batch.items.resize_with(frames, || Item::Note(String::new()));
+            batch.items.resize_with(frames, || BatchItem::Note(String::new()));
             batch.clear();
-            (batch.frames.capacity() * size_of::<Frame>(), batch.items.capacity() * size_of::<Item>())
+            (batch.frames.capacity() * size_of::<Frame>(), batch.items.capacity() * size_of::<BatchItem>())
         };
         let (frames, items) = kept(1 << 20);
         assert!(frames <= MAX_KEPT_BYTES && items <= MAX_KEPT_BYTES, "{frames} {items}");

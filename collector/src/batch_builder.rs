@@ -1,12 +1,12 @@
 //! The batch being filled: what the aggregator is told, in order of time.
 
-use crate::batch::{Batch, Counts, Death, Item, MAX_METRICS, Mark};
+use crate::batch::{Batch, BatchCounts, BatchItem, Death, MAX_METRICS, Mark};
 use crate::clock::now_ns;
 use crate::pace::RateChange;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::jit_code::JitEvent;
-use crate::process::{OTHER_PROCESS, Process, Thread, ThreadKey};
-use crate::tracker::{Renamed, Tracker};
+use crate::process::{LiveProcess, LiveThread, OTHER_PROCESS, ThreadKey};
+use crate::tracker::{ThreadRename, Tracker};
 use crate::unwind::{Frame, Unwound};
 use crate::unwinding::Unwinding;
 
@@ -76,12 +76,12 @@ impl BatchBuilder {
 
     /// Says something to readers of the profile.
     pub fn note(&mut self, note: String) {
-        self.batch.items.push(Item::Note(note));
+        self.batch.items.push(BatchItem::Note(note));
     }
 
     /// Samples are taken at another rate, `at` nanoseconds since sampling began.
     pub fn announce_rate(&mut self, at: u64, change: RateChange) {
-        self.batch.items.push(Item::Rate { at, change });
+        self.batch.items.push(BatchItem::Rate { at, change });
     }
 
     /// Tells of images that are new or opened again, and of what has happened to generated code.
@@ -89,7 +89,7 @@ impl BatchBuilder {
     pub fn announce_images(&mut self, images: &mut Images) {
         for index in images.take_reopened() {
             if let Some(image) = images.get(index).filter(|image| image.elf.is_some()) {
-                self.batch.items.push(Item::ImageReopened(index, image.clone()));
+                self.batch.items.push(BatchItem::ImageReopened(index, image.clone()));
             }
         }
         if self.announced_images < images.count() || images.jit.has_events() {
@@ -101,30 +101,31 @@ impl BatchBuilder {
     fn announce_new(&mut self, images: &mut Images) {
         for index in self.announced_images..images.count() {
             if let Some(image) = images.get(ImageIndex(index as u32)) {
-                self.batch.items.push(Item::Image(image.clone()));
+                self.batch.items.push(BatchItem::Image(image.clone()));
             }
         }
         self.announced_images = images.count();
-        self.batch.items.extend(images.jit.take_events().into_iter().map(Item::Jit));
+        self.batch.items.extend(images.jit.take_events().into_iter().map(BatchItem::Jit));
     }
 
     /// The images of generated code of which the batch says that they are no more.
     pub fn ended_code(&self) -> impl Iterator<Item = ImageIndex> {
-        let ended = |item: &Item| if let Item::Jit(JitEvent::End(index)) = item { Some(*index) } else { None };
+        let ended =
+            |item: &BatchItem| if let BatchItem::Jit(JitEvent::End(index)) = item { Some(*index) } else { None };
         self.batch.items.iter().filter_map(ended)
     }
 
     /// No process has an image mapped any more.
     pub fn close_image(&mut self, index: ImageIndex) {
-        self.batch.items.push(Item::ImageClosed(index));
+        self.batch.items.push(BatchItem::ImageClosed(index));
     }
 
     /// Tells of a process and a thread that are about to have their first sample.
     #[inline]
-    pub fn announce(&mut self, process: &mut Process, thread: &mut Thread, tid: u32) {
+    pub fn announce(&mut self, process: &mut LiveProcess, thread: &mut LiveThread, tid: u32) {
         if !process.announced {
             process.announced = true;
-            self.batch.items.push(Item::Process {
+            self.batch.items.push(BatchItem::Process {
                 key: process.key,
                 parent: process.parent,
                 // What stands for many processes has no number.
@@ -137,7 +138,7 @@ impl BatchBuilder {
         }
         if !thread.announced {
             thread.announced = true;
-            self.batch.items.push(Item::Thread {
+            self.batch.items.push(BatchItem::Thread {
                 key: thread.key,
                 process: process.key,
                 tid: if thread.is_others { 0 } else { tid },
@@ -147,9 +148,9 @@ impl BatchBuilder {
     }
 
     /// A thread has another name.
-    pub fn rename(&mut self, renamed: Renamed) {
-        let Renamed { thread: key, process, name } = renamed;
-        self.batch.items.push(Item::ThreadName { key, process, name });
+    pub fn rename(&mut self, renamed: ThreadRename) {
+        let ThreadRename { thread: key, process, name } = renamed;
+        self.batch.items.push(BatchItem::ThreadName { key, process, name });
     }
 
     /// Adds the ends of announced threads since the last call, and removes what the unwinder remembers of these threads and
@@ -157,14 +158,14 @@ impl BatchBuilder {
     pub fn end_threads(&mut self, tracker: &mut Tracker, unwinding: &mut Unwinding) {
         for thread in tracker.take_ended() {
             unwinding.remove_thread(thread);
-            self.batch.items.push(Item::ThreadEnd(thread));
+            self.batch.items.push(BatchItem::ThreadEnd(thread));
         }
         tracker.take_ended_processes().for_each(|process| unwinding.remove_process(process));
     }
 
     /// A thread has used so much CPU time, as the kernel accounts for it.
     pub fn thread_time(&mut self, key: ThreadKey, ns: u64, is_whole: bool) {
-        self.batch.items.push(Item::ThreadTime { key, ns, is_whole });
+        self.batch.items.push(BatchItem::ThreadTime { key, ns, is_whole });
     }
 
     /// A thread's stack at some time.
@@ -178,14 +179,14 @@ impl BatchBuilder {
         weights: [u64; MAX_METRICS],
     ) {
         let (Unwound { root, common, gap }, frames) = (unwound, self.push_frames(frames));
-        self.batch.items.push(Item::Sample { thread, time, frames, common, gap, root, weights });
+        self.batch.items.push(BatchItem::Sample { thread, time, frames, common, gap, root, weights });
     }
 
     /// The stack of a thread that dies of a signal.
     #[cold]
     pub fn crash(&mut self, thread: ThreadKey, time: u64, unwound: Unwound, frames: &[Frame], death: Death) {
         let (Unwound { root, common, gap }, frames) = (unwound, self.push_frames(frames));
-        self.batch.items.push(Item::Crash { death: Box::new(death), thread, time, frames, common, gap, root });
+        self.batch.items.push(BatchItem::Crash { death: Box::new(death), thread, time, frames, common, gap, root });
     }
 
     #[inline]
@@ -201,7 +202,7 @@ impl BatchBuilder {
     }
 
     /// Gives the batch away, with `counts`, and fills `next` from now on, which has been used before or is new.
-    pub fn take(&mut self, counts: Counts, mut next: Batch) -> Batch {
+    pub fn take(&mut self, counts: BatchCounts, mut next: Batch) -> Batch {
         self.batch.counts = counts;
         next.clear();
         std::mem::replace(&mut self.batch, next)

@@ -8,7 +8,7 @@
 //! Contexts and charges are what grows with time: when they come near to their part, they get half of what other tables
 //! do not use ([`Budget::lend`]).
 
-use ccsd_profile::{Limits, MIN_CONTEXT_BYTES};
+use ccsd_profile::{MIN_CONTEXT_BYTES, ProfileLimits};
 
 /// Parts that the memory of a session is divided into. The tables below have 53 of them; the others are for ccsd itself,
 /// the updates under way, and an image whose debug information alone takes twice the part of all.
@@ -36,7 +36,7 @@ pub struct Budget {
     /// Rings of samples, bytes. They are locked, and what they hold is how late ccsd may be.
     pub rings: usize,
     /// The tables of the profile.
-    pub profile: Limits,
+    pub profile: ProfileLimits,
     /// Addresses whose functions are remembered.
     pub addresses: usize,
     /// Bytes of the names of code that programs generate, of all processes.
@@ -74,7 +74,7 @@ impl Budget {
         Budget {
             memory,
             rings: bytes(4),
-            profile: Limits {
+            profile: ProfileLimits {
                 context_bytes: bytes(2).max(MIN_CONTEXT_BYTES),
                 charge_bytes: bytes(2),
                 route_bytes: bytes(1),
@@ -100,7 +100,7 @@ impl Budget {
     /// Gives contexts and charges half of what names, functions, generated code and debug information leave unused, once
     /// and for good: the parts stay within the whole, and each lender keeps as much again as it lends.
     #[must_use]
-    pub fn lend(&mut self, used: &Used) -> &Limits {
+    pub fn lend(&mut self, used: &Used) -> &ProfileLimits {
         let half = |all: usize, used: usize| all.saturating_sub(used) / 2;
         let names = half(self.profile.string_bytes, used.name_bytes);
         // Tables double: this one can only give half of itself.
@@ -187,7 +187,7 @@ mod tests {
             images,
             live,
         } = budget;
-        let Limits {
+        let ProfileLimits {
             context_bytes,
             charge_bytes,
             route_bytes,
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn the_default_is_what_the_profile_has_by_itself() {
         let Budget { profile, .. } = Budget::default();
-        let Limits { context_bytes, charge_bytes, string_bytes, cost_centres, .. } = Limits::default();
+        let ProfileLimits { context_bytes, charge_bytes, string_bytes, cost_centres, .. } = ProfileLimits::default();
         let [a, b, c, d] = [profile.context_bytes, profile.charge_bytes, profile.string_bytes, profile.cost_centres];
         assert_eq!([a, b, c, d], [context_bytes, charge_bytes, string_bytes, cost_centres]);
     }

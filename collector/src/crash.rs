@@ -12,7 +12,7 @@ use hashbrown::{HashMap, HashSet};
 use crate::batch::Death;
 use crate::clock::now_ns;
 use crate::resolve::Resolver;
-use crate::unwind::{Frame, Root};
+use crate::unwind::{Frame, StackRoot};
 
 /// Different entries that the inner part of a stack may take, so that some are left for the outer part.
 const MAX_INNER_FRAMES: usize = MAX_CRASH_FRAMES / 4 * 3;
@@ -29,7 +29,7 @@ pub struct WholeStack {
     /// After how many of them some may be missing, and why.
     pub gap: Option<(usize, TruncationReason)>,
     /// Where it ends.
-    pub root: Root,
+    pub root: StackRoot,
     /// Where it was cut short: the thread's last stack, outermost first.
     pub earlier: Vec<Frame>,
     /// How old that is, nanoseconds.
@@ -38,7 +38,7 @@ pub struct WholeStack {
 
 /// One frame, or the place where some are missing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Step {
+enum FrameOrGap {
     Frame(Frame),
     Gap(TruncationReason),
 }
@@ -47,11 +47,11 @@ enum Step {
 pub fn tell(death: Death, stack: WholeStack, time: u64, profile: &mut Profile, resolver: &mut Resolver) -> Crash {
     let WholeStack { frames, gap, root, earlier, age_ns } = stack;
     let earlier = callers(&frames, gap.map(|(after, _)| after), &earlier, time, profile, resolver);
-    let mut steps: Vec<Step> = frames.into_iter().map(Step::Frame).collect();
+    let mut steps: Vec<FrameOrGap> = frames.into_iter().map(FrameOrGap::Frame).collect();
     if let Some((after, why)) = gap {
-        steps.insert(after.min(steps.len()), Step::Gap(why));
+        steps.insert(after.min(steps.len()), FrameOrGap::Gap(why));
     }
-    let mut entries = Entries { list: Vec::new(), known: HashMap::new(), most: MAX_INNER_FRAMES };
+    let mut entries = DistinctFrames { list: Vec::new(), known: HashMap::new(), most: MAX_INNER_FRAMES };
     let mut inner = Vec::new();
     let mut next = 0;
     while let Some(&step) = steps.get(next).filter(|_| inner.len() < MAX_CRASH_INNER) {
@@ -75,7 +75,7 @@ pub fn tell(death: Death, stack: WholeStack, time: u64, profile: &mut Profile, r
     let left_out_after = if left_out > 0 { inner.len() as u32 } else { 0 };
     let mut earliest: Vec<u32> = Vec::new();
     for &frame in earlier.iter().take(MAX_CRASH_OUTER) {
-        let Some(found) = entries.of(Step::Frame(frame), time, profile, resolver) else { break };
+        let Some(found) = entries.of(FrameOrGap::Frame(frame), time, profile, resolver) else { break };
         earliest.extend(found.iter().rev());
     }
     earliest.truncate(MAX_CRASH_OUTER);
@@ -95,8 +95,8 @@ pub fn tell(death: Death, stack: WholeStack, time: u64, profile: &mut Profile, r
         left_out_after,
         left_out,
         truncated: match root {
-            Root::Complete => None,
-            Root::Truncated(why) => Some(why.text().to_owned()),
+            StackRoot::Complete => None,
+            StackRoot::Truncated(why) => Some(why.text().to_owned()),
         },
         earlier,
     }
@@ -139,21 +139,21 @@ fn callers<'a>(
 }
 
 /// Every different entry once.
-struct Entries {
+struct DistinctFrames {
     list: Vec<FrameInfo>,
     /// The entries of a step, innermost first.
-    known: HashMap<Step, Vec<u32>>,
+    known: HashMap<FrameOrGap, Vec<u32>>,
     /// How many there may be.
     most: usize,
 }
 
-impl Entries {
+impl DistinctFrames {
     /// The entries of a step, innermost first; `None` if there is no room for them.
-    fn of(&mut self, step: Step, time: u64, profile: &mut Profile, resolver: &mut Resolver) -> Option<&[u32]> {
+    fn of(&mut self, step: FrameOrGap, time: u64, profile: &mut Profile, resolver: &mut Resolver) -> Option<&[u32]> {
         if !self.known.contains_key(&step) {
             let new = match step {
-                Step::Frame(frame) => functions(frame, time, profile, resolver),
-                Step::Gap(why) => vec![gap(profile, why)],
+                FrameOrGap::Frame(frame) => functions(frame, time, profile, resolver),
+                FrameOrGap::Gap(why) => vec![gap(profile, why)],
             };
             if self.list.len() + new.len() > self.most {
                 return None;

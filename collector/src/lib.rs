@@ -62,15 +62,15 @@ pub use host::selection::{ProcessSelection, path_in_hierarchy};
 pub use options::Options;
 pub use pace::{HALVINGS, Overhead, halved};
 pub use perf::attr::{Event, EventSpec, MAX_STACK_BYTES};
-pub use perf::choice::{Choice, EventChoice, Scope, check_rate, choose, may_observe_machine};
+pub use perf::choice::{ChosenEvent, EventChoice, Scope, check_rate, choose, may_observe_machine};
 pub use perf::files::FileShare;
-pub use perf::layout::Layout;
+pub use perf::layout::EventLayout;
 pub use perf::layout_choice::{files_per_target, room as event_file_room};
 pub use perf::set::EventSet;
-pub use process::filter::{Executed, Filter, ProgramFile};
+pub use process::filter::{Executed, ProcessFilter, ProgramFile};
 pub use process::owner::{Denied, Owner, events_end_with_rights};
 pub use sched_priority::{become_favoured, become_unfavoured};
-pub use session::{Session, check_target, without_arguments};
+pub use session::{CollectorSession, check_target, without_arguments};
 pub use session_event::SessionEvent;
 
 /// What benchmarks and fuzzing take alone. Not for other crates: it changes with the code.
@@ -78,7 +78,7 @@ pub use session_event::SessionEvent;
 pub mod internals {
     pub use crate::aggregator::Aggregator;
     pub use crate::arch::user_regs::UserRegs;
-    pub use crate::batch::{Batch, Item};
+    pub use crate::batch::{Batch, BatchItem};
     pub use crate::perf::layout_choice::LayoutChoice;
     pub use crate::perf::record::{Record, Sample, SampleLayout, parse};
     pub use crate::perf::ring_buffer::Bytes;
@@ -89,5 +89,5 @@ pub mod internals {
     pub use crate::resolve::Resolver;
     pub use crate::unwind::go::goroutines::GoroutineTable;
     pub use crate::unwind::shadow::ShadowStack;
-    pub use crate::unwind::{Frame, Root, StackUnwinder, Target};
+    pub use crate::unwind::{Frame, StackRoot, StackUnwinder, UnwindTarget};
 }

@@ -8,12 +8,12 @@ const TICK_NS: u64 = 10_000_000;
 /// CPU time of the machine since a beginning.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineTime {
-    began: Times,
+    began: MachineTimes,
 }
 
 /// What all CPUs together have spent, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct MachineTimes {
     /// In user code.
     pub user: u64,
     /// In user code and in the kernel, interrupts included.
@@ -29,9 +29,9 @@ impl MachineTime {
     }
 
     /// What has been spent since.
-    pub fn since(&self) -> Option<Times> {
+    pub fn since(&self) -> Option<MachineTimes> {
         let now = read()?;
-        Some(Times {
+        Some(MachineTimes {
             user: now.user.saturating_sub(self.began.user),
             busy: now.busy.saturating_sub(self.began.busy),
             idle: now.idle.saturating_sub(self.began.idle),
@@ -39,13 +39,13 @@ impl MachineTime {
     }
 }
 
-fn read() -> Option<Times> {
+fn read() -> Option<MachineTimes> {
     parse(&procfs::read("/proc/stat").ok()?)
 }
 
 /// The first line of /proc/stat, see proc_stat(5). Time that a hypervisor has given to other machines is neither busy nor
 /// idle.
-fn parse(bytes: &[u8]) -> Option<Times> {
+fn parse(bytes: &[u8]) -> Option<MachineTimes> {
     let line = bytes.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"cpu "))?;
     let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace().map(|field| field.parse::<u64>().ok());
     let mut next = || fields.next().flatten().map(|ticks| ticks.saturating_mul(TICK_NS));
@@ -53,7 +53,7 @@ fn parse(bytes: &[u8]) -> Option<Times> {
     let [waiting, interrupts, soft_interrupts] = [(); 3].map(|()| next().unwrap_or(0));
     let user = user.saturating_add(nice);
     let busy = [system, interrupts, soft_interrupts].into_iter().fold(user, u64::saturating_add);
-    Some(Times { user, busy, idle: idle.saturating_add(waiting) })
+    Some(MachineTimes { user, busy, idle: idle.saturating_add(waiting) })
 }
 
 #[cfg(test)]
@@ -64,9 +64,9 @@ mod tests {
     fn busy_and_idle_time() {
         let of = |text: &str| parse(text.as_bytes());
         let line = "cpu  10 20 30 400 50 6 7 80 9 1\ncpu0 1 2 3 4\nintr 5\n";
-        let times = Times { user: 30 * TICK_NS, busy: 73 * TICK_NS, idle: 450 * TICK_NS };
+        let times = MachineTimes { user: 30 * TICK_NS, busy: 73 * TICK_NS, idle: 450 * TICK_NS };
         assert_eq!(of(line), Some(times));
-        assert_eq!(of("cpu  1 0 2 3"), Some(Times { user: TICK_NS, busy: 3 * TICK_NS, idle: 3 * TICK_NS }));
+        assert_eq!(of("cpu  1 0 2 3"), Some(MachineTimes { user: TICK_NS, busy: 3 * TICK_NS, idle: 3 * TICK_NS }));
         for hostile in ["", "cpu0 1 2 3 4", "cpu  1 2 3", "cpu  a b c d", "cpu  -1 2 3 4"] {
             assert_eq!(of(hostile), None, "{hostile:?}");
         }

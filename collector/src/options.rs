@@ -7,7 +7,7 @@ use crate::budget::Budget;
 use crate::pace::Overhead;
 use crate::perf::choice::{EventChoice, Scope};
 use crate::perf::files::FileShare;
-use crate::process::filter::Filter;
+use crate::process::filter::ProcessFilter;
 use crate::process::owner::Owner;
 
 /// What to collect and how.
@@ -43,7 +43,7 @@ pub struct Options {
     /// Bounds the files that the session may have open.
     pub files: Option<Arc<dyn FileShare>>,
     /// What a process must fit: its samples are kept only while it does. `None` for all that is followed.
-    pub filter: Option<Arc<dyn Filter>>,
+    pub filter: Option<Arc<dyn ProcessFilter>>,
     /// Whether the target's arguments, which may hold secrets, are noted in the profile; its program is in any case.
     pub arguments: bool,
     /// Time between two updates.

@@ -95,7 +95,7 @@ impl Overhead {
 
 /// What a sample costs, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
+pub struct SampleCost {
     /// The target: the interrupt, and the copy of its registers and stack.
     pub target_ns: u64,
     /// ccsd: reading it, unwinding, names, contexts.
@@ -104,7 +104,7 @@ pub struct Cost {
 
 /// What happened in a stretch of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Window {
+pub struct RateWindow {
     /// Its length, nanoseconds.
     pub elapsed_ns: u64,
     /// Samples received.
@@ -134,7 +134,7 @@ pub struct RateChange {
 
 /// Decides how often samples are taken.
 #[derive(Clone, Debug)]
-pub struct Pace {
+pub struct RateController {
     most_hz: u32,
     overhead: Option<Overhead>,
     adapts: bool,
@@ -147,13 +147,13 @@ pub struct Pace {
     cost: CostMeter,
     shortage: Shortage,
     /// What was before the last change, for where that cannot be made.
-    before: Before,
-    refusals: Refusals,
+    before: RateBefore,
+    refusals: RateRefusals,
 }
 
 /// What a change of the rate is decided from, as it was before one.
 #[derive(Clone, Copy, Debug)]
-struct Before {
+struct RateBefore {
     rate_hz: u32,
     rung_hz: u32,
     shortage: Shortage,
@@ -188,17 +188,17 @@ struct Shortage {
 
 /// Changes that could not be made.
 #[derive(Clone, Copy, Debug)]
-struct Refusals {
+struct RateRefusals {
     /// What is left of the time in which no change is tried, and how long the next one is, nanoseconds.
     pause_ns: u64,
     next_pause_ns: u64,
     told: u32,
 }
 
-impl Pace {
+impl RateController {
     /// At `rate_hz`, and never faster. `adapts` says whether it is lowered where samples are missing.
     #[must_use]
-    pub fn at(rate_hz: u32, adapts: bool) -> Pace {
+    pub fn at(rate_hz: u32, adapts: bool) -> RateController {
         let shortage = Shortage {
             halvings: 0,
             doubtful: false,
@@ -207,7 +207,7 @@ impl Pace {
             patience_ns: PATIENCE_NS,
             since_raise_ns: None,
         };
-        Pace {
+        RateController {
             most_hz: rate_hz,
             overhead: None,
             adapts,
@@ -217,15 +217,19 @@ impl Pace {
             since_rung: 0,
             cost: CostMeter::new(0),
             shortage,
-            before: Before { rate_hz, rung_hz: rate_hz, shortage },
-            refusals: Refusals { pause_ns: 0, next_pause_ns: PAUSE_NS, told: 0 },
+            before: RateBefore { rate_hz, rung_hz: rate_hz, shortage },
+            refusals: RateRefusals { pause_ns: 0, next_pause_ns: PAUSE_NS, told: 0 },
         }
     }
 
     /// As fast as a budget allows, if a sample costs the target `target_ns`, but never faster than `most_hz`.
     #[must_use]
-    pub fn within(budget: Overhead, target_ns: u64, most_hz: u32, adapts: bool) -> Pace {
-        let mut pace = Pace { overhead: Some(budget), cost: CostMeter::new(target_ns), ..Pace::at(most_hz, adapts) };
+    pub fn within(budget: Overhead, target_ns: u64, most_hz: u32, adapts: bool) -> RateController {
+        let mut pace = RateController {
+            overhead: Some(budget),
+            cost: CostMeter::new(target_ns),
+            ..RateController::at(most_hz, adapts)
+        };
         pace.rung_hz = rung(pace.affordable(budget)).min(most_hz);
         pace.rate_hz = pace.rung_hz;
         pace
@@ -251,24 +255,24 @@ impl Pace {
 
     /// What a sample costs; of ccsd, what is usual until it has been measured for some seconds.
     #[must_use]
-    pub fn cost(&self) -> Cost {
+    pub fn cost(&self) -> SampleCost {
         self.cost.cost()
     }
 
     /// The same, where ccsd's part is 0 until it has been measured.
     #[must_use]
-    pub fn measured_cost(&self) -> Cost {
-        Cost { own_ns: if self.cost.measured { self.cost().own_ns } else { 0 }, ..self.cost() }
+    pub fn measured_cost(&self) -> SampleCost {
+        SampleCost { own_ns: if self.cost.measured { self.cost().own_ns } else { 0 }, ..self.cost() }
     }
 
     /// Samples per second that a budget affords.
     fn affordable(&self, budget: Overhead) -> f64 {
-        let Cost { target_ns, own_ns } = self.cost();
+        let SampleCost { target_ns, own_ns } = self.cost();
         f64::from(budget.0) * 1e3 / target_ns.saturating_add(own_ns).max(1) as f64
     }
 
     /// To be called for each window, about [`WINDOW_NS`] long. Says when the rate is to change.
-    pub fn review(&mut self, window: &Window) -> Option<RateChange> {
+    pub fn review(&mut self, window: &RateWindow) -> Option<RateChange> {
         self.cost.measure(window);
         if self.held {
             return None;
@@ -277,7 +281,7 @@ impl Pace {
             self.refusals.pause_ns = self.refusals.pause_ns.saturating_sub(window.elapsed_ns);
             return None;
         }
-        let before = Before { rate_hz: self.rate_hz, rung_hz: self.rung_hz, shortage: self.shortage };
+        let before = RateBefore { rate_hz: self.rate_hz, rung_hz: self.rung_hz, shortage: self.shortage };
         let trouble = if self.adapts { self.shortage.review(window, self.rate_hz) } else { None };
         let spending = self.overhead.and_then(|budget| self.spending(budget));
         let why = trouble.or(spending)?;
@@ -302,7 +306,7 @@ impl Pace {
     /// That the last change could not be made: the rate is what it was, and for a while no other is tried. What is so then
     /// decides anew. Returns whether it is worth saying: the first time in a row, and a few times in all.
     pub fn refused(&mut self) -> bool {
-        let Before { rate_hz, rung_hz, shortage } = self.before;
+        let RateBefore { rate_hz, rung_hz, shortage } = self.before;
         (self.rate_hz, self.rung_hz) = (rate_hz, rung_hz);
         let good_ns = self.shortage.good_ns;
         self.shortage = Shortage { good_ns, settling: false, doubtful: false, ..shortage };
@@ -327,7 +331,7 @@ impl Pace {
             return None;
         }
         (self.rung_hz, self.since_rung) = (wanted, 0);
-        let Cost { target_ns, own_ns } = self.cost();
+        let SampleCost { target_ns, own_ns } = self.cost();
         Some(format!(
             "a sample costs the target {:.1} us and ccsd {:.1} us, of which {}% of CPU time affords {affordable:.0} a second",
             target_ns as f64 / 1e3,
@@ -350,13 +354,13 @@ impl CostMeter {
         }
     }
 
-    fn cost(&self) -> Cost {
+    fn cost(&self) -> SampleCost {
         let mut own_ns = self.own_ns;
         own_ns.sort_unstable();
-        Cost { target_ns: self.target_ns, own_ns: own_ns[KEPT / 2] }
+        SampleCost { target_ns: self.target_ns, own_ns: own_ns[KEPT / 2] }
     }
 
-    fn measure(&mut self, window: &Window) {
+    fn measure(&mut self, window: &RateWindow) {
         // A target that is mostly idle has few samples and as many looks: divided among them, these would make a sample dear,
         // the rate low, and samples fewer still.
         if window.received <= NEARLY_NONE && window.elapsed_ns > 0 {
@@ -384,7 +388,7 @@ impl CostMeter {
 
 impl Shortage {
     /// Whether missing samples ask for another rate, or their absence, and why.
-    fn review(&mut self, window: &Window, rate_hz: u32) -> Option<String> {
+    fn review(&mut self, window: &RateWindow, rate_hz: u32) -> Option<String> {
         self.since_raise_ns = self.since_raise_ns.map(|since| since.saturating_add(window.elapsed_ns));
         if std::mem::take(&mut self.settling) {
             return None;
@@ -419,7 +423,7 @@ impl Shortage {
 }
 
 /// Why there is trouble, by what most are missing for.
-fn reason(window: &Window, missing: u64, all: u64) -> String {
+fn reason(window: &RateWindow, missing: u64, all: u64) -> String {
     let why = if missing < FEW {
         return "samples wait for ccsd to find their names".to_owned();
     } else if window.lost >= window.throttled.max(window.dropped) {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const CLEAN: Window = Window {
+const CLEAN: RateWindow = RateWindow {
     elapsed_ns: WINDOW_NS,
     received: 500,
     lost: 0,
@@ -12,13 +12,13 @@ const CLEAN: Window = Window {
     own_cpu_ns: 4_000_000,
     reader_cpu_ns: 2_000_000,
 };
-const BAD: Window = Window { lost: 25, ..CLEAN };
-const TERRIBLE: Window = Window { lost: 500, ..CLEAN };
+const BAD: RateWindow = RateWindow { lost: 25, ..CLEAN };
+const TERRIBLE: RateWindow = RateWindow { lost: 500, ..CLEAN };
 /// Good windows after which a halving is taken back.
 const PATIENCE: usize = (PATIENCE_NS / WINDOW_NS) as usize;
 
 /// The rates after each of the windows.
-fn rates(pace: &mut Pace, windows: &[Window]) -> Vec<u32> {
+fn rates(pace: &mut RateController, windows: &[RateWindow]) -> Vec<u32> {
     windows
         .iter()
         .map(|window| {
@@ -30,17 +30,17 @@ fn rates(pace: &mut Pace, windows: &[Window]) -> Vec<u32> {
 }
 
 /// Good windows until the rate changes.
-fn until_raised(pace: &mut Pace) -> usize {
+fn until_raised(pace: &mut RateController) -> usize {
     (1..10_000).find(|_| pace.review(&CLEAN).is_some()).unwrap()
 }
 
 #[test]
 fn without_trouble_nothing_changes() {
-    let mut pace = Pace::at(999, true);
+    let mut pace = RateController::at(999, true);
     assert_eq!(rates(&mut pace, &[CLEAN; 1_000]), [999; 1_000]);
     // Nine missing are few, and so is one in fifty-one.
-    let few = Window { received: 10, lost: 9, ..CLEAN };
-    let seldom = Window { received: 5_000, lost: 50, throttled: 30, dropped: 19, ..CLEAN };
+    let few = RateWindow { received: 10, lost: 9, ..CLEAN };
+    let seldom = RateWindow { received: 5_000, lost: 50, throttled: 30, dropped: 19, ..CLEAN };
     assert_eq!(rates(&mut pace, &[few, few, seldom, seldom, seldom]), [999; 5]);
     // Once is chance.
     assert_eq!(rates(&mut pace, &[BAD, CLEAN, BAD, CLEAN, CLEAN]), [999; 5]);
@@ -48,46 +48,46 @@ fn without_trouble_nothing_changes() {
 
 #[test]
 fn what_goes_on_being_missing_halves_the_rate() {
-    let mut pace = Pace::at(999, true);
+    let mut pace = RateController::at(999, true);
     // The window after a step is not judged: what was read in it was lost before.
     let windows = [BAD; 14];
     let expected = [999, 499, 499, 499, 249, 249, 249, 124, 124, 124, 62, 62, 62, 62];
     assert_eq!(rates(&mut pace, &windows), expected);
     assert_eq!(rates(&mut pace, &[TERRIBLE; 20]), [62; 20]);
-    let mut pace = Pace::at(999, true);
+    let mut pace = RateController::at(999, true);
     assert_eq!(rates(&mut pace, &[TERRIBLE, TERRIBLE, TERRIBLE]), [499, 499, 249]);
-    let mut pace = Pace::at(3, true);
+    let mut pace = RateController::at(3, true);
     assert_eq!(rates(&mut pace, &[TERRIBLE; 6]), [1; 6]);
 }
 
 #[test]
 fn the_reason_is_what_most_are_missing_for() {
-    let why = |window: Window| Pace::at(999, true).review(&window).unwrap().why;
+    let why = |window: RateWindow| RateController::at(999, true).review(&window).unwrap().why;
     assert_eq!(why(TERRIBLE), "50% of the samples were lost, because ccsd did not come to read them in time");
-    assert!(why(Window { throttled: 600, ..TERRIBLE }).starts_with("68% of the samples were kept back"));
-    assert!(why(Window { dropped: 600, ..TERRIBLE }).contains("68% of the samples were dropped"));
-    let mut pace = Pace::at(999, true);
-    let waits = Window { backlog: true, ..CLEAN };
+    assert!(why(RateWindow { throttled: 600, ..TERRIBLE }).starts_with("68% of the samples were kept back"));
+    assert!(why(RateWindow { dropped: 600, ..TERRIBLE }).contains("68% of the samples were dropped"));
+    let mut pace = RateController::at(999, true);
+    let waits = RateWindow { backlog: true, ..CLEAN };
     assert_eq!(pace.review(&waits), None);
     assert_eq!(pace.review(&waits).unwrap().why, "samples wait for ccsd to find their names");
 }
 
 #[test]
 fn who_wants_one_rate_has_it() {
-    let mut pace = Pace::at(999, false);
+    let mut pace = RateController::at(999, false);
     assert!(!pace.is_variable());
     assert_eq!(rates(&mut pace, &[TERRIBLE; 50]), [999; 50]);
 }
 
 #[test]
 fn the_rate_rises_when_there_is_room_for_long() {
-    let mut pace = Pace::at(999, true);
+    let mut pace = RateController::at(999, true);
     assert_eq!(rates(&mut pace, &[TERRIBLE, CLEAN, TERRIBLE]), [499, 499, 249]);
     // One window settles.
     assert_eq!(until_raised(&mut pace), PATIENCE + 1);
     assert_eq!(pace.rate_hz(), 499);
     // A busy reader has no room.
-    let busy = Window { reader_cpu_ns: WINDOW_NS / 2, ..CLEAN };
+    let busy = RateWindow { reader_cpu_ns: WINDOW_NS / 2, ..CLEAN };
     assert_eq!(rates(&mut pace, &[busy; 100]), [499; 100]);
     let change = pace.review(&CLEAN).unwrap();
     assert_eq!((change.rate_hz, change.why.as_str()), (999, "no samples were missing for 50 s"));
@@ -96,7 +96,7 @@ fn the_rate_rises_when_there_is_room_for_long() {
 
 #[test]
 fn trouble_that_comes_back_is_given_more_time() {
-    let mut pace = Pace::at(999, true);
+    let mut pace = RateController::at(999, true);
     let _ = pace.review(&TERRIBLE);
     let mut waits = Vec::new();
     for _ in 0..8 {
@@ -112,8 +112,8 @@ fn trouble_that_comes_back_is_given_more_time() {
 }
 
 /// Within a budget, if a sample costs the target 16 us.
-fn budgeted(percent: f64) -> Pace {
-    Pace::within(Overhead::percent(percent).unwrap(), 16_000, MOST_HZ, true)
+fn budgeted(percent: f64) -> RateController {
+    RateController::within(Overhead::percent(percent).unwrap(), 16_000, MOST_HZ, true)
 }
 
 #[test]
@@ -139,20 +139,20 @@ fn a_budget_follows_what_samples_cost() {
     // 8 us as assumed: nothing to do.
     assert_eq!(rates(&mut pace, &[CLEAN; 100]), [313; 100]);
     // Four windows in which names are read are outliers.
-    let names = Window { own_cpu_ns: 400_000_000, ..CLEAN };
+    let names = RateWindow { own_cpu_ns: 400_000_000, ..CLEAN };
     assert_eq!(rates(&mut pace, &[names; 4]), [313; 4]);
     assert_eq!(rates(&mut pace, &[CLEAN; 20]), [313; 20]);
     // 44 us, of which 10,000 us a second afford 166.
-    let dear = Window { own_cpu_ns: 500 * 44_000, ..CLEAN };
+    let dear = RateWindow { own_cpu_ns: 500 * 44_000, ..CLEAN };
     let steps = rates(&mut pace, &[dear; 20]);
-    assert_eq!((steps[3], steps[19], pace.cost()), (313, 157, Cost { target_ns: 16_000, own_ns: 44_000 }));
+    assert_eq!((steps[3], steps[19], pace.cost()), (313, 157, SampleCost { target_ns: 16_000, own_ns: 44_000 }));
     // And back, when there is enough for the next rate and a fifth.
-    let cheap = Window { own_cpu_ns: 500 * 8_000, ..CLEAN };
+    let cheap = RateWindow { own_cpu_ns: 500 * 8_000, ..CLEAN };
     assert_eq!(rates(&mut pace, &[cheap; 30])[29], 313);
-    assert!(rates(&mut pace, &[Window { own_cpu_ns: 500 * 5_500, ..CLEAN }; 50]).iter().all(|&rate| rate == 313));
-    assert_eq!(rates(&mut pace, &[Window { own_cpu_ns: 500 * 1_000, ..CLEAN }; 50])[49], 441);
+    assert!(rates(&mut pace, &[RateWindow { own_cpu_ns: 500 * 5_500, ..CLEAN }; 50]).iter().all(|&rate| rate == 313));
+    assert_eq!(rates(&mut pace, &[RateWindow { own_cpu_ns: 500 * 1_000, ..CLEAN }; 50])[49], 441);
     // Windows with few samples are added up.
-    let idle = Window { received: 10, own_cpu_ns: 10 * 44_000, ..CLEAN };
+    let idle = RateWindow { received: 10, own_cpu_ns: 10 * 44_000, ..CLEAN };
     assert_eq!(rates(&mut pace, &[idle; 60])[59], 157);
 }
 
@@ -163,7 +163,7 @@ fn a_target_that_is_mostly_idle_keeps_its_rate() {
     // One that works a twentieth of the time, and 6 ms a second of looks, however many samples there are.
     for _ in 0..2_000 {
         let received = u64::from(pace.rate_hz()) / 40;
-        let _ = pace.review(&Window { received, own_cpu_ns: 3_000_000 + received * 8_000, ..CLEAN });
+        let _ = pace.review(&RateWindow { received, own_cpu_ns: 3_000_000 + received * 8_000, ..CLEAN });
         lowest = lowest.min(pace.rate_hz());
     }
     // It takes a while to tell the one from the other.
@@ -184,7 +184,7 @@ fn trouble_and_a_budget_go_together() {
 
 #[test]
 fn what_could_not_be_changed_is_tried_again() {
-    let mut pace = Pace::at(999, true);
+    let mut pace = RateController::at(999, true);
     let mut waits = Vec::new();
     let mut told = 0;
     for _ in 0..9 {
@@ -215,7 +215,7 @@ fn what_could_not_be_changed_is_tried_again() {
 
 #[test]
 fn what_was_not_raised_was_not_raised_too_early() {
-    let mut pace = Pace::at(999, true);
+    let mut pace = RateController::at(999, true);
     assert_eq!(pace.review(&TERRIBLE).unwrap().rate_hz, 499);
     pace.accepted();
     assert_eq!((until_raised(&mut pace), pace.refused()), (PATIENCE + 1, true));
@@ -227,7 +227,7 @@ fn what_was_not_raised_was_not_raised_too_early() {
 #[test]
 fn a_budget_that_could_not_be_kept_is_tried_again() {
     let mut pace = budgeted(1.0);
-    let dear = Window { own_cpu_ns: 500 * 44_000, ..CLEAN };
+    let dear = RateWindow { own_cpu_ns: 500 * 44_000, ..CLEAN };
     let _ = (0..100).find(|_| pace.review(&dear).is_some());
     assert!(pace.rate_hz() < 313 && pace.refused());
     let least = (PAUSE_NS / WINDOW_NS) as usize;

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use hashbrown::{HashMap, HashSet};
 
-use crate::users::Users;
+use crate::users::PasswdUsers;
 
 /// Largest /proc file read: the default `vm.max_map_count` is 65,530 mappings of about 100 bytes; a process may raise
 /// neither by itself.
@@ -249,7 +249,7 @@ fn words(bytes: &[u8]) -> Vec<String> {
 /// is not asked, because that may take for ever.
 pub fn owner_label(pid: u32) -> String {
     let Ok(uid) = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid()) else { return "another user".to_owned() };
-    match Users::read().name(uid) {
+    match PasswdUsers::read().name(uid) {
         "" => format!("user {uid}"),
         name => format!("user {name}"),
     }

@@ -1,15 +1,15 @@
 //! At which rates a session has sampled, for its accounting and in words.
 
-use ccsd_profile::Pace;
+use ccsd_profile::SamplingRates;
 
-use crate::pace::{Cost, Overhead, RateChange};
+use crate::pace::{Overhead, RateChange, SampleCost};
 
 /// Changes that are told each; a session that goes on for days has many.
 const TOLD: u64 = 8;
 
 /// The rates so far.
 pub struct RateHistory {
-    past: Pace,
+    past: SamplingRates,
     rate_hz: u32,
     /// Since when it is this one, nanoseconds from the beginning.
     since_ns: u64,
@@ -18,7 +18,8 @@ pub struct RateHistory {
 impl RateHistory {
     /// Beginning with `rate_hz`.
     pub fn new(rate_hz: u32, budget: Option<Overhead>) -> RateHistory {
-        let past = Pace { budget_ppm: budget.map_or(0, |budget| budget.as_ppm().into()), ..Pace::default() };
+        let past =
+            SamplingRates { budget_ppm: budget.map_or(0, |budget| budget.as_ppm().into()), ..SamplingRates::default() };
         RateHistory { past, rate_hz, since_ns: 0 }
     }
 
@@ -45,12 +46,12 @@ impl RateHistory {
     }
 
     /// All of them after `duration_ns`; nothing where there is one and no budget.
-    pub fn pace(&self, duration_ns: u64, cost: Option<Cost>) -> Pace {
+    pub fn pace(&self, duration_ns: u64, cost: Option<SampleCost>) -> SamplingRates {
         let mut pace = self.past.clone();
         if pace.changes > 0 || pace.budget_ppm > 0 {
             pace.spend(self.rate_hz, duration_ns.saturating_sub(self.since_ns));
         }
-        let Cost { target_ns, own_ns } = cost.unwrap_or_default();
+        let SampleCost { target_ns, own_ns } = cost.unwrap_or_default();
         (pace.target_cost_ns, pace.own_cost_ns) = (target_ns, own_ns);
         pace
     }
@@ -63,7 +64,7 @@ mod tests {
     #[test]
     fn each_rate_has_its_time() {
         let mut rates = RateHistory::new(999, None);
-        assert_eq!(rates.pace(5_000_000_000, None), Pace::default());
+        assert_eq!(rates.pace(5_000_000_000, None), SamplingRates::default());
         let slower = RateChange { rate_hz: 499, why: "a reason".to_owned() };
         let note = rates.change(2_000_000_000, &slower);
         assert_eq!(note.as_deref(), Some("499 Hz instead of 999 Hz from 2.0 s on: a reason"));
@@ -75,7 +76,7 @@ mod tests {
     #[test]
     fn a_budget_is_told_with_its_costs() {
         let rates = RateHistory::new(313, Some(Overhead::percent(1.0).unwrap()));
-        let pace = rates.pace(1_000, Some(Cost { target_ns: 16_000, own_ns: 8_000 }));
+        let pace = rates.pace(1_000, Some(SampleCost { target_ns: 16_000, own_ns: 8_000 }));
         assert_eq!((pace.budget_ppm, pace.target_cost_ns, pace.own_cost_ns), (10_000, 16_000, 8_000));
         assert_eq!((pace.rates.len(), pace.changes), (1, 0));
     }

@@ -11,18 +11,18 @@ mod kernel_store;
 
 use std::sync::Arc;
 
-use ccsd_profile::{CostCentre, CostCentreId, Image as ProfileImage, ImageId, Limits, LineId, Profile, Shed, notes};
+use ccsd_profile::{CostCentre, CostCentreId, Image, ImageId, LineId, Profile, ProfileLimits, Shed, notes};
 use ccsd_symbolizer::{DebugFileFinder, Door, Function};
 use ccsd_worker::Told;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::budget::{Budget, Used};
-use crate::process::images::{Image, ImageIndex};
+use crate::process::images::{ImageIndex, MappedImage};
 use crate::system;
 use crate::unwind::Frame;
 use crate::usage::{Aside, aside, aside_briefly};
-use image_symbols::{Batch, ImageSymbols, Left};
+use image_symbols::{DroppedImages, ImageSymbols, SymbolBatch};
 use kernel::KernelNames;
 
 /// How often it is checked what is kept of images, in frames resolved: adding up takes about as long as resolving ten frames.
@@ -73,7 +73,7 @@ pub struct Resolver {
     /// The source line of each.
     arena_lines: Vec<LineId>,
     functions: Vec<Function>,
-    batch: Batch,
+    batch: SymbolBatch,
     /// Frames resolved so far, each once.
     resolved: u64,
     /// Images of generated code whose process lives.
@@ -82,7 +82,7 @@ pub struct Resolver {
     generation: u32,
     /// Samples that ended in code that has got a name since, and were counted as nameless.
     named_later: u64,
-    left: Left,
+    left: DroppedImages,
     /// Through which the session opens files; it knows what was withheld.
     door: Door,
 }
@@ -105,12 +105,12 @@ impl Resolver {
             arena: Vec::new(),
             arena_lines: Vec::new(),
             functions: Vec::new(),
-            batch: Batch::default(),
+            batch: SymbolBatch::default(),
             resolved: 0,
             jit_images: Vec::new(),
             generation: 0,
             named_later: 0,
-            left: Left::default(),
+            left: DroppedImages::default(),
             door: Door::default(),
         }
     }
@@ -127,10 +127,10 @@ impl Resolver {
     }
 
     /// Enters the next image, in order of [`ImageIndex`].
-    pub fn add_image(&mut self, profile: &mut Profile, image: Image) {
-        let Image { name, elf, key, debug } = image;
+    pub fn add_image(&mut self, profile: &mut Profile, image: MappedImage) {
+        let MappedImage { name, elf, key, debug } = image;
         let build_id = elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
-        let id = profile.add_image(ProfileImage { name: name.clone(), build_id });
+        let id = profile.add_image(Image { name: name.clone(), build_id });
         let was_read = elf.is_some();
         self.images.push(ImageSymbols {
             id,
@@ -156,7 +156,7 @@ impl Resolver {
     }
 
     /// Gives an image its files back, or those that it could not be read from before.
-    pub fn reopen(&mut self, profile: &mut Profile, index: ImageIndex, from: Image) {
+    pub fn reopen(&mut self, profile: &mut Profile, index: ImageIndex, from: MappedImage) {
         let Some(image) = self.images.get_mut(index.0 as usize) else { return };
         self.left.drop_names(image);
         (image.elf, image.key, image.debug) = (from.elf, from.key, from.debug);
@@ -164,7 +164,7 @@ impl Resolver {
             // Addresses in it were offsets in its file, and nameless.
             self.known.retain(|frame, _| frame.image != index);
             let build_id = image.elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
-            image.id = profile.add_image(ProfileImage { name: image.name.clone(), build_id });
+            image.id = profile.add_image(Image { name: image.name.clone(), build_id });
         }
     }
 
@@ -176,7 +176,7 @@ impl Resolver {
     }
 
     /// Gives room that is not used here to the contexts and charges of `profile`, whose limits then are these.
-    pub fn lend(&mut self, profile: &Profile) -> Limits {
+    pub fn lend(&mut self, profile: &Profile) -> ProfileLimits {
         let used = Used {
             name_bytes: profile.name_bytes(),
             functions: profile.cost_centres().len(),

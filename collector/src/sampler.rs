@@ -30,25 +30,25 @@ use crate::batch::{Mark, TargetStats};
 use crate::budget::Budget;
 use crate::clock::now_ns;
 use crate::error::{Error, Result};
-use crate::pace::Pace;
-use crate::perf::counters::Counted;
+use crate::pace::RateController;
+use crate::perf::counters::EventCounts;
 use crate::perf::files::FileShare;
-use crate::perf::set::{EventSet, Opened};
+use crate::perf::set::{EventSet, OpenOutcome};
 use crate::perf::sorter::{EventSorter, MARGIN_NS};
-use crate::process::filter::Filter;
+use crate::process::filter::ProcessFilter;
 use crate::process::owner::Owner;
 use crate::procfs;
 use crate::sched_priority::{Urgency, become_favoured, become_ordinary, become_urgent};
 use crate::usage::{Aside, aside_ns, thread_cpu_ns};
-use attach::{Refused, refusal};
+use attach::{RefusedPids, refusal};
 use hurry::{Hurry, LateReads};
 use pipeline::Pipeline;
 use rate::RateControl;
 use sleep::Sleep;
-use source::{BETWEEN_READS, Source, close_elsewhere};
+use source::{BETWEEN_READS, RecordSource, close_elsewhere};
 use target_time::TargetTime;
 
-pub use channels::{Channels, Command};
+pub use channels::{Channels, SamplerCommand};
 
 /// The first update comes after this time, in nanoseconds, however long the interval is.
 const FIRST_INTERVAL_NS: u64 = 60_000_000;
@@ -62,7 +62,7 @@ const MAX_SLEEP_MS: u16 = 100;
 
 /// The sampling thread: its source of records and when it does what.
 pub struct Sampler {
-    source: Source,
+    source: RecordSource,
     sleep: Sleep,
     interval: Duration,
     /// Whether the process ends with the session.
@@ -111,14 +111,14 @@ impl Sampler {
         interval: Duration,
         owner: Option<Owner>,
         budget: &Budget,
-        pace: Pace,
+        pace: RateController,
     ) -> Result<Sampler> {
         let sleep = Sleep::new(sorter.rings(), &channels.wake)?;
         let mut pipeline = Pipeline::new(events.spec(), events.layout(), sorter.rings().len(), owner, budget);
         let rate = RateControl::new(pace, now_ns());
         pipeline.sampler.cost = rate.cost();
         Ok(Sampler {
-            source: Source { events, sorter, channels, pipeline, time: TargetTime::default() },
+            source: RecordSource { events, sorter, channels, pipeline, time: TargetTime::default() },
             sleep,
             interval,
             exits: false,
@@ -149,7 +149,7 @@ impl Sampler {
     }
 
     /// Keeps samples of processes only while these fit a filter, if there is one. To be called before any is followed.
-    pub fn keep_only(&mut self, filter: Option<Arc<dyn Filter>>) {
+    pub fn keep_only(&mut self, filter: Option<Arc<dyn ProcessFilter>>) {
         self.source.pipeline.tracker.keep_only(filter);
     }
 
@@ -158,10 +158,10 @@ impl Sampler {
     /// # Errors
     /// Those of [`EventSet::open_thread`]; [`Error::NotPermitted`] if it is not the owner's.
     pub fn prepare_child(&mut self, pid: u32) -> Result<()> {
-        let Source { events, pipeline, time, .. } = &mut self.source;
+        let RecordSource { events, pipeline, time, .. } = &mut self.source;
         events.begin_cpus();
         pipeline.tracker.may_follow(pid).map_err(|denied| refusal(denied, pid))?;
-        if events.open_thread(pid, false)? == Opened::Gone {
+        if events.open_thread(pid, false)? == OpenOutcome::Gone {
             return Err(Error::DiedDuringAttach(pid));
         }
         time.begin_child(pid);
@@ -181,7 +181,7 @@ impl Sampler {
         self.source.events.begin_cpus();
         // The rings fill from the first thread on.
         let urgent = if self.is_ordinary { Ok(false) } else { become_urgent() };
-        let attached = attach::open_all(&mut self.source, pids, children, &mut Refused::Never);
+        let attached = attach::open_all(&mut self.source, pids, children, &mut RefusedPids::Never);
         if matches!(urgent, Ok(true)) {
             let _ = become_ordinary();
         }
@@ -200,11 +200,11 @@ impl Sampler {
         self.attached = true;
         self.started = self.started.or_else(|| Some(now_ns()));
         self.source.events.begin_cpus();
-        let mut refused = Refused::These(Vec::new());
+        let mut refused = RefusedPids::These(Vec::new());
         attach::open_all(&mut self.source, pids, true, &mut refused)?;
         match refused {
-            Refused::These(pids) => Ok(pids),
-            Refused::Never => Ok(Vec::new()),
+            RefusedPids::These(pids) => Ok(pids),
+            RefusedPids::Never => Ok(Vec::new()),
         }
     }
 
@@ -261,7 +261,7 @@ impl Sampler {
         let command = match self.source.channels.commands.try_recv() {
             Ok(command) => Some(command),
             // Nobody is left who could want the result.
-            Err(TryRecvError::Disconnected) => Some(Command::Stop { target_cpu_ns: None }),
+            Err(TryRecvError::Disconnected) => Some(SamplerCommand::Stop { target_cpu_ns: None }),
             Err(TryRecvError::Empty) => None,
         };
         let now = now_ns();
@@ -269,14 +269,14 @@ impl Sampler {
         self.rate.review(&mut self.source, now);
         self.source.pipeline.sampler.duration_ns = now.saturating_sub(schedule.started);
         match command {
-            Some(Command::Stop { target_cpu_ns }) => {
+            Some(SamplerCommand::Stop { target_cpu_ns }) => {
                 // Of the whole machine a program is but a part.
                 if !self.observes_machine {
                     self.source.time.end_child(target_cpu_ns);
                 }
                 return false;
             }
-            Some(Command::Add { pids, answer }) => {
+            Some(SamplerCommand::Add { pids, answer }) => {
                 // Once for each command; the next sleep would else be none.
                 let _ = nix::unistd::read(&self.source.channels.wake, &mut [0]);
                 let added = self.add(&pids);
@@ -333,7 +333,7 @@ impl Sampler {
 
     /// Reads what the events counted, and how the kernel splits the live processes' time in user and system.
     fn read_counters(&mut self) {
-        let Source { events, pipeline, time, .. } = &mut self.source;
+        let RecordSource { events, pipeline, time, .. } = &mut self.source;
         pipeline.sampler.cpu_ns = thread_cpu_ns();
         pipeline.sampler.images_ns = aside_ns(Aside::Images);
         pipeline.sampler.held_bytes = pipeline.unwinding.held_bytes().saturating_add(pipeline.tracker.held_bytes());
@@ -370,7 +370,7 @@ impl Sampler {
         let pids = self.source.pipeline.tracker.pids();
         let spent = spent_by(&mut self.source.time, &pids);
         self.read_counters();
-        let Source { pipeline, time, .. } = &mut self.source;
+        let RecordSource { pipeline, time, .. } = &mut self.source;
         time.compare(spent, |time| spent_by(time, &pipeline.tracker.pids()));
         pipeline.target = time.stats();
     }
@@ -381,7 +381,7 @@ impl Sampler {
         let received = self.source.pipeline.counts().samples.received;
         let Pipeline { tracker, batch, target, .. } = &mut self.source.pipeline;
         let TargetStats { counted, uncounted_ns, .. } = *target;
-        let Some(Counted { used, due_milli, .. }) = counted else { return THREAD_TIMES_NS };
+        let Some(EventCounts { used, due_milli, .. }) = counted else { return THREAD_TIMES_NS };
         if uncounted_ns <= used / 100 && received.saturating_mul(1000) >= due_milli / 100 * 99 {
             return THREAD_TIMES_NS;
         }
@@ -397,7 +397,7 @@ impl Sampler {
 
     fn round(&mut self, horizon: u64) {
         self.source.read_rings(horizon);
-        let Source { events, sorter, pipeline, .. } = &mut self.source;
+        let RecordSource { events, sorter, pipeline, .. } = &mut self.source;
         let closing: Vec<OwnedFd> = pipeline.events.take_redundant().flat_map(|id| events.take_late(id)).collect();
         close_elsewhere(closing);
         let counts = pipeline.counts();
@@ -408,7 +408,7 @@ impl Sampler {
     }
 
     fn hand_on(&mut self, wait: bool) {
-        let Source { pipeline, channels, .. } = &mut self.source;
+        let RecordSource { pipeline, channels, .. } = &mut self.source;
         if pipeline.batch.take_due() {
             pipeline.send(channels, wait);
         }

@@ -14,22 +14,22 @@ use crate::child::{ChildEnd, WaitingChild, wake_pipe};
 use crate::error::{Error, Result, doing};
 use crate::host::selection::ProcessSelection;
 use crate::options::Options;
-use crate::pace::{MOST_HZ, Pace};
+use crate::pace::{MOST_HZ, RateController};
 use crate::perf::attr::Event;
 use crate::perf::calibrate::target_cost_ns;
-use crate::perf::choice::{Choice, EventChoice, choose, may_observe_machine};
+use crate::perf::choice::{ChosenEvent, EventChoice, choose, may_observe_machine};
 use crate::perf::files::{files_of_all_events, open_elsewhere};
-use crate::perf::layout::Layout;
+use crate::perf::layout::EventLayout;
 use crate::perf::layout_choice::{LayoutChoice, can_be_per_cpu};
 use crate::perf::set::EventSet;
 use crate::perf::signals::Unwatched;
-use crate::process::filter::Filter;
+use crate::process::filter::ProcessFilter;
 use crate::procfs;
-use crate::sampler::{Channels, Command, Sampler};
+use crate::sampler::{Channels, Sampler, SamplerCommand};
 use crate::sched_priority::become_favoured;
 use crate::session_event::{Held, SessionEvent};
 use crate::system;
-use crate::watchdog::{LOOK, Watch, Watchdog};
+use crate::watchdog::{LOOK, Watchdog, WatchdogWait};
 
 /// Batches between the two threads. Each is some 64 KiB; if all are full the sampler goes on with a growing one.
 /// While the aggregator does not keep up, each may become as large as that one may.
@@ -44,10 +44,10 @@ const UPDATES: usize = 4;
 const COMMANDS: usize = 8;
 
 /// A running session. Dropping it ends it.
-pub struct Session {
+pub struct CollectorSession {
     info: SessionInfo,
     events: Receiver<SessionEvent>,
-    commands: Sender<Command>,
+    commands: Sender<SamplerCommand>,
     wake: OwnedFd,
     watchdog: Arc<Watchdog>,
     held: Held,
@@ -55,17 +55,17 @@ pub struct Session {
     own_process: bool,
 }
 
-impl Session {
+impl CollectorSession {
     /// Makes everything ready to observe a program from its first instruction. It runs when the caller says so, by
     /// [`WaitingChild::start`].
     ///
     /// # Errors
     /// All of [`Error`](crate::Error) that concern events; nothing runs then.
-    pub fn record(options: &Options, command: &[OsString]) -> Result<(Session, WaitingChild)> {
+    pub fn record(options: &Options, command: &[OsString]) -> Result<(CollectorSession, WaitingChild)> {
         // Before anything else: the child must not inherit what is opened or raised below.
         let child = WaitingChild::spawn(command)?;
         let words = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        Ok((Session::record_child(options, words, child.pid())?, child))
+        Ok((CollectorSession::record_child(options, words, child.pid())?, child))
     }
 
     /// The same for a child, of whomever, that has yet to call `execve`: its events switch themselves on there. Whoever
@@ -73,13 +73,13 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::record`], and those of [`check_target`].
-    pub fn record_child(options: &Options, words: Vec<String>, pid: u32) -> Result<Session> {
+    pub fn record_child(options: &Options, words: Vec<String>, pid: u32) -> Result<CollectorSession> {
         check_target(pid)?;
         let target = words.first().cloned().unwrap_or_default();
         let words = if options.arguments { words } else { without_arguments(words) };
         let (mut choice, pace) = choose_with_pace(options)?;
         choice.spec.enable_on_exec = true;
-        let layout = if options.per_cpu { per_cpu(&mut choice, options)? } else { Layout::Threads };
+        let layout = if options.per_cpu { per_cpu(&mut choice, options)? } else { EventLayout::Threads };
         let mut prepared = Prepared::new(options, choice, pace, layout, (target, words, vec![pid]))?;
         prepared.sampler.prepare_child(pid)?;
         prepared.start()
@@ -90,7 +90,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`check_target`] for each, and all that concern events.
-    pub fn attach(options: &Options, pids: &[u32]) -> Result<Session> {
+    pub fn attach(options: &Options, pids: &[u32]) -> Result<CollectorSession> {
         for &pid in pids {
             check_target(pid)?;
         }
@@ -100,7 +100,7 @@ impl Session {
             .collect();
         let words = pids.first().map(|&pid| procfs::command_line(pid)).unwrap_or_default();
         let words = if options.arguments { words } else { without_title(without_arguments(words)) };
-        let (session, ()) = Session::on_running(options, names.join(", "), words, pids, |sampler| {
+        let (session, ()) = CollectorSession::on_running(options, names.join(", "), words, pids, |sampler| {
             sampler.attach(pids, options.inherit)
         })?;
         Ok(session)
@@ -111,9 +111,9 @@ impl Session {
     ///
     /// # Errors
     /// All that concern events.
-    pub fn follow(options: &Options, target: String, pids: &[u32]) -> Result<(Session, Vec<u32>)> {
+    pub fn follow(options: &Options, target: String, pids: &[u32]) -> Result<(CollectorSession, Vec<u32>)> {
         let options = Options { inherit: true, ..options.clone() };
-        Session::on_running(&options, target, Vec::new(), pids, |sampler| sampler.add(pids))
+        CollectorSession::on_running(&options, target, Vec::new(), pids, |sampler| sampler.add(pids))
     }
 
     /// Samples the selected processes of all that run on the machine, as long as they are selected. Those that start later are
@@ -121,9 +121,9 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::MachineRefused`], [`Error::ForeignProc`], and all that concern events.
-    pub fn machine(options: &Options, selection: &ProcessSelection) -> Result<Session> {
-        let filter = (!selection.is_everything()).then(|| Arc::new(selection.clone()) as Arc<dyn Filter>);
-        Session::on_machine(&Options { filter, ..options.clone() }, selection.describe())
+    pub fn machine(options: &Options, selection: &ProcessSelection) -> Result<CollectorSession> {
+        let filter = (!selection.is_everything()).then(|| Arc::new(selection.clone()) as Arc<dyn ProcessFilter>);
+        CollectorSession::on_machine(&Options { filter, ..options.clone() }, selection.describe())
     }
 
     /// Samples all that runs on the machine, by the name of `target`; with `options.filter` what of it fits, as long as it
@@ -131,7 +131,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::machine`].
-    pub fn on_machine(options: &Options, target: String) -> Result<Session> {
+    pub fn on_machine(options: &Options, target: String) -> Result<CollectorSession> {
         if !procfs::is_ours() {
             return Err(Error::ForeignProc);
         }
@@ -142,7 +142,7 @@ impl Session {
         let options = Options { inherit: true, ..options.clone() };
         let (mut choice, pace) = choose_with_pace(&options)?;
         sample_cpus(&mut choice, &options)?;
-        let prepared = Prepared::new(&options, choice, pace, Layout::Cpus, (target, Vec::new(), Vec::new()));
+        let prepared = Prepared::new(&options, choice, pace, EventLayout::Cpus, (target, Vec::new(), Vec::new()));
         let mut prepared = prepared.map_err(|error| match error {
             Error::WholeMachineRefused => Error::MachineRefused,
             other => other,
@@ -158,7 +158,7 @@ impl Session {
         words: Vec<String>,
         pids: &[u32],
         open: impl Fn(&mut Sampler) -> Result<T>,
-    ) -> Result<(Session, T)> {
+    ) -> Result<(CollectorSession, T)> {
         let (choice, pace) = choose_with_pace(options)?;
         let mut refused = Error::DiedDuringAttach(pids.first().copied().unwrap_or(0));
         for (choice, layout) in layouts(choice, options, pids)? {
@@ -189,10 +189,10 @@ impl Session {
     /// the session can only be ended, because the sampling thread hangs.
     pub fn add(&self, pids: &[u32]) -> Result<Vec<u32>> {
         let (answer, answered) = bounded(1);
-        let add = Command::Add { pids: pids.to_vec(), answer };
+        let add = SamplerCommand::Add { pids: pids.to_vec(), answer };
         self.commands.send(add).map_err(|_| Error::Ended)?;
         let _ = nix::unistd::write(&self.wake, b"!");
-        let mut watch = Watch::default();
+        let mut watch = WatchdogWait::default();
         loop {
             match answered.recv_timeout(LOOK) {
                 Ok(answer) => return answer,
@@ -233,13 +233,13 @@ impl Session {
     /// The same with the CPU time of the recorded program, user and in all, in nanoseconds, if that is known.
     pub fn stop_with(&self, target_cpu_ns: Option<(u64, u64)>) {
         // Full means that it has been said already: adding waits to be done each time.
-        let _ = self.commands.try_send(Command::Stop { target_cpu_ns });
+        let _ = self.commands.try_send(SamplerCommand::Stop { target_cpu_ns });
         self.watchdog.ask_for_end();
         let _ = nix::unistd::write(&self.wake, b"!");
     }
 }
 
-impl Drop for Session {
+impl Drop for CollectorSession {
     fn drop(&mut self) {
         self.stop(None);
         // Draining lets the aggregator get to its end.
@@ -283,12 +283,12 @@ pub fn check_target(pid: u32) -> Result<()> {
 }
 
 /// The event for a session, and how its rate is decided. Where there is a budget, the event has the rate that it affords.
-fn choose_with_pace(options: &Options) -> Result<(Choice, Pace)> {
+fn choose_with_pace(options: &Options) -> Result<(ChosenEvent, RateController)> {
     let mut choice = choose(options.event, options.scope, options.rate_hz, options.inherit)?;
     let ticks = matches!(choice.spec.event, Event::Tick { .. });
     let adapts = options.adapts && options.owner.is_none() && !ticks;
     let Some(overhead) = options.overhead else {
-        let pace = Pace::at(choice.spec.rate_hz, adapts);
+        let pace = RateController::at(choice.spec.rate_hz, adapts);
         return Ok((choice, pace));
     };
     if ticks {
@@ -296,7 +296,7 @@ fn choose_with_pace(options: &Options) -> Result<(Choice, Pace)> {
         return Err(Error::EventUnavailable { event: "tick".to_owned(), why: why.to_owned() });
     }
     let most = MOST_HZ.min(system::perf_max_sample_rate());
-    let mut pace = Pace::within(overhead, target_cost_ns(&choice.spec)?, most, adapts);
+    let mut pace = RateController::within(overhead, target_cost_ns(&choice.spec)?, most, adapts);
     if options.owner.is_some() {
         pace.hold();
     }
@@ -306,7 +306,7 @@ fn choose_with_pace(options: &Options) -> Result<(Choice, Pace)> {
 
 /// The layouts to try on running processes, the best first, each with its event and a note that says why it is not the
 /// usual one.
-fn layouts(choice: Choice, options: &Options, pids: &[u32]) -> Result<Vec<(Choice, Layout)>> {
+fn layouts(choice: ChosenEvent, options: &Options, pids: &[u32]) -> Result<Vec<(ChosenEvent, EventLayout)>> {
     if options.per_cpu {
         let mut choice = choice;
         let layout = per_cpu(&mut choice, options)?;
@@ -329,21 +329,21 @@ fn layouts(choice: Choice, options: &Options, pids: &[u32]) -> Result<Vec<(Choic
     Ok(candidates
         .into_iter()
         .map(|(layout, spec)| {
-            let mut choice = Choice { spec, notes: choice.notes.clone() };
+            let mut choice = ChosenEvent { spec, notes: choice.notes.clone() };
             let why = format!(
                 "{} threads on {} CPUs would take {} files, and {} more may be open",
                 machine.threads,
                 machine.cpus,
-                machine.files(Layout::Threads, &usual),
+                machine.files(EventLayout::Threads, &usual),
                 machine.file_limit
             );
             match layout {
-                Layout::Threads => {}
-                Layout::Compact => choice.notes.push(format!(
+                EventLayout::Threads => {}
+                EventLayout::Compact => choice.notes.push(format!(
                     "{}, because {why}: a full ring may lose records about mappings, too",
                     notes::COMPACT
                 )),
-                Layout::Cpus => choice.notes.push(format!("{} {OTHERS_TOO}, because {why}", notes::PER_CPU)),
+                EventLayout::Cpus => choice.notes.push(format!("{} {OTHERS_TOO}, because {why}", notes::PER_CPU)),
             }
             if usual.reads_group() && !spec.reads_group() {
                 choice.notes.push("no TSC cycles: that would take one more event each".to_owned());
@@ -356,21 +356,21 @@ fn layouts(choice: Choice, options: &Options, pids: &[u32]) -> Result<Vec<(Choic
 /// What to know of the costs of a session that is not alone.
 const SHARED: &str = "collected by a daemon: its CPU time is that of the two threads of this session and of what names took, its memory that \
      of all sessions, without that of the process that reads images";
-/// What to know of [`Layout::Cpus`].
+/// What to know of [`EventLayout::Cpus`].
 const OTHERS_TOO: &str = "(samples of other programs are taken, too, and dropped)";
 
-/// [`Layout::Cpus`] for who asks for it.
-fn per_cpu(choice: &mut Choice, options: &Options) -> Result<Layout> {
+/// [`EventLayout::Cpus`] for who asks for it.
+fn per_cpu(choice: &mut ChosenEvent, options: &Options) -> Result<EventLayout> {
     if !options.whole_machine || options.owner.is_some() {
         return Err(Error::WholeMachineRefused);
     }
     sample_cpus(choice, options)?;
     choice.notes.push(format!("{} {OTHERS_TOO}", notes::PER_CPU));
-    Ok(Layout::Cpus)
+    Ok(EventLayout::Cpus)
 }
 
 /// Takes an event that makes sense on a CPU.
-fn sample_cpus(choice: &mut Choice, options: &Options) -> Result<()> {
+fn sample_cpus(choice: &mut ChosenEvent, options: &Options) -> Result<()> {
     if !can_be_per_cpu(&choice.spec) {
         let why = "on a CPU its cycles, or its time, would be those of whatever ran in between";
         if options.event != EventChoice::Auto {
@@ -389,7 +389,7 @@ struct Prepared {
     aggregator: Aggregator,
     batches: Receiver<crate::batch::Batch>,
     empty: Sender<crate::batch::Batch>,
-    commands: Sender<Command>,
+    commands: Sender<SamplerCommand>,
     wake: OwnedFd,
     watchdog: Arc<Watchdog>,
     held: Held,
@@ -401,9 +401,9 @@ struct Prepared {
 impl Prepared {
     fn new(
         options: &Options,
-        mut choice: Choice,
-        pace: Pace,
-        layout: Layout,
+        mut choice: ChosenEvent,
+        pace: RateController,
+        layout: EventLayout,
         (target, command, pids): (String, Vec<String>, Vec<u32>),
     ) -> Result<Prepared> {
         // Two rings for each CPU, and the owner of each is duplicated.
@@ -465,7 +465,7 @@ impl Prepared {
         })
     }
 
-    fn start(self) -> Result<Session> {
+    fn start(self) -> Result<CollectorSession> {
         let (events_sender, events) = bounded(UPDATES);
         let Prepared { info, sampler, mut aggregator, batches, empty, commands, wake, watchdog, held, .. } = self;
         let (own_process, is_favoured) = (self.own_process, self.is_favoured);
@@ -483,7 +483,7 @@ impl Prepared {
         };
         let threads =
             vec![spawn("ccsd-aggregate", Box::new(aggregate))?, spawn("ccsd-sample", Box::new(move || sampler.run()))?];
-        Ok(Session { info, events, commands, wake, watchdog, held, threads, own_process })
+        Ok(CollectorSession { info, events, commands, wake, watchdog, held, threads, own_process })
     }
 }
 
@@ -499,7 +499,7 @@ fn without_title(words: Vec<String>) -> Vec<String> {
     words.into_iter().map(|title| title.split_whitespace().next().unwrap_or_default().to_owned()).collect()
 }
 
-fn describe(choice: &Choice, target: String, command: Vec<String>, pids: Vec<u32>) -> SessionInfo {
+fn describe(choice: &ChosenEvent, target: String, command: Vec<String>, pids: Vec<u32>) -> SessionInfo {
     let clock = Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds };
     let metrics = match choice.spec.event {
         Event::Cycles { .. } => vec![Metric { name: "cycles".to_owned(), unit: Unit::Cycles }],

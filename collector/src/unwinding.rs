@@ -6,11 +6,11 @@ use rustc_hash::FxBuildHasher;
 use crate::budget::Budget;
 use crate::perf::record::Sample;
 use crate::process::images::{ImageIndex, Images};
-use crate::process::{Process, ProcessKey, Thread, ThreadKey};
+use crate::process::{LiveProcess, LiveThread, ProcessKey, ThreadKey};
 use crate::stack_delta::Common;
 use crate::unwind::go::goroutines::GoroutineTable;
 use crate::unwind::shadow::ShadowStack;
-use crate::unwind::{Frame, Root, StackUnwinder, Target, UnwindStats, Unwound};
+use crate::unwind::{Frame, StackRoot, StackUnwinder, UnwindStats, UnwindTarget, Unwound};
 
 /// The unwinder, with what it remembers of each thread and process, and the stack that it has found last.
 pub struct Unwinding {
@@ -47,8 +47,8 @@ impl Unwinding {
     pub fn unwind(
         &mut self,
         sample: &Sample<'_>,
-        thread: &Thread,
-        process: &mut Process,
+        thread: &LiveThread,
+        process: &mut LiveProcess,
         images: &Images,
         is_dying: bool,
     ) -> Unwound {
@@ -60,11 +60,11 @@ impl Unwinding {
         }
         let remembered = shadow.remembered();
         let (key, goroutines) = (process.key, &mut self.goroutines);
-        let target = Target { mappings: &mut process.mappings, process: key, goroutines, images };
+        let target = UnwindTarget { mappings: &mut process.mappings, process: key, goroutines, images };
         self.unwinder.set_dying(is_dying);
         let mut unwound = self.unwinder.unwind(sample, target, shadow, room, &mut self.frames);
         let no_stack = is_dying && sample.stack.is_empty();
-        let is_whole = unwound.root == Root::Complete && unwound.gap.is_none();
+        let is_whole = unwound.root == StackRoot::Complete && unwound.gap.is_none();
         if no_stack && !is_whole && unwound.gap.is_none_or(|gap| gap.outer == 0) {
             let followed = self.unwinder.follow_pointers(sample, &mut process.mappings, images, &mut self.frames);
             unwound.gap = followed.or(unwound.gap);
@@ -76,7 +76,7 @@ impl Unwinding {
     }
 
     /// Takes over a stack that another profiler has followed, innermost frame first. The thread's next stack is unwound whole.
-    pub fn adopt(&mut self, thread: &Thread, stack: impl Iterator<Item = Frame>, root: Root) -> Unwound {
+    pub fn adopt(&mut self, thread: &LiveThread, stack: impl Iterator<Item = Frame>, root: StackRoot) -> Unwound {
         self.remove_thread(thread.key);
         self.frames.clear();
         self.frames.extend(stack);

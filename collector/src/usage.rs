@@ -59,7 +59,7 @@ pub fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).ok();
     let time = time.map(std::time::Duration::from).unwrap_or_default();
     let read_at = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    ASIDE.set(Counted { read_at, ..ASIDE.get() });
+    ASIDE.set(AsideUsage { read_at, ..ASIDE.get() });
     read_at
 }
 
@@ -90,7 +90,7 @@ pub enum Aside {
 
 /// What this thread has counted by [`aside`].
 #[derive(Clone, Copy, Default)]
-struct Counted {
+struct AsideUsage {
     /// CPU time, nanoseconds.
     sums: [u64; 2],
     /// Whether something is done aside now.
@@ -100,7 +100,7 @@ struct Counted {
 }
 
 thread_local! {
-    static ASIDE: Cell<Counted> = const { Cell::new(Counted { sums: [0; 2], nested: false, read_at: 0 }) };
+    static ASIDE: Cell<AsideUsage> = const { Cell::new(AsideUsage { sums: [0; 2], nested: false, read_at: 0 }) };
 }
 
 /// Work that takes no longer is counted by [`aside_briefly`] by the time that passes, nanoseconds: reading that takes no
@@ -127,10 +127,10 @@ fn counted<T>(what: Aside, work: impl FnOnce() -> T, begin: fn() -> u64, spent: 
         return work();
     }
     let before = begin();
-    ASIDE.set(Counted { nested: true, ..ASIDE.get() });
+    ASIDE.set(AsideUsage { nested: true, ..ASIDE.get() });
     let done = work();
     let spent = spent(before);
-    let mut counted = Counted { nested: false, ..ASIDE.get() };
+    let mut counted = AsideUsage { nested: false, ..ASIDE.get() };
     if let Some(sum) = counted.sums.get_mut(what as usize) {
         *sum = sum.saturating_add(spent);
     }

@@ -14,18 +14,18 @@ const MAX_NAME: usize = 256;
 
 /// The users of /etc/passwd.
 #[derive(Debug, Default)]
-pub struct Users(HashMap<u32, String>);
+pub struct PasswdUsers(HashMap<u32, String>);
 
-impl Users {
+impl PasswdUsers {
     /// Reads the file; none if that fails.
-    pub fn read() -> Users {
+    pub fn read() -> PasswdUsers {
         let mut bytes = Vec::new();
         let read = File::open(PASSWD).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
-        if read.is_ok() { Users::parse(&String::from_utf8_lossy(&bytes)) } else { Users::default() }
+        if read.is_ok() { PasswdUsers::parse(&String::from_utf8_lossy(&bytes)) } else { PasswdUsers::default() }
     }
 
     /// Lines of `name:password:uid:...`; the first of a number counts.
-    fn parse(text: &str) -> Users {
+    fn parse(text: &str) -> PasswdUsers {
         let mut users = HashMap::new();
         for line in text.lines() {
             let mut fields = line.split(':');
@@ -35,7 +35,7 @@ impl Users {
                 users.entry(uid).or_insert_with(|| name.to_owned());
             }
         }
-        Users(users)
+        PasswdUsers(users)
     }
 
     /// The name of a user; empty if it is not known.
@@ -50,10 +50,10 @@ mod tests {
 
     #[test]
     fn names_by_number() {
-        let users = Users::parse(
+        let users = PasswdUsers::parse(
             "root:x:0:0:root:/root:/bin/sh\ntoor:x:0:0::/:\n# a comment\n:x:7:7::/:\nweb:x:33:33\nx:y:z\n",
         );
         assert_eq!((users.name(0), users.name(33), users.name(7), users.name(1)), ("root", "web", "", ""));
-        assert_eq!(Users::read().name(0), "root");
+        assert_eq!(PasswdUsers::read().name(0), "root");
     }
 }

@@ -81,12 +81,12 @@ impl Watchdog {
 
 /// One who waits for an answer.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct WatchdogWait {
     beats: u64,
     silent: u32,
 }
 
-impl Watch {
+impl WatchdogWait {
     /// Takes another look, which is to be done every [`LOOK`]. Whether there has been no beat for too long.
     pub fn hangs(&mut self, watchdog: &Watchdog) -> bool {
         let beats = watchdog.beats();

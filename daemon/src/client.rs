@@ -436,7 +436,7 @@ impl ProfileStream {
     /// # Errors
     /// As [`ProfileStream::next_event`].
     pub fn read_all(mut self) -> Result<(Profile, Option<SessionEnd>), ClientError> {
-        let fresh = |session: &SessionInfo| Profile::new(session.clone(), ccsd_profile::Limits::reading());
+        let fresh = |session: &SessionInfo| Profile::new(session.clone(), ccsd_profile::ProfileLimits::reading());
         let mut profile = fresh(self.session());
         loop {
             match self.next_event()? {

@@ -12,7 +12,7 @@ use ccsd_collector::Denied;
 use ccsd_collector::dump::{Dump, End, dump};
 
 use crate::authority::Authority;
-use crate::ledger::{Charge, Ledger, Principal, Resource};
+use crate::ledger::{Ledger, LedgerCharge, LedgerPrincipal, Resource};
 use crate::protocol::message::{Refusal, RefusalKind};
 
 /// Time for which a dump counts as recent.
@@ -32,7 +32,7 @@ struct DumpsState {
     /// Process ids.
     running: Vec<u32>,
     /// Recent dumps. Those that are not recent any more stay charged until the next dump.
-    recent: VecDeque<(Instant, Charge)>,
+    recent: VecDeque<(Instant, LedgerCharge)>,
 }
 
 /// The text of a dump while it is sent: a slow reader holds it in memory.
@@ -40,14 +40,14 @@ struct DumpsState {
 pub struct DumpText {
     /// The text.
     pub text: String,
-    _bytes: Charge,
+    _bytes: LedgerCharge,
 }
 
 /// A running dump.
 struct RunningDump<'a> {
     dumps: &'a Dumps,
     pid: u32,
-    _charge: Charge,
+    _charge: LedgerCharge,
 }
 
 impl Drop for RunningDump<'_> {
@@ -106,7 +106,7 @@ impl Dumps {
             }
             state.recent.retain(|(at, _)| now.saturating_duration_since(*at) < WINDOW);
             let charge = self.ledger.take(principal, Resource::Dumping, 1)?;
-            if principal != Principal::Own {
+            if principal != LedgerPrincipal::Own {
                 state.recent.push_back((now, self.ledger.take(principal, Resource::Dumped, 1)?));
             }
             state.running.push(pid);
@@ -145,7 +145,7 @@ fn bound(dump: &mut Dump, most: usize) {
 mod tests {
     use super::*;
     use crate::ledger::Shares;
-    use ccsd_collector::dump::{Method, State as ThreadState, ThreadDump};
+    use ccsd_collector::dump::{Method, TaskState, ThreadDump};
 
     const USER: Authority = Authority { uid: 7, gid: 7, trusted: false };
     const OTHER: Authority = Authority { uid: 8, gid: 8, trusted: false };
@@ -195,7 +195,7 @@ mod tests {
         let thread = ThreadDump {
             tid: 1,
             name: String::new(),
-            state: ThreadState::Running,
+            state: TaskState::Running,
             wait: None,
             kernel_stack: Vec::new(),
             stack: vec![0; 6],

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ccsd_collector::child::{ChildEnd, RunningChild, WaitingChild};
 use ccsd_collector::procfs;
-use ccsd_collector::{Error, Options, ProcessSelection, Session, SessionEvent, without_arguments};
+use ccsd_collector::{CollectorSession, Error, Options, ProcessSelection, SessionEvent, without_arguments};
 use ccsd_profile::{Accounting, DecodeError, Loaded, Profile, Session as SessionInfo, Update, Updates, read_profile};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
 
@@ -19,7 +19,7 @@ use crate::remote::{RemoteEvent, RemoteSession};
 
 /// What to collect from.
 #[derive(Clone, Debug)]
-pub enum Target {
+pub enum CollectTarget {
     /// A program to be started: its name and arguments.
     Command(Vec<OsString>),
     /// Processes that run already.
@@ -35,9 +35,9 @@ pub enum Target {
 
 /// The request.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct CollectRequest {
     /// From what.
-    pub target: Target,
+    pub target: CollectTarget,
     /// How.
     pub options: Options,
     /// Where the profile goes; `None` for nowhere.
@@ -45,7 +45,7 @@ pub struct Request {
     /// When collecting ends by itself. A started program goes on running.
     pub duration: Option<Duration>,
     /// By whom.
-    pub by: By,
+    pub by: CollectorChoice,
     /// If there is one, a started program gets a process group of its own, and here comes the signal whenever job control
     /// stops it: who asks for this has to be a shell to it.
     pub stops: Option<Sender<i32>>,
@@ -53,7 +53,7 @@ pub struct Request {
 
 /// By whom is collected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct By {
+pub struct CollectorChoice {
     /// Sockets of daemons that are asked first, in this order.
     pub daemons: Vec<PathBuf>,
     /// Whether it has to be a daemon; else this process does it where no daemon can.
@@ -82,7 +82,7 @@ pub enum Progress<'a> {
 
 /// A request to end the collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stop;
+pub struct StopRequest;
 
 /// Progress of a collection.
 #[derive(Clone, Debug, Default)]
@@ -136,7 +136,7 @@ struct WaitingProgram {
 /// The collector: this process or a daemon.
 enum Collector {
     /// This process.
-    Here(Box<Session>),
+    Here(Box<CollectorSession>),
     /// A daemon.
     Daemon(Box<RemoteSession>),
 }
@@ -172,15 +172,17 @@ impl Collection {
     ///
     /// # Errors
     /// Those of [`Session::record`] and [`Session::attach`], and that of the daemon if one has to do it; nothing runs then.
-    pub fn prepare(request: Request) -> Result<Collection, PrepareError> {
+    pub fn prepare(request: CollectRequest) -> Result<Collection, PrepareError> {
         // Before anything else: the child must not inherit what is opened or raised below.
         let child = match &request.target {
-            Target::Machine { command, .. } if command.is_empty() => None,
-            Target::Command(command) | Target::Machine { command, .. } if request.stops.is_some() => {
+            CollectTarget::Machine { command, .. } if command.is_empty() => None,
+            CollectTarget::Command(command) | CollectTarget::Machine { command, .. } if request.stops.is_some() => {
                 Some(WaitingChild::spawn_in_own_group(command)?)
             }
-            Target::Command(command) | Target::Machine { command, .. } => Some(WaitingChild::spawn(command)?),
-            Target::Pids(pids) => match pids.iter().find(|&&pid| pid == std::process::id()) {
+            CollectTarget::Command(command) | CollectTarget::Machine { command, .. } => {
+                Some(WaitingChild::spawn(command)?)
+            }
+            CollectTarget::Pids(pids) => match pids.iter().find(|&&pid| pid == std::process::id()) {
                 Some(&own) => return Err(Error::Itself(own).into()),
                 None => None,
             },
@@ -261,12 +263,16 @@ impl Collection {
     }
 
     /// Collects until the target ends, the duration is over, or `stop` says so; `status` is called after every update.
-    pub fn run(self, stop: &Receiver<Stop>, mut status: impl FnMut(&Status)) -> Outcome {
+    pub fn run(self, stop: &Receiver<StopRequest>, mut status: impl FnMut(&Status)) -> Outcome {
         self.run_with(stop, |_, now| status(now))
     }
 
     /// Like `run`, and passes on the updates.
-    pub fn run_with(mut self, stop: &Receiver<Stop>, mut progress: impl FnMut(Progress<'_>, &Status)) -> Outcome {
+    pub fn run_with(
+        mut self,
+        stop: &Receiver<StopRequest>,
+        mut progress: impl FnMut(Progress<'_>, &Status),
+    ) -> Outcome {
         let timer = self.duration.map_or_else(never, |duration| after(duration.saturating_sub(self.started.elapsed())));
         let (here, daemon) = self.source.events();
         let (mut child, mut early, mut broke_off) = (None, None, false);
@@ -352,11 +358,14 @@ impl Collection {
 }
 
 /// The first daemon that does it, or this process; and those that were there and do not.
-fn source(request: &Request, child: Option<&WaitingChild>) -> Result<(Collector, Vec<ClientError>), PrepareError> {
+fn source(
+    request: &CollectRequest,
+    child: Option<&WaitingChild>,
+) -> Result<(Collector, Vec<ClientError>), PrepareError> {
     let collect = Collect::of(&request.options);
     let words = |command: &[OsString]| command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let (asked, command) = match (&request.target, child) {
-        (Target::Command(command), Some(child)) => {
+        (CollectTarget::Command(command), Some(child)) => {
             let mut command: Vec<String> = words(command);
             if !request.options.arguments {
                 command = without_arguments(command);
@@ -365,16 +374,16 @@ fn source(request: &Request, child: Option<&WaitingChild>) -> Result<(Collector,
             let known = without_arguments(command.clone());
             (message::Request::Adopt { pid: child.pid(), command: known, collect }, command)
         }
-        (Target::Pids(pids), _) => {
+        (CollectTarget::Pids(pids), _) => {
             let attach = message::Request::attach(pids.clone(), collect, None, false);
             let known = request.options.arguments.then(|| pids.first().map(|&pid| procfs::command_line(pid)));
             (attach, known.flatten().unwrap_or_default())
         }
-        (Target::Machine { selection, .. }, _) => {
+        (CollectTarget::Machine { selection, .. }, _) => {
             let selection = selection.clone();
             (message::Request::Machine { selection, collect, duration_ms: None, detach: false }, Vec::new())
         }
-        (Target::Command(_), None) => return Err(Error::ProgramNotFound(String::new()).into()),
+        (CollectTarget::Command(_), None) => return Err(Error::ProgramNotFound(String::new()).into()),
     };
     let mut passed_over = Vec::new();
     let mut none = None;
@@ -394,10 +403,10 @@ fn source(request: &Request, child: Option<&WaitingChild>) -> Result<(Collector,
         return Err(error.into());
     }
     let session = match (&request.target, child) {
-        (Target::Pids(pids), _) => Session::attach(&request.options, pids)?,
-        (Target::Machine { selection, .. }, _) => Session::machine(&request.options, selection)?,
-        (Target::Command(_), child) => {
-            Session::record_child(&request.options, command, child.map_or(0, WaitingChild::pid))?
+        (CollectTarget::Pids(pids), _) => CollectorSession::attach(&request.options, pids)?,
+        (CollectTarget::Machine { selection, .. }, _) => CollectorSession::machine(&request.options, selection)?,
+        (CollectTarget::Command(_), child) => {
+            CollectorSession::record_child(&request.options, command, child.map_or(0, WaitingChild::pid))?
         }
     };
     Ok((Collector::Here(Box::new(session)), passed_over))
@@ -486,7 +495,7 @@ fn wait_in_background(stops: Option<Sender<i32>>) -> Result<(Sender<RunningChild
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use ccsd_profile::{ContextId, CostCentre, Encoder, ImageId, Limits, LineId, Metric, Process, Thread, Unit};
+    use ccsd_profile::{ContextId, CostCentre, Encoder, ImageId, LineId, Metric, Process, ProfileLimits, Thread, Unit};
 
     use super::*;
 
@@ -494,8 +503,8 @@ mod tests {
     fn generations(started_unix_ns: u64) -> (Profile, Vec<Update>, Profile) {
         let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
         let session = SessionInfo { metrics, started_unix_ns, ..SessionInfo::default() };
-        let mut collector = Profile::new(session.clone(), Limits::default());
-        let mut all = Profile::new(session, Limits::reading());
+        let mut collector = Profile::new(session.clone(), ProfileLimits::default());
+        let mut all = Profile::new(session, ProfileLimits::reading());
         let name = || "demo".to_owned();
         let process = collector.add_process(Process {
             pid: 7,

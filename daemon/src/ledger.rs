@@ -5,7 +5,7 @@
 //! their range. Of what all these users may take together, one gets at most a quarter of what the others leave: however
 //! much some of them take, there is something left for the next.
 //!
-//! A [`Charge`] is given back when it is dropped, so that no way out of a function forgets it.
+//! A [`LedgerCharge`] is given back when it is dropped, so that no way out of a function forgets it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use ccsd_worker::SubordinateIds;
 
 /// Who is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Principal {
+pub enum LedgerPrincipal {
     /// Root, the daemon's own user, and the members of the group.
     Own,
     /// Another user.
@@ -47,8 +47,8 @@ const RESOURCES: usize = 8;
 
 /// The most that principals may have of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// [`Principal::Own`].
+pub struct ResourceShare {
+    /// [`LedgerPrincipal::Own`].
     pub own: u64,
     /// All users together.
     pub users: u64,
@@ -65,13 +65,13 @@ const LEFT: u64 = 8;
 
 /// The shares of all resources.
 #[derive(Clone, Copy, Debug)]
-pub struct Shares([Share; RESOURCES]);
+pub struct Shares([ResourceShare; RESOURCES]);
 
 impl Shares {
     /// The shares where one user may have `bytes_of_user` bytes and the process `files` open files.
     #[must_use]
     pub fn new(bytes_of_user: u64, files: u64) -> Shares {
-        let share = |own, users, user| Share { own, users, user };
+        let share = |own, users, user| ResourceShare { own, users, user };
         // In the order of `Resource`.
         Shares([
             // A session takes three threads; hundreds exceed the programs that are worth watching at once.
@@ -88,13 +88,13 @@ impl Shares {
         ])
     }
 
-    fn of(&self, what: Resource) -> Share {
+    fn of(&self, what: Resource) -> ResourceShare {
         // In range: the array has an entry for each.
-        self.0.get(what as usize).copied().unwrap_or(Share { own: 0, users: 0, user: 0 })
+        self.0.get(what as usize).copied().unwrap_or(ResourceShare { own: 0, users: 0, user: 0 })
     }
 }
 
-impl Share {
+impl ResourceShare {
     /// The most memory that all users together have for long.
     #[must_use]
     pub fn lasting(&self) -> u64 {
@@ -173,23 +173,23 @@ pub struct Ledger(Arc<Books>);
 
 #[derive(Debug)]
 struct Books {
-    entries: Mutex<Entries>,
+    entries: Mutex<LedgerEntries>,
     subordinates: SubordinateIds,
     /// CPU time of users' sessions and connections since the beginning, nanoseconds.
     users_cpu_ns: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Entries {
+struct LedgerEntries {
     shares: Shares,
     /// What each principal has. Those that have nothing are absent.
-    taken: HashMap<Principal, [u64; RESOURCES]>,
+    taken: HashMap<LedgerPrincipal, [u64; RESOURCES]>,
     /// What all users have together.
     users: [u64; RESOURCES],
 }
 
-impl Entries {
-    fn of(&self, who: Principal, what: Resource) -> u64 {
+impl LedgerEntries {
+    fn of(&self, who: LedgerPrincipal, what: Resource) -> u64 {
         self.taken.get(&who).and_then(|taken| taken.get(what as usize)).copied().unwrap_or(0)
     }
 
@@ -198,9 +198,9 @@ impl Entries {
     }
 
     /// The most that `who` may have now, and whose limit that is.
-    fn limit(&self, who: Principal, what: Resource) -> (u64, Whose) {
+    fn limit(&self, who: LedgerPrincipal, what: Resource) -> (u64, Whose) {
         let (has, share) = (self.of(who, what), self.shares.of(what));
-        if who == Principal::Own {
+        if who == LedgerPrincipal::Own {
             return (share.own, Whose::Own { has, most: share.own });
         }
         let others = self.of_users(what).saturating_sub(has);
@@ -212,21 +212,21 @@ impl Entries {
         }
     }
 
-    fn fits(&self, who: Principal, what: Resource, amount: u64) -> Result<(), Full> {
+    fn fits(&self, who: LedgerPrincipal, what: Resource, amount: u64) -> Result<(), Full> {
         let (most, whose) = self.limit(who, what);
         let fits = self.of(who, what).saturating_add(amount) <= most;
         if fits { Ok(()) } else { Err(Full { what, whose }) }
     }
 
     /// Replaces an amount.
-    fn change(&mut self, who: Principal, what: Resource, from: u64, to: u64) {
+    fn change(&mut self, who: LedgerPrincipal, what: Resource, from: u64, to: u64) {
         let moved = |amount: &mut u64| *amount = amount.saturating_sub(from).saturating_add(to);
         let taken = self.taken.entry(who).or_default();
         taken.get_mut(what as usize).into_iter().for_each(moved);
         if taken.iter().all(|&amount| amount == 0) {
             self.taken.remove(&who);
         }
-        if who != Principal::Own {
+        if who != LedgerPrincipal::Own {
             self.users.get_mut(what as usize).into_iter().for_each(moved);
         }
     }
@@ -236,7 +236,7 @@ impl Ledger {
     /// Empty books.
     #[must_use]
     pub fn new(shares: Shares) -> Ledger {
-        let entries = Entries { shares, taken: HashMap::new(), users: [0; RESOURCES] };
+        let entries = LedgerEntries { shares, taken: HashMap::new(), users: [0; RESOURCES] };
         let (entries, users_cpu_ns) = (Mutex::new(entries), AtomicU64::new(0));
         Ledger(Arc::new(Books { entries, subordinates: SubordinateIds::default(), users_cpu_ns }))
     }
@@ -248,45 +248,45 @@ impl Ledger {
 
     /// Who is charged for what a user does, who may do everything or not.
     #[must_use]
-    pub fn principal(&self, uid: u32, trusted: bool) -> Principal {
-        if trusted { Principal::Own } else { self.user(uid) }
+    pub fn principal(&self, uid: u32, trusted: bool) -> LedgerPrincipal {
+        if trusted { LedgerPrincipal::Own } else { self.user(uid) }
     }
 
     /// Who is charged for a user who is not known to be trusted. The ids of root's range are not root.
     #[must_use]
-    pub fn user(&self, uid: u32) -> Principal {
-        Principal::User(self.0.subordinates.owner(uid))
+    pub fn user(&self, uid: u32) -> LedgerPrincipal {
+        LedgerPrincipal::User(self.0.subordinates.owner(uid))
     }
 
     /// Charges an amount, if it fits the principal's share.
     ///
     /// # Errors
     /// Whose share it does not fit.
-    pub fn take(&self, who: Principal, what: Resource, amount: u64) -> Result<Charge, Full> {
+    pub fn take(&self, who: LedgerPrincipal, what: Resource, amount: u64) -> Result<LedgerCharge, Full> {
         let mut entries = self.entries();
         entries.fits(who, what, amount)?;
         entries.change(who, what, 0, amount);
-        Ok(Charge { ledger: self.clone(), what, holds: Mutex::new(Some((who, amount))) })
+        Ok(LedgerCharge { ledger: self.clone(), what, holds: Mutex::new(Some((who, amount))) })
     }
 
     /// Charges an amount that is taken already.
     #[must_use]
-    pub fn charge(&self, who: Principal, what: Resource, amount: u64) -> Charge {
+    pub fn charge(&self, who: LedgerPrincipal, what: Resource, amount: u64) -> LedgerCharge {
         self.entries().change(who, what, 0, amount);
-        Charge { ledger: self.clone(), what, holds: Mutex::new(Some((who, amount))) }
+        LedgerCharge { ledger: self.clone(), what, holds: Mutex::new(Some((who, amount))) }
     }
 
     /// Checks that an amount fits the principal's share.
     ///
     /// # Errors
     /// Whose share it does not fit.
-    pub fn fits(&self, who: Principal, what: Resource, amount: u64) -> Result<(), Full> {
+    pub fn fits(&self, who: LedgerPrincipal, what: Resource, amount: u64) -> Result<(), Full> {
         self.entries().fits(who, what, amount)
     }
 
     /// How much more the principal may take.
     #[must_use]
-    pub fn room(&self, who: Principal, what: Resource) -> u64 {
+    pub fn room(&self, who: LedgerPrincipal, what: Resource) -> u64 {
         let entries = self.entries();
         let (most, _) = entries.limit(who, what);
         most.saturating_sub(entries.of(who, what))
@@ -294,14 +294,14 @@ impl Ledger {
 
     /// Whose share it is that bounds the principal now.
     #[must_use]
-    pub fn refusal(&self, who: Principal, what: Resource) -> Full {
+    pub fn refusal(&self, who: LedgerPrincipal, what: Resource) -> Full {
         let (_, whose) = self.entries().limit(who, what);
         Full { what, whose }
     }
 
     /// What a principal has.
     #[must_use]
-    pub fn taken(&self, who: Principal, what: Resource) -> u64 {
+    pub fn taken(&self, who: LedgerPrincipal, what: Resource) -> u64 {
         self.entries().of(who, what)
     }
 
@@ -313,22 +313,22 @@ impl Ledger {
 
     /// The share of a resource.
     #[must_use]
-    pub fn share(&self, what: Resource) -> Share {
+    pub fn share(&self, what: Resource) -> ResourceShare {
         self.entries().shares.of(what)
     }
 
     /// The principals that have more than they may, because what they have has grown: each beyond its own share, and
-    /// where all users together are beyond theirs, of memory beyond [`Share::lasting`], the one who has most.
+    /// where all users together are beyond theirs, of memory beyond [`ResourceShare::lasting`], the one who has most.
     #[must_use]
-    pub fn debtors(&self, what: Resource) -> Vec<Principal> {
+    pub fn debtors(&self, what: Resource) -> Vec<LedgerPrincipal> {
         let entries = self.entries();
         let share = entries.shares.of(what);
-        let most = |who: Principal| if who == Principal::Own { share.own } else { share.user };
-        let mut debtors: Vec<Principal> =
+        let most = |who: LedgerPrincipal| if who == LedgerPrincipal::Own { share.own } else { share.user };
+        let mut debtors: Vec<LedgerPrincipal> =
             entries.taken.keys().copied().filter(|&who| entries.of(who, what) > most(who)).collect();
         let lasting = if what == Resource::Bytes { share.lasting() } else { share.users };
         if entries.of_users(what) > lasting {
-            let users = entries.taken.keys().copied().filter(|who| *who != Principal::Own);
+            let users = entries.taken.keys().copied().filter(|who| *who != LedgerPrincipal::Own);
             let largest = users.max_by_key(|&who| (entries.of(who, what), who));
             debtors.extend(largest.filter(|largest| !debtors.contains(largest)));
         }
@@ -336,8 +336,8 @@ impl Ledger {
     }
 
     /// Counts CPU time of a session or connection.
-    pub fn add_cpu(&self, who: Principal, ns: u64) {
-        if who != Principal::Own {
+    pub fn add_cpu(&self, who: LedgerPrincipal, ns: u64) {
+        if who != LedgerPrincipal::Own {
             // Relaxed: nothing else depends on this sum.
             self.0.users_cpu_ns.fetch_add(ns, Ordering::Relaxed);
         }
@@ -349,21 +349,21 @@ impl Ledger {
         self.0.users_cpu_ns.load(Ordering::Relaxed)
     }
 
-    fn entries(&self) -> MutexGuard<'_, Entries> {
+    fn entries(&self) -> MutexGuard<'_, LedgerEntries> {
         self.0.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// An amount that a principal has. Given back on drop.
 #[derive(Debug)]
-pub struct Charge {
+pub struct LedgerCharge {
     ledger: Ledger,
     what: Resource,
     /// Who has how much; `None` once it was given back.
-    holds: Mutex<Option<(Principal, u64)>>,
+    holds: Mutex<Option<(LedgerPrincipal, u64)>>,
 }
 
-impl Charge {
+impl LedgerCharge {
     /// The amount.
     #[must_use]
     pub fn amount(&self) -> u64 {
@@ -385,7 +385,7 @@ impl Charge {
     }
 
     /// Charges somebody else: it has turned out who it is.
-    pub fn transfer(&self, to: Principal) {
+    pub fn transfer(&self, to: LedgerPrincipal) {
         if let Some((who, amount)) = &mut *self.holds() {
             let mut entries = self.ledger.entries();
             entries.change(*who, self.what, *amount, 0);
@@ -401,12 +401,12 @@ impl Charge {
         }
     }
 
-    fn holds(&self) -> MutexGuard<'_, Option<(Principal, u64)>> {
+    fn holds(&self) -> MutexGuard<'_, Option<(LedgerPrincipal, u64)>> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Charge {
+impl Drop for LedgerCharge {
     fn drop(&mut self) {
         self.give_back();
     }
@@ -428,7 +428,7 @@ mod tests {
         if what == Bytes { MIB / 4 } else { 1 }
     }
 
-    fn take_all(ledger: &Ledger, who: Principal, what: Resource) -> Vec<Charge> {
+    fn take_all(ledger: &Ledger, who: LedgerPrincipal, what: Resource) -> Vec<LedgerCharge> {
         std::iter::from_fn(|| ledger.take(who, what, unit(what)).ok()).collect()
     }
 
@@ -436,34 +436,35 @@ mod tests {
     fn however_many_users_take_all_they_can_the_next_and_root_get_something() {
         for what in [Running, Kept, Connections, Bytes] {
             let ledger = ledger();
-            let greedy: Vec<Vec<Charge>> = (0..16).map(|uid| take_all(&ledger, Principal::User(uid), what)).collect();
-            let Share { own, user, .. } = ledger.share(what);
+            let greedy: Vec<Vec<LedgerCharge>> =
+                (0..16).map(|uid| take_all(&ledger, LedgerPrincipal::User(uid), what)).collect();
+            let ResourceShare { own, user, .. } = ledger.share(what);
             let (own, user) = (own.min(4096), user / unit(what));
             assert_eq!(greedy[0].len() as u64, user, "{what:?}");
             assert!(!greedy[15].is_empty(), "{what:?}");
-            assert!(!take_all(&ledger, Principal::User(99), what).is_empty(), "{what:?}");
-            let of_root: Vec<Charge> =
-                (0..own + 1).map_while(|_| ledger.take(Principal::Own, what, unit(what)).ok()).collect();
+            assert!(!take_all(&ledger, LedgerPrincipal::User(99), what).is_empty(), "{what:?}");
+            let of_root: Vec<LedgerCharge> =
+                (0..own + 1).map_while(|_| ledger.take(LedgerPrincipal::Own, what, unit(what)).ok()).collect();
             // Root's memory is not bounded.
             assert_eq!(of_root.len() as u64, own + u64::from(what == Bytes), "{what:?}");
             // And what root takes is no user's loss.
             drop(greedy);
-            assert_eq!(take_all(&ledger, Principal::User(1), what).len() as u64, user, "{what:?}");
+            assert_eq!(take_all(&ledger, LedgerPrincipal::User(1), what).len() as u64, user, "{what:?}");
         }
     }
 
     #[test]
     fn all_is_given_back() {
         let ledger = ledger();
-        let charge = ledger.take(Principal::User(1), Bytes, 5).unwrap();
+        let charge = ledger.take(LedgerPrincipal::User(1), Bytes, 5).unwrap();
         charge.set(500 * MIB);
-        charge.transfer(Principal::User(2));
-        assert_eq!((ledger.taken(Principal::User(1), Bytes), ledger.taken_by_users(Bytes)), (0, 500 * MIB));
-        charge.transfer(Principal::Own);
-        assert_eq!((ledger.taken(Principal::Own, Bytes), ledger.taken_by_users(Bytes)), (500 * MIB, 0));
+        charge.transfer(LedgerPrincipal::User(2));
+        assert_eq!((ledger.taken(LedgerPrincipal::User(1), Bytes), ledger.taken_by_users(Bytes)), (0, 500 * MIB));
+        charge.transfer(LedgerPrincipal::Own);
+        assert_eq!((ledger.taken(LedgerPrincipal::Own, Bytes), ledger.taken_by_users(Bytes)), (500 * MIB, 0));
         charge.give_back();
         charge.set(7);
-        charge.transfer(Principal::User(1));
+        charge.transfer(LedgerPrincipal::User(1));
         drop(charge);
         let entries = ledger.entries();
         assert!(entries.taken.is_empty(), "{entries:?}");
@@ -474,34 +475,35 @@ mod tests {
     fn ids_of_root_s_range_are_not_root() {
         // Even where its owner is root, a user is no more than a user.
         let ledger = ledger();
-        assert_eq!(ledger.principal(0, true), Principal::Own);
+        assert_eq!(ledger.principal(0, true), LedgerPrincipal::Own);
         for uid in [0, 7, 100_000] {
-            assert!(matches!(ledger.principal(uid, false), Principal::User(_)), "{uid}");
+            assert!(matches!(ledger.principal(uid, false), LedgerPrincipal::User(_)), "{uid}");
         }
     }
 
     #[test]
     fn messages_say_whose_use_it_is() {
         let ledger = ledger();
-        let mine = take_all(&ledger, Principal::User(1), Running);
-        let why = ledger.take(Principal::User(1), Running, 1).unwrap_err().to_string();
+        let mine = take_all(&ledger, LedgerPrincipal::User(1), Running);
+        let why = ledger.take(LedgerPrincipal::User(1), Running, 1).unwrap_err().to_string();
         assert_eq!(
             why,
             "you already have 16 sessions, and 16 are the most for one user; `ccsd daemon stop ID` ends a session"
         );
-        let others: Vec<Vec<Charge>> = (2..40).map(|uid| take_all(&ledger, Principal::User(uid), Running)).collect();
-        let why = ledger.take(Principal::User(99), Running, 1).unwrap_err().to_string();
+        let others: Vec<Vec<LedgerCharge>> =
+            (2..40).map(|uid| take_all(&ledger, LedgerPrincipal::User(uid), Running)).collect();
+        let why = ledger.take(LedgerPrincipal::User(99), Running, 1).unwrap_err().to_string();
         assert!(why.starts_with("other users of this service have 192 sessions, and you 0: all may have 192"), "{why}");
         drop((mine, others));
-        let rings = ledger.take(Principal::User(1), Bytes, 60 * MIB).unwrap();
-        let why = ledger.take(Principal::User(1), Bytes, 8 * MIB).unwrap_err().to_string();
+        let rings = ledger.take(LedgerPrincipal::User(1), Bytes, 60 * MIB).unwrap();
+        let why = ledger.take(LedgerPrincipal::User(1), Bytes, 8 * MIB).unwrap_err().to_string();
         assert!(
             why.starts_with("you already have 60 MiB of the daemon's memory, and 64 MiB are the most for"),
             "{why}"
         );
         drop(rings);
-        let own = take_all(&ledger, Principal::Own, Running);
-        let why = ledger.take(Principal::Own, Running, 1).unwrap_err().to_string();
+        let own = take_all(&ledger, LedgerPrincipal::Own, Running);
+        let why = ledger.take(LedgerPrincipal::Own, Running, 1).unwrap_err().to_string();
         assert!(why.starts_with("root and the group already have 256 sessions"), "{why}");
         drop(own);
     }
@@ -509,14 +511,14 @@ mod tests {
     #[test]
     fn of_what_has_grown_the_largest_pays() {
         let ledger = ledger();
-        let grown = |uid, mib| ledger.charge(Principal::User(uid), Bytes, mib * MIB);
-        let own = ledger.charge(Principal::Own, Bytes, 4096 * MIB);
-        let small: Vec<Charge> = (0..3).map(|uid| grown(uid, 63)).collect();
+        let grown = |uid, mib| ledger.charge(LedgerPrincipal::User(uid), Bytes, mib * MIB);
+        let own = ledger.charge(LedgerPrincipal::Own, Bytes, 4096 * MIB);
+        let small: Vec<LedgerCharge> = (0..3).map(|uid| grown(uid, 63)).collect();
         assert_eq!(ledger.debtors(Bytes), []);
         let too_much = grown(9, 65);
-        assert_eq!(ledger.debtors(Bytes), [Principal::User(9)]);
+        assert_eq!(ledger.debtors(Bytes), [LedgerPrincipal::User(9)]);
         too_much.set(64 * MIB);
-        assert_eq!(ledger.debtors(Bytes), [Principal::User(9)], "together they have 253 of 256");
+        assert_eq!(ledger.debtors(Bytes), [LedgerPrincipal::User(9)], "together they have 253 of 256");
         too_much.set(35 * MIB);
         assert_eq!(ledger.debtors(Bytes), []);
         drop((own, small));
@@ -525,12 +527,13 @@ mod tests {
     #[test]
     fn growth_leaves_something_for_the_next() {
         let ledger = ledger();
-        let grown: Vec<Charge> = (0..4).map(|uid| ledger.charge(Principal::User(uid), Bytes, 64 * MIB)).collect();
-        assert_eq!(ledger.room(Principal::User(9), Bytes), 0);
-        while let Some(Principal::User(uid)) = ledger.debtors(Bytes).pop() {
+        let grown: Vec<LedgerCharge> =
+            (0..4).map(|uid| ledger.charge(LedgerPrincipal::User(uid), Bytes, 64 * MIB)).collect();
+        assert_eq!(ledger.room(LedgerPrincipal::User(9), Bytes), 0);
+        while let Some(LedgerPrincipal::User(uid)) = ledger.debtors(Bytes).pop() {
             let charge = &grown[uid as usize];
             charge.set(charge.amount() - MIB);
         }
-        assert_eq!(ledger.room(Principal::User(9), Bytes), 8 * MIB);
+        assert_eq!(ledger.room(LedgerPrincipal::User(9), Bytes), 8 * MIB);
     }
 }

@@ -25,5 +25,7 @@ pub mod upkeep;
 mod users;
 pub mod watch;
 
-pub use engine::{By, Collection, Outcome, PrepareError, Progress, Request, Status, Stop, Target};
+pub use engine::{
+    CollectRequest, CollectTarget, Collection, CollectorChoice, Outcome, PrepareError, Progress, Status, StopRequest,
+};
 pub use output::{OutputError, OutputFile};

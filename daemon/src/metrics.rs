@@ -37,18 +37,18 @@ pub struct ServiceMetrics {
 pub fn render(own: &ServiceMetrics, overview: &Overview) -> String {
     let mut text = MetricsText(String::with_capacity(4096));
     let version = env!("CARGO_PKG_VERSION");
-    text.metric("ccsd_build_info", Kind::Gauge, "Version of ccsd.");
+    text.metric("ccsd_build_info", MetricKind::Gauge, "Version of ccsd.");
     text.line("ccsd_build_info", &[("version", version)], 1);
     text.gauge("ccsd_start_time_seconds", "When the service began, seconds since 1970.", own.started);
     text.counter("ccsd_cpu_seconds", "CPU time that the service has used.", own.cpu_seconds);
     text.gauge("ccsd_resident_memory_bytes", "Memory of the service.", own.resident_bytes);
     text.counter("ccsd_worker_failures", "Symbol workers that died or hung, and were replaced.", own.worker_failures);
-    text.metric("ccsd_sessions", Kind::Gauge, "Sessions that clients have asked for.");
+    text.metric("ccsd_sessions", MetricKind::Gauge, "Sessions that clients have asked for.");
     text.line("ccsd_sessions", &[("state", "running")], own.sessions_running);
     text.line("ccsd_sessions", &[("state", "ended")], own.sessions_ended);
     let help = "Memory that the sessions and streams of users other than root and the group take.";
     text.gauge("ccsd_users_memory_bytes", help, own.users_bytes);
-    text.metric("ccsd_config_reloads", Kind::Counter, "Times that the configuration was read anew.");
+    text.metric("ccsd_config_reloads", MetricKind::Counter, "Times that the configuration was read anew.");
     text.line("ccsd_config_reloads_total", &[("result", "taken_up")], own.reloads.0);
     text.line("ccsd_config_reloads_total", &[("result", "refused")], own.reloads.1);
     let good = u8::from(own.configuration_good);
@@ -81,48 +81,50 @@ pub fn render(own: &ServiceMetrics, overview: &Overview) -> String {
 }
 
 /// A metric of every watch: suffix of the family's name, type, help, and value.
-type OfWatches = (&'static str, Kind, &'static str, fn(&WatchStatus) -> Option<f64>);
+type OfWatches = (&'static str, MetricKind, &'static str, fn(&WatchStatus) -> Option<f64>);
 
 const OF_WATCHES: [OfWatches; 14] = [
-    ("processes", Kind::Gauge, "Processes that fit the rule.", |watch| Some(watch.processes as f64)),
-    ("refused_processes", Kind::Gauge, "Processes that the kernel refuses.", |watch| Some(watch.refused as f64)),
-    ("profiling", Kind::Gauge, "1 while a session runs.", |watch| Some(f64::from(u8::from(watch.profiling)))),
-    ("rate_hz", Kind::Gauge, "Samples per second of CPU time.", |watch| Some(watch.rate_hz.into())),
-    ("configured_rate_hz", Kind::Gauge, "The same as configured.", |watch| Some(watch.configured_rate_hz.into())),
-    ("expected_samples", Kind::Counter, "Samples that should have been received.", |watch| {
+    ("processes", MetricKind::Gauge, "Processes that fit the rule.", |watch| Some(watch.processes as f64)),
+    ("refused_processes", MetricKind::Gauge, "Processes that the kernel refuses.", |watch| Some(watch.refused as f64)),
+    ("profiling", MetricKind::Gauge, "1 while a session runs.", |watch| Some(f64::from(u8::from(watch.profiling)))),
+    ("rate_hz", MetricKind::Gauge, "Samples per second of CPU time.", |watch| Some(watch.rate_hz.into())),
+    ("configured_rate_hz", MetricKind::Gauge, "The same as configured.", |watch| Some(watch.configured_rate_hz.into())),
+    ("expected_samples", MetricKind::Counter, "Samples that should have been received.", |watch| {
         Some(watch.expected() as f64)
     }),
-    ("samples", Kind::Counter, "Samples received.", |watch| Some(watch.samples as f64)),
-    ("missing_samples", Kind::Counter, "Samples lost, throttled, dropped or undelivered.", |watch| {
+    ("samples", MetricKind::Counter, "Samples received.", |watch| Some(watch.samples as f64)),
+    ("missing_samples", MetricKind::Counter, "Samples lost, throttled, dropped or undelivered.", |watch| {
         Some(watch.missing as f64)
     }),
-    ("target_cpu_seconds", Kind::Counter, "CPU time of its processes.", |watch| Some(watch.target_cpu_ns as f64 / 1e9)),
-    ("uncovered_seconds", Kind::Counter, "Time in which processes matched and nothing was stored.", |watch| {
+    ("target_cpu_seconds", MetricKind::Counter, "CPU time of its processes.", |watch| {
+        Some(watch.target_cpu_ns as f64 / 1e9)
+    }),
+    ("uncovered_seconds", MetricKind::Counter, "Time in which processes matched and nothing was stored.", |watch| {
         Some(watch.uncovered_ns as f64 / 1e9)
     }),
-    ("segments", Kind::Counter, "Segments begun.", |watch| Some(watch.segments as f64)),
-    ("written_bytes", Kind::Counter, "Bytes written.", |watch| Some(watch.bytes as f64)),
-    ("last_written_time_seconds", Kind::Gauge, "When a profile was last written, seconds since 1970.", |watch| {
+    ("segments", MetricKind::Counter, "Segments begun.", |watch| Some(watch.segments as f64)),
+    ("written_bytes", MetricKind::Counter, "Bytes written.", |watch| Some(watch.bytes as f64)),
+    ("last_written_time_seconds", MetricKind::Gauge, "When a profile was last written, seconds since 1970.", |watch| {
         (watch.last_written > 0).then_some(watch.last_written as f64)
     }),
-    ("problem", Kind::Gauge, "1 if nothing is collected or stored.", |watch| {
+    ("problem", MetricKind::Gauge, "1 if nothing is collected or stored.", |watch| {
         Some(f64::from(u8::from(watch.problem.is_some())))
     }),
 ];
 
 /// Type of a metric.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MetricKind {
     Gauge,
     Counter,
 }
 
-impl Kind {
+impl MetricKind {
     /// Name of the samples of a family.
     fn sample(self, family: &str) -> String {
         match self {
-            Kind::Gauge => family.to_owned(),
-            Kind::Counter => format!("{family}_total"),
+            MetricKind::Gauge => family.to_owned(),
+            MetricKind::Counter => format!("{family}_total"),
         }
     }
 }
@@ -130,8 +132,8 @@ impl Kind {
 struct MetricsText(String);
 
 impl MetricsText {
-    fn metric(&mut self, family: &str, kind: Kind, help: &str) {
-        let kind = if kind == Kind::Gauge { "gauge" } else { "counter" };
+    fn metric(&mut self, family: &str, kind: MetricKind, help: &str) {
+        let kind = if kind == MetricKind::Gauge { "gauge" } else { "counter" };
         let _ = writeln!(self.0, "# TYPE {family} {kind}\n# HELP {family} {help}");
     }
 
@@ -142,12 +144,12 @@ impl MetricsText {
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: impl std::fmt::Display) {
-        self.metric(name, Kind::Gauge, help);
+        self.metric(name, MetricKind::Gauge, help);
         let _ = writeln!(self.0, "{name} {value}");
     }
 
     fn counter(&mut self, family: &str, help: &str, value: impl std::fmt::Display) {
-        self.metric(family, Kind::Counter, help);
+        self.metric(family, MetricKind::Counter, help);
         let _ = writeln!(self.0, "{family}_total {value}");
     }
 }
@@ -184,7 +186,7 @@ pub fn write_file(path: &Path, text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watch::Limits;
+    use crate::watch::ServiceLimits;
 
     #[test]
     fn every_metric_is_explained_and_every_line_is_one() {
@@ -195,7 +197,7 @@ mod tests {
             target_cpu_ns: 1_500_000_000,
             ..Default::default()
         };
-        let limits = Limits::of(&crate::config::Config::default());
+        let limits = ServiceLimits::of(&crate::config::Config::default());
         let overview = Overview { watches: vec![watch], step: 2, limits, ..Overview::default() };
         assert!(
             !render(&ServiceMetrics::default(), &overview).contains("last_written_time_seconds{"),

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 
-use ccsd_profile::{ContextId, Limits, LineId, Metric, Process, Profile, Thread, ThreadId, Unit, read_window};
-use ccsd_profile::{CostCentre, Recovery, Window};
+use ccsd_profile::{ContextId, LineId, Metric, Process, Profile, ProfileLimits, Thread, ThreadId, Unit, read_window};
+use ccsd_profile::{CostCentre, Recovery, TimeWindow};
 
 use ccsd_profile::codec::MAX_INTERVALS;
 
@@ -21,7 +21,7 @@ impl TestRecording {
     fn new() -> TestRecording {
         let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
         let session = Session { metrics, target: "demo".to_owned(), ..Session::default() };
-        let mut profile = Profile::new(session, Limits::default());
+        let mut profile = Profile::new(session, ProfileLimits::default());
         let name = || "demo".to_owned();
         let process = profile.add_process(Process {
             pid: 7,
@@ -63,7 +63,7 @@ impl TestRecording {
 
     /// Asserts that a file holds this whole recording, and returns its number of intervals.
     fn check(&self, path: &Path) -> u64 {
-        let (loaded, intervals) = read_window(File::open(path).unwrap(), Window::ALL).unwrap();
+        let (loaded, intervals) = read_window(File::open(path).unwrap(), TimeWindow::ALL).unwrap();
         assert!(matches!(loaded.recovery, Recovery::Whole), "{:?}", loaded.recovery);
         assert_eq!(loaded.profile.canonical(), self.profile.canonical());
         assert_eq!(loaded.profile.accounting(), self.profile.accounting());
@@ -125,7 +125,7 @@ fn a_finished_file_gives_way_to_a_shorter_one() {
         let meta = fs::metadata(&path).unwrap();
         assert!(4 * meta.len() < reader.metadata().unwrap().len() && meta.len() == output.bytes(), "{meta:?}");
         assert_eq!((recording.check(&path), names(dir.path())), (60, vec!["x".to_owned()]));
-        let longer = read_window(FromStart { file: &reader, at: 0 }, Window::ALL).unwrap().0;
+        let longer = read_window(FromStart { file: &reader, at: 0 }, TimeWindow::ALL).unwrap().0;
         assert!(longer.finished && longer.profile.canonical() == recording.profile.canonical());
     }
     // One that cannot be replaced stays.
@@ -283,7 +283,7 @@ fn ten_times_the_time_gives_at_most_half_as_much_again() {
     let mut recording = TestRecording::new();
     let thread = recording.profile.threads()[0].clone();
     let process = recording.profile.processes()[0].clone();
-    recording.profile = Profile::new(Session { metrics, ..Session::default() }, Limits::default());
+    recording.profile = Profile::new(Session { metrics, ..Session::default() }, ProfileLimits::default());
     recording.profile.add_process(process);
     recording.profile.add_thread(thread);
     let mut output = OutputFile::create(&path, recording.profile.session()).unwrap();

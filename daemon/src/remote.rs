@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use ccsd_profile::{Limits, Profile, Session as SessionInfo, Update};
+use ccsd_profile::{Profile, ProfileLimits, Session as SessionInfo, Update};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::client::{Client, ClientError, ProfileStream, StreamEvent};
@@ -109,7 +109,7 @@ fn with_command(session: &SessionInfo, command: &[String]) -> SessionInfo {
 
 /// Reads the stream to its end.
 fn read(mut stream: ProfileStream, events: &Sender<RemoteEvent>, command: &[String]) {
-    let fresh = |session: &SessionInfo| Profile::new(with_command(session, command), Limits::reading());
+    let fresh = |session: &SessionInfo| Profile::new(with_command(session, command), ProfileLimits::reading());
     let mut profile = fresh(stream.session());
     let why = loop {
         let event = match stream.next_event() {

@@ -11,7 +11,7 @@ use sd_notify::NotifyState;
 use crate::config::{AbsolutePath, Config};
 use crate::heap;
 use crate::last_good::LastGood;
-use crate::ledger::{Principal, Resource};
+use crate::ledger::{LedgerPrincipal, Resource};
 use crate::metrics::{self, ServiceMetrics};
 use crate::sessions::Sessions;
 use crate::store::{InUse, StateLock};
@@ -295,7 +295,7 @@ impl Upkeep {
     fn sessions(&self) -> (u64, u64) {
         let all = |what| {
             let ledger = self.sessions.ledger();
-            ledger.taken(Principal::Own, what).saturating_add(ledger.taken_by_users(what))
+            ledger.taken(LedgerPrincipal::Own, what).saturating_add(ledger.taken_by_users(what))
         };
         (all(Resource::Running), all(Resource::Kept))
     }

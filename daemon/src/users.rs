@@ -50,13 +50,13 @@ pub struct UserNumbers(Arc<Mutex<Answers>>);
 
 #[derive(Debug, Default)]
 struct Answers {
-    names: HashMap<String, Answer>,
+    names: HashMap<String, UserAnswer>,
     /// Answers that differ from the one before.
     count: u64,
 }
 
 #[derive(Debug)]
-struct Answer {
+struct UserAnswer {
     number: UserNumber,
     since: Option<Instant>,
     is_asked: bool,
@@ -88,7 +88,7 @@ impl UserNumbers {
             if answers.names.len() >= MAX_NAMES {
                 answers.names.retain(|_, answer| answer.is_asked);
             }
-            let unknown = Answer { number: UserNumber::Unknown, since: None, is_asked: false };
+            let unknown = UserAnswer { number: UserNumber::Unknown, since: None, is_asked: false };
             answers.names.insert(name.to_owned(), unknown);
         }
         let Some(answer) = answers.names.get_mut(name) else { return UserNumber::Unknown };

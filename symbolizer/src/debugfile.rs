@@ -18,7 +18,7 @@ use crate::door::{Door, ForUser};
 use crate::elf_file::ElfFile;
 use crate::limits;
 use crate::meter;
-use crate::root::Root;
+use crate::root::FileRoot;
 
 /// Where separate debug files of an image are searched.
 ///
@@ -27,7 +27,7 @@ use crate::root::Root;
 /// program may end.
 #[derive(Debug, Clone, Default)]
 pub struct DebugFileFinder {
-    roots: Vec<Root>,
+    roots: Vec<FileRoot>,
     image_path: Option<PathBuf>,
     /// Files opened in advance, with the paths where they were found.
     held: Vec<(PathBuf, Arc<File>)>,
@@ -70,7 +70,7 @@ impl DebugFileFinder {
     /// Searches this machine: `/usr/lib/debug` and the directories beside the image.
     #[must_use]
     pub fn system() -> DebugFileFinder {
-        DebugFileFinder { roots: vec![Root::Own], ..DebugFileFinder::default() }
+        DebugFileFinder { roots: vec![FileRoot::Own], ..DebugFileFinder::default() }
     }
 
     /// As [`DebugFileFinder::system`] for programs with another file system: all paths, including symbolic links, are
@@ -80,7 +80,7 @@ impl DebugFileFinder {
     /// If the directory cannot be opened.
     pub fn in_root(root: impl AsRef<Path>) -> io::Result<DebugFileFinder> {
         let view = VIEWS.fetch_add(1, Ordering::Relaxed) + 1;
-        Ok(DebugFileFinder { roots: vec![Root::at(root.as_ref())?], view, ..DebugFileFinder::default() })
+        Ok(DebugFileFinder { roots: vec![FileRoot::at(root.as_ref())?], view, ..DebugFileFinder::default() })
     }
 
     /// Delegates opening files to another process.
@@ -138,7 +138,7 @@ impl DebugFileFinder {
     /// Searches this machine after the other root: containers rarely have debug files, but their host may.
     #[must_use]
     pub fn or_system(mut self) -> DebugFileFinder {
-        self.roots.push(Root::Own);
+        self.roots.push(FileRoot::Own);
         self
     }
 

@@ -14,7 +14,7 @@ use ureq::tls::{RootCerts, TlsConfig};
 
 use crate::door::Door;
 use crate::elf_file::ElfFile;
-use crate::root::Root;
+use crate::root::FileRoot;
 
 /// Variable with the servers, separated by blanks, as elfutils has it.
 pub const URLS_VARIABLE: &str = "DEBUGINFOD_URLS";
@@ -49,7 +49,7 @@ pub enum DebuginfodError {
 /// A client of debuginfod servers.
 #[derive(Debug)]
 pub struct Debuginfod {
-    servers: Vec<Server>,
+    servers: Vec<DebuginfodServer>,
     cache: PathBuf,
     agent: ureq::Agent,
     /// Build ids that no server has.
@@ -60,7 +60,7 @@ pub struct Debuginfod {
 }
 
 #[derive(Debug)]
-struct Server {
+struct DebuginfodServer {
     url: String,
     /// Whether it can be connected to, as far as is known.
     answers: bool,
@@ -94,7 +94,7 @@ pub fn fetched_before(build_id: &[u8]) -> Option<File> {
 /// The file at a path, if it is one with this build id. (elfutils keeps an empty file for what no server has.)
 fn of_build(path: &Path, build_id: &[u8]) -> Option<File> {
     // Others may write to the cache: a FIFO there must not hang.
-    let file = Door::default().open(&Root::own(), path).ok()?;
+    let file = Door::default().open(&FileRoot::own(), path).ok()?;
     let elf = ElfFile::open_debug(file.try_clone().ok()?).ok()?;
     (elf.build_id() == Some(build_id)).then_some(file)
 }
@@ -126,7 +126,7 @@ impl Debuginfod {
             .user_agent(concat!("ccsd/", env!("CARGO_PKG_VERSION")))
             .build();
         Debuginfod {
-            servers: urls.into_iter().map(|url| Server { url, answers: true }).collect(),
+            servers: urls.into_iter().map(|url| DebuginfodServer { url, answers: true }).collect(),
             cache,
             agent: config.into(),
             missing: HashSet::new(),

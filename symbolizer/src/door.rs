@@ -34,7 +34,7 @@ use nix::sys::statfs::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::root::{Root, check_path, open_regular};
+use crate::root::{FileRoot, check_path, open_regular};
 
 /// Maximum symbolic links followed in one path, as in the kernel.
 const MAX_LINKS: usize = 40;
@@ -118,7 +118,7 @@ impl Door {
     /// # Errors
     /// Those of opening; `InvalidFilename` for a relative path, `InvalidInput` for other kinds of files,
     /// `PermissionDenied` for files that the user may not read.
-    pub fn open(&self, root: &Root, path: &Path) -> io::Result<File> {
+    pub fn open(&self, root: &FileRoot, path: &Path) -> io::Result<File> {
         let opened = self.open_if(root, path, |_| true);
         if opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
             self.withhold(&path.display().to_string());
@@ -130,7 +130,7 @@ impl Door {
     ///
     /// # Errors
     /// As [`Door::open`]; `NotFound` for an unwanted file.
-    pub fn open_if(&self, root: &Root, path: &Path, wanted: impl FnOnce(&Metadata) -> bool) -> io::Result<File> {
+    pub fn open_if(&self, root: &FileRoot, path: &Path, wanted: impl FnOnce(&Metadata) -> bool) -> io::Result<File> {
         check_path(path)?;
         let handle = match self.user {
             Some(user) => walk_for(user, root, path)?,
@@ -153,14 +153,14 @@ impl Door {
     ///
     /// # Errors
     /// Those of opening a directory.
-    pub fn below(&self, root: &Root, path: &Path) -> io::Result<Root> {
+    pub fn below(&self, root: &FileRoot, path: &Path) -> io::Result<FileRoot> {
         check_path(path)?;
         let handle = match self.user {
             Some(user) => walk_for(user, root, path)?,
             None => root.find(path)?,
         };
         match File::from(handle.try_clone()?).metadata()?.is_dir() {
-            true => Ok(Root::Other(Arc::new(handle))),
+            true => Ok(FileRoot::Other(Arc::new(handle))),
             false => Err(io::ErrorKind::NotADirectory.into()),
         }
     }
@@ -211,7 +211,7 @@ fn shows_by_reader(file: &File) -> io::Result<bool> {
 
 /// Resolves an absolute path inside a root to an O_PATH handle, if a user may search every directory on it. Absolute
 /// links start at the root, and `..` stops there.
-fn walk_for(user: ForUser, root: &Root, path: &Path) -> io::Result<OwnedFd> {
+fn walk_for(user: ForUser, root: &FileRoot, path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     // Directories from the root to the current one, and the remaining names, the next one last.
     let mut directories = vec![File::from(root.directory()?)];
@@ -315,7 +315,7 @@ mod tests {
         set("closed", 0o700);
         set("open/private", 0o600);
         let (stranger, own) = users(dir.path());
-        for root in [Root::Own, Root::at(Path::new("/")).unwrap()] {
+        for root in [FileRoot::Own, FileRoot::at(Path::new("/")).unwrap()] {
             let read = |user, path: &str| text(Door::of(user).open(&root, &dir.path().join(path)));
             for path in ["open/file", "open/good", "open/twice", "open/../open/file"] {
                 assert_eq!(read(stranger, path).as_deref(), Some("open"), "{path}");
@@ -339,22 +339,22 @@ mod tests {
                 assert!(Door::of(stranger).open(&root, Path::new(path)).is_err());
             }
         }
-        assert!(Door::of(stranger).below(&Root::Own, &dir.path().join("closed/deep")).is_err());
-        let open = Door::of(stranger).below(&Root::Own, &dir.path().join("open")).unwrap();
+        assert!(Door::of(stranger).below(&FileRoot::Own, &dir.path().join("closed/deep")).is_err());
+        let open = Door::of(stranger).below(&FileRoot::Own, &dir.path().join("open")).unwrap();
         assert_eq!(text(Door::of(stranger).open(&open, Path::new("/good"))).as_deref(), Some("open"));
         assert!(Door::of(stranger).open(&open, Path::new("/link")).is_err(), "it leads out");
         // Permissions that only the group has, or all but the group, are not certain.
         for (mode, readable) in [(0o640, false), (0o604, false), (0o444, true), (0o044, true), (0o400, false)] {
             set("open/file", mode);
             assert_eq!(
-                Door::of(stranger).open(&Root::Own, &dir.path().join("open/file")).is_ok(),
+                Door::of(stranger).open(&FileRoot::Own, &dir.path().join("open/file")).is_ok(),
                 readable,
                 "{mode:o}"
             );
         }
         // The owner does not have the others' permissions.
         set("open/file", 0o044);
-        assert!(Door::of(own).open(&Root::Own, &dir.path().join("open/file")).is_err());
+        assert!(Door::of(own).open(&FileRoot::Own, &dir.path().join("open/file")).is_err());
     }
 
     #[test]
@@ -370,7 +370,7 @@ mod tests {
             fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         }
         let (stranger, own) = users(dir.path());
-        let read = |user, path: &str| text(Door::of(user).open(&Root::Own, &dir.path().join(path)));
+        let read = |user, path: &str| text(Door::of(user).open(&FileRoot::Own, &dir.path().join(path)));
         let both = |user| ["file", "sub/file"].map(|path| read(user, path).is_some());
         assert_eq!((both(own), both(stranger)), ([true; 2], [true; 2]));
         // Version 2; tag, permissions and id of owner, user, group, mask and others.
@@ -397,7 +397,7 @@ mod tests {
         fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
         fs::write(dir.path().join("there"), "").unwrap();
         let (stranger, _) = users(dir.path());
-        let kind = |name: &str| Door::of(stranger).open(&Root::Own, &dir.path().join(name)).unwrap_err().kind();
+        let kind = |name: &str| Door::of(stranger).open(&FileRoot::Own, &dir.path().join(name)).unwrap_err().kind();
         assert_eq!(kind("there"), io::ErrorKind::PermissionDenied);
         assert_eq!((kind("there"), kind("there")), (kind("not"), kind("not/there")));
     }
@@ -405,12 +405,12 @@ mod tests {
     #[test]
     fn a_file_that_shows_each_reader_something_else_is_nobody_s() {
         let door = Door::of(ForUser { uid: u32::MAX - 1, gid: u32::MAX - 1 });
-        assert!(door.open(&Root::Own, Path::new("/proc/kallsyms")).is_err());
+        assert!(door.open(&FileRoot::Own, Path::new("/proc/kallsyms")).is_err());
         assert!(door.follow(Path::new("/proc/kallsyms"), |_| true).is_err());
-        assert!(door.open(&Root::Own, Path::new("/proc/version")).is_err());
+        assert!(door.open(&FileRoot::Own, Path::new("/proc/version")).is_err());
         // Links in /proc do not bypass the checks of directories.
-        assert!(door.open(&Root::Own, Path::new("/proc/self/root/etc/passwd")).is_err());
-        assert!(Door::default().open(&Root::Own, Path::new("/proc/version")).is_ok());
+        assert!(door.open(&FileRoot::Own, Path::new("/proc/self/root/etc/passwd")).is_err());
+        assert!(Door::default().open(&FileRoot::Own, Path::new("/proc/version")).is_ok());
     }
 
     #[test]

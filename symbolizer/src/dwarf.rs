@@ -14,7 +14,7 @@ use crate::dwarf_frame::DwarfFrame;
 use crate::elf_file::ElfFile;
 use crate::limits;
 use crate::lookup::{LookupContext, UnitLookup};
-use crate::meter::{self, Grant, MemoryGate, MeterStop};
+use crate::meter::{self, MemoryGate, MeterStop, ReadGrant};
 use crate::sections::{self, DebugSections, ReadBudget};
 use crate::split::SplitFiles;
 
@@ -23,7 +23,7 @@ pub(crate) struct Dwarf {
     sections: DebugSections,
     index: UnitIndex,
     /// What is left of the grant.
-    grant: Grant,
+    grant: ReadGrant,
     /// Bytes granted at first.
     most: u64,
     used_steps: u64,
@@ -51,7 +51,7 @@ impl Dwarf {
         (most, gate): (u64, Option<Arc<dyn MemoryGate>>),
     ) -> Result<Dwarf, String> {
         let mut budget = ReadBudget::new(most / 3 * 2);
-        let mut grant = Grant { steps: limits::MAX_DWARF_STEPS, bytes: most, cpu: limits::MAX_DWARF_CPU, gate };
+        let mut grant = ReadGrant { steps: limits::MAX_DWARF_STEPS, bytes: most, cpu: limits::MAX_DWARF_CPU, gate };
         let read = meter::run(&mut grant, limits::MAX_DWARF_STACK, || {
             let sections = DebugSections::read(file, &mut budget)?;
             let supplement = supplement.map(|supplement| DebugSections::read(supplement, &mut budget)).transpose()?;

@@ -17,7 +17,7 @@ use crate::elf_file::ElfFile;
 use crate::error::ImageError;
 use crate::go::SECTIONS as GO_SECTIONS;
 use crate::limits;
-use crate::meter::{self, Grant};
+use crate::meter::{self, ReadGrant};
 use crate::symbol_starts::SECTIONS as SYMBOL_SECTIONS;
 
 /// Sections looked up in an image besides those of Go and of symbols. Only the last may be compressed.
@@ -61,7 +61,7 @@ impl Headers {
     /// # Errors
     /// Those of [`ElfFile::open`]; [`ImageError::Spent`].
     pub fn read(file: File, is_debug: bool, with_contents: bool) -> Result<Headers, ImageError> {
-        let mut grant = Grant { steps: u64::MAX, bytes: MAX_BYTES, cpu: limits::MAX_HEADERS_CPU, gate: None };
+        let mut grant = ReadGrant { steps: u64::MAX, bytes: MAX_BYTES, cpu: limits::MAX_HEADERS_CPU, gate: None };
         let read = || {
             let elf = if is_debug { ElfFile::open_debug(file)? } else { ElfFile::open(file)? };
             let mut headers = Headers::of(&elf);

@@ -89,7 +89,7 @@ pub(crate) struct Spent;
 
 /// What reading may cost.
 #[derive(Debug, Clone)]
-pub(crate) struct Grant {
+pub(crate) struct ReadGrant {
     /// Values that may be decoded.
     pub(crate) steps: u64,
     /// Bytes that may be allocated and kept.
@@ -101,7 +101,11 @@ pub(crate) struct Grant {
 }
 
 /// Calls `parse` with a `grant`, which is reduced by the steps, bytes and time used, and `stack` bytes of stack.
-pub(crate) fn run<T>(grant: &mut Grant, stack: usize, parse: impl FnOnce() -> T) -> std::result::Result<T, MeterStop> {
+pub(crate) fn run<T>(
+    grant: &mut ReadGrant,
+    stack: usize,
+    parse: impl FnOnce() -> T,
+) -> std::result::Result<T, MeterStop> {
     let (value, stop) = run_partly(grant, stack, parse);
     match (value, stop) {
         (_, Some(stop)) => Err(stop),
@@ -112,7 +116,7 @@ pub(crate) fn run<T>(grant: &mut Grant, stack: usize, parse: impl FnOnce() -> T)
 
 /// As [`run`], with the value of a call that was stopped. There is none after a panic.
 pub(crate) fn run_partly<T>(
-    grant: &mut Grant,
+    grant: &mut ReadGrant,
     stack: usize,
     parse: impl FnOnce() -> T,
 ) -> (Option<T>, Option<MeterStop>) {
@@ -361,12 +365,12 @@ impl Reader for Metered {
 mod tests {
     use super::*;
 
-    fn granted(steps: u64) -> Grant {
-        Grant { steps, bytes: u64::MAX, cpu: Duration::MAX, gate: None }
+    fn granted(steps: u64) -> ReadGrant {
+        ReadGrant { steps, bytes: u64::MAX, cpu: Duration::MAX, gate: None }
     }
 
-    fn with_bytes(bytes: u64) -> Grant {
-        Grant { bytes, ..granted(1000) }
+    fn with_bytes(bytes: u64) -> ReadGrant {
+        ReadGrant { bytes, ..granted(1000) }
     }
 
     #[test]
@@ -439,7 +443,7 @@ mod tests {
 
     #[test]
     fn reads_stop_when_the_time_is_used_up() {
-        let mut grant = Grant { cpu: Duration::from_millis(20), ..granted(u64::MAX) };
+        let mut grant = ReadGrant { cpu: Duration::from_millis(20), ..granted(u64::MAX) };
         let endless = || {
             let mut reader = Metered::new(Arc::from(vec![1u8; 8]));
             while reader.clone().read_u8().is_ok() {
@@ -448,7 +452,7 @@ mod tests {
         };
         assert_eq!(run(&mut grant, 1 << 20, endless), Err(MeterStop::OutOfTime));
         assert_eq!((grant.cpu, run(&mut grant, 1 << 20, || ())), (Duration::ZERO, Err(MeterStop::OutOfTime)));
-        let mut grant = Grant { cpu: Duration::from_millis(20), ..granted(u64::MAX) };
+        let mut grant = ReadGrant { cpu: Duration::from_millis(20), ..granted(u64::MAX) };
         let spending = || while spend(100).is_ok() {};
         assert_eq!(run_partly(&mut grant, 1 << 20, spending), (Some(()), Some(MeterStop::OutOfTime)));
     }
@@ -456,16 +460,16 @@ mod tests {
     #[test]
     fn large_images_wait_for_their_turn() {
         #[derive(Debug, Default)]
-        struct Entered(std::sync::atomic::AtomicU32);
-        impl MemoryGate for Entered {
+        struct CountingGate(std::sync::atomic::AtomicU32);
+        impl MemoryGate for CountingGate {
             fn enter(&self) {
                 self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
         }
-        let gate = Arc::new(Entered::default());
+        let gate = Arc::new(CountingGate::default());
         let entered = || gate.0.load(std::sync::atomic::Ordering::Relaxed);
-        let shared: Arc<dyn MemoryGate> = Arc::<Entered>::clone(&gate);
-        let mut grant = Grant { gate: Some(shared), ..with_bytes(u64::MAX) };
+        let shared: Arc<dyn MemoryGate> = Arc::<CountingGate>::clone(&gate);
+        let mut grant = ReadGrant { gate: Some(shared), ..with_bytes(u64::MAX) };
         let small = crate::limits::SMALL_IMAGE_BYTES;
         assert_eq!(run(&mut grant, 1 << 20, || reserve(small / 2)), Ok(Ok(())));
         assert_eq!(entered(), 0);

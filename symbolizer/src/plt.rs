@@ -107,14 +107,14 @@ impl Plt {
 }
 
 /// Functions by slot.
-struct Slots {
+struct PltSlots {
     strings: Arc<[u8]>,
     by_address: HashMap<u64, Callee>,
     /// Functions in the order of `.rela.plt`.
     by_index: Vec<Option<Callee>>,
 }
 
-fn read_slots(image: &ElfFile) -> Option<Slots> {
+fn read_slots(image: &ElfFile) -> Option<PltSlots> {
     let read = |section: &Section| image.section_data(section, limits::MAX_SECTION_BYTES).ok();
     // A static program has no dynamic symbols, and its slots name none.
     let section = image.sections().iter().find(|section| section.kind == elf::SHT_DYNSYM);
@@ -125,7 +125,7 @@ fn read_slots(image: &ElfFile) -> Option<Slots> {
     let (symbols, strings) = tables.unwrap_or_default();
     let count = symbols.len() / size_of::<elf::Sym64<LE>>();
     let (symbols, _) = pod::slice_from_bytes::<elf::Sym64<LE>>(&symbols, count).ok()?;
-    let mut slots = Slots { strings, by_address: HashMap::new(), by_index: Vec::new() };
+    let mut slots = PltSlots { strings, by_address: HashMap::new(), by_index: Vec::new() };
     for name in [b".rela.plt".as_slice(), b".rela.iplt", b".rela.dyn"] {
         let Some(bytes) = image.section(name).and_then(read) else { continue };
         let count = bytes.len() / size_of::<elf::Rela64<LE>>();

@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags,
 
 /// A root directory for resolving paths, as for a program with that root.
 #[derive(Debug, Clone)]
-pub enum Root {
+pub enum FileRoot {
     /// The root of this process.
     Own,
     /// Another root, held open. Its mounts disappear with the last program of its mount namespace.
@@ -31,38 +31,38 @@ const MAX_LINKS: usize = 16;
 /// Attempts to resolve a path if a concurrent rename makes the kernel return EAGAIN.
 const TRIES: usize = 4;
 
-impl Root {
+impl FileRoot {
     /// The root of this process.
     #[must_use]
-    pub fn own() -> Root {
-        Root::Own
+    pub fn own() -> FileRoot {
+        FileRoot::Own
     }
 
     /// The root at `path`, which may be `/proc/PID/root`.
     ///
     /// # Errors
     /// Those of opening a directory.
-    pub fn at(path: &Path) -> io::Result<Root> {
+    pub fn at(path: &Path) -> io::Result<FileRoot> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        Ok(Root::Other(Arc::new(open(path, flags, NixMode::empty())?)))
+        Ok(FileRoot::Other(Arc::new(open(path, flags, NixMode::empty())?)))
     }
 
     /// The directory itself (O_PATH).
     pub(crate) fn directory(&self) -> io::Result<OwnedFd> {
         match self {
-            Root::Own => {
+            FileRoot::Own => {
                 let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
                 Ok(open("/", flags, NixMode::empty())?)
             }
-            Root::Other(root) => root.try_clone(),
+            FileRoot::Other(root) => root.try_clone(),
         }
     }
 
     /// Resolves an absolute path to an O_PATH handle, with the rights of this process.
     pub(crate) fn find(&self, path: &Path) -> io::Result<OwnedFd> {
         match self {
-            Root::Own => Ok(open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, NixMode::empty())?),
-            Root::Other(root) => {
+            FileRoot::Own => Ok(open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, NixMode::empty())?),
+            FileRoot::Other(root) => {
                 let beneath = path.strip_prefix("/").unwrap_or(path);
                 // An empty path is invalid.
                 resolve_beneath(root, if beneath.as_os_str().is_empty() { Path::new(".") } else { beneath })
@@ -220,7 +220,7 @@ mod tests {
         symlink("../../../../../../usr/lib", inside("a/b/up")).unwrap();
         symlink(outside.path(), inside("out")).unwrap();
         symlink(outside.path().join("file"), inside("direct")).unwrap();
-        let root = Root::at(dir.path()).unwrap();
+        let root = FileRoot::at(dir.path()).unwrap();
         let open = |path: &str| text(Door::default().open(&root, Path::new(path)));
         assert_eq!(open("/usr/lib/file").as_deref(), Some("inside"));
         assert_eq!(open("/lib/file").as_deref(), Some("inside"), "an absolute link starts at the root");
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(open("/out/file"), None);
         assert_eq!(open("/direct"), None);
         // The fallback for old kernels finds paths without links, and nothing outside.
-        let Root::Other(handle) = &root else { unreachable!() };
+        let FileRoot::Other(handle) = &root else { unreachable!() };
         assert!(walk(handle, Path::new("usr/lib/file")).is_ok());
         for path in ["lib/file", "a/b/up/file", "out/file", "../usr/lib/file"] {
             assert!(walk(handle, Path::new(path)).is_err(), "{path}");
@@ -243,18 +243,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         nix::unistd::mkfifo(&dir.path().join("fifo"), NixMode::S_IRUSR | NixMode::S_IWUSR).unwrap();
         std::fs::create_dir(dir.path().join("directory")).unwrap();
-        for root in [Root::at(dir.path()).unwrap(), Root::Own] {
+        for root in [FileRoot::at(dir.path()).unwrap(), FileRoot::Own] {
             let at = |name: &str| match root {
-                Root::Own => dir.path().join(name),
-                Root::Other(_) => Path::new("/").join(name),
+                FileRoot::Own => dir.path().join(name),
+                FileRoot::Other(_) => Path::new("/").join(name),
             };
             for name in ["fifo", "directory", "missing"] {
                 assert!(Door::default().open(&root, &at(name)).is_err(), "{name}");
             }
         }
-        assert!(Door::default().open(&Root::Own, Path::new("/dev/null")).is_err());
-        assert!(Door::default().open(&Root::Own, Path::new("/proc/self/exe")).is_ok());
-        assert!(Door::default().open(&Root::Own, Path::new("Cargo.toml")).is_err(), "it is there, but relative");
+        assert!(Door::default().open(&FileRoot::Own, Path::new("/dev/null")).is_err());
+        assert!(Door::default().open(&FileRoot::Own, Path::new("/proc/self/exe")).is_ok());
+        assert!(Door::default().open(&FileRoot::Own, Path::new("Cargo.toml")).is_err(), "it is there, but relative");
     }
 
     #[test]

@@ -132,20 +132,20 @@ pub(crate) fn read_split(
 }
 
 /// A package of split DWARF: an index of units by id, and sections with their parts.
-pub(crate) struct Package {
+pub(crate) struct SplitDwarfPackage {
     index: gimli::UnitIndex<Metered>,
     sections: Vec<(SectionId, Metered)>,
 }
 
-impl Package {
-    pub(crate) fn read(file: &ElfFile, budget: &mut ReadBudget) -> Result<Package, String> {
+impl SplitDwarfPackage {
+    pub(crate) fn read(file: &ElfFile, budget: &mut ReadBudget) -> Result<SplitDwarfPackage, String> {
         let named = |id: SectionId| id.dwo_name().unwrap_or(id.name());
         budget.take(file, SPLIT_SECTIONS.iter().filter_map(|id| file.debug_section(named(*id))))?;
         let index = reader(file, named(SectionId::DebugCuIndex), file.debug_section(named(SectionId::DebugCuIndex)))?;
         let index = gimli::DebugCuIndex::from(index).index();
         let index = index.map_err(|error| format!("damaged index of a package of debug information: {error}"))?;
         let section = |id: SectionId| Ok::<_, String>((id, reader(file, named(id), file.debug_section(named(id)))?));
-        Ok(Package { index, sections: SPLIT_SECTIONS.into_iter().map(section).collect::<Result<_, _>>()? })
+        Ok(SplitDwarfPackage { index, sections: SPLIT_SECTIONS.into_iter().map(section).collect::<Result<_, _>>()? })
     }
 
     /// The parts of the unit `id`. (`gimli::DwarfPackage` does the same, but needs all sections.)
@@ -173,7 +173,7 @@ impl Package {
     }
 }
 
-impl std::fmt::Debug for Package {
+impl std::fmt::Debug for SplitDwarfPackage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Package").field("units", &self.index.unit_count()).finish_non_exhaustive()
     }

@@ -16,7 +16,7 @@ use gimli::{DebugInfo, DwoId, Reader, Section as _, UnitType};
 use crate::debugfile::DebugFileFinder;
 use crate::limits;
 use crate::meter::Metered;
-use crate::sections::{self, Package, ReadBudget};
+use crate::sections::{self, ReadBudget, SplitDwarfPackage};
 
 /// Finds the split debug information of one image.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ pub(crate) struct SplitFiles {
 enum SearchState {
     #[default]
     NotLooked,
-    Found(PathBuf, Package),
+    Found(PathBuf, SplitDwarfPackage),
     /// Missing or unusable.
     Missing,
 }
@@ -110,7 +110,7 @@ impl SplitFiles {
         if let SearchState::NotLooked = self.package {
             self.package = SearchState::Missing;
             let (path, file) = self.finder.find_package(self.debug_path.as_deref())?;
-            match Package::read(&file, budget) {
+            match SplitDwarfPackage::read(&file, budget) {
                 Ok(package) => self.package = SearchState::Found(path, package),
                 Err(why) => self.note(format!("{}: {why}", path.display())),
             }

@@ -15,7 +15,7 @@ use crate::dwarf_frame::DwarfFrame;
 use crate::elf_file::ElfFile;
 use crate::go::GoFunctions;
 use crate::limits;
-use crate::meter::{self, Grant, MemoryGate};
+use crate::meter::{self, MemoryGate, ReadGrant};
 use crate::names;
 use crate::plt::Plt;
 use crate::sections;
@@ -69,7 +69,7 @@ pub struct Symbols {
     notes: Vec<String>,
     short_names_noted: bool,
     /// What reading the tables and searching them may still cost.
-    grant: Grant,
+    grant: ReadGrant,
     /// Maximum bytes of tables and debug information.
     most: u64,
     /// Whether debug information is left out.
@@ -102,7 +102,7 @@ impl Symbols {
             frames: Vec::new(),
             notes: Vec::new(),
             short_names_noted: false,
-            grant: Grant {
+            grant: ReadGrant {
                 steps: limits::MAX_TABLE_STEPS,
                 bytes: limits::MAX_IMAGE_BYTES,
                 cpu: limits::MAX_TABLE_CPU,

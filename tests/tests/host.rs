@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use ccsd_profile::Profile;
-use ccsd_profile::query::By;
+use ccsd_profile::query::Grouping;
 use ccsd_profile::view::{FlatView, Selection, ThreadsView};
 use ccsd_tests::ccsd::{Collecting, EndedProgram, NOBODY, as_user, ccsd};
 use ccsd_tests::cgroup::CgroupTree;
@@ -240,7 +240,7 @@ fn groups() {
 }
 
 /// What a profile has by units, processes or others: name, samples and weight of each.
-fn rows_by(recorded: &Recorded, by: By) -> Vec<(String, u64, u64)> {
+fn rows_by(recorded: &Recorded, by: Grouping) -> Vec<(String, u64, u64)> {
     let by = recorded.profile.by(by);
     let rows = FlatView::new(&by, &Selection::all()).rows;
     rows.into_iter().map(|row| (row.name, row.samples_self, row.self_weight)).collect()
@@ -295,7 +295,7 @@ fn sums() {
     drop(fixtures);
     recorded.assert_whole();
     let [units, containers, processes, users] =
-        [By::Unit, By::Container, By::Process, By::User].map(|by| rows_by(&recorded, by));
+        [Grouping::Unit, Grouping::Container, Grouping::Process, Grouping::User].map(|by| rows_by(&recorded, by));
     // Every weight is in one unit, one process, one user, one container.
     let sum = |rows: &[(String, u64, u64)]| rows.iter().map(|row| row.2).sum::<u64>();
     assert!([&containers, &processes, &users].iter().all(|rows| sum(rows) == sum(&units)));
@@ -337,7 +337,7 @@ fn changes_of_groups() {
     // Not the whole machine, of which all programs would be read.
     let mut collecting = collect(&["--cgroup", &tree.path]);
     let in_unit = |profile: &Profile, unit: &str| {
-        let by_unit = profile.by(By::Unit);
+        let by_unit = profile.by(Grouping::Unit);
         let rows = FlatView::new(&by_unit, &Selection::all()).rows;
         rows.iter().filter(|row| row.name == unit).map(|row| row.samples_self).sum::<u64>()
     };
@@ -352,9 +352,9 @@ fn changes_of_groups() {
     collecting.wait_until(|profile| in_unit(profile, "late.service") > 50);
     let recorded = collecting.stop();
     recorded.assert_whole();
-    let all = rows_by(&recorded, By::Process);
+    let all = rows_by(&recorded, Grouping::Process);
     assert!(processes_weight(&all, mover.pid()) > 0);
-    let units = rows_by(&recorded, By::Unit);
+    let units = rows_by(&recorded, Grouping::Unit);
     let of_mover = weight_of(&units, "a.service") + weight_of(&units, "b.service");
     assert_eq!(of_mover, processes_weight(&all, mover.pid()), "{units:#?}");
     // The same, asked for by unit: the unit that comes later is found.

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 
 use ccsd_profile::{
-    ContextId, CostCentre, Encoder, Image, Limits, LineId, Metric, Process, Profile, Session, Thread, Unit,
+    ContextId, CostCentre, Encoder, Image, LineId, Metric, Process, Profile, ProfileLimits, Session, Thread, Unit,
 };
 use ccsd_tests::ccsd::{EndedProgram, ccsd};
 use ccsd_tests::fixture::scratch;
@@ -295,7 +295,7 @@ fn profile() -> Vec<u8> {
         metrics: vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }],
         ..Session::default()
     };
-    let mut profile = Profile::new(session.clone(), Limits::default());
+    let mut profile = Profile::new(session.clone(), ProfileLimits::default());
     let image = profile.add_image(Image { name: "/usr/bin/fixed".to_owned(), build_id: vec![1, 2, 3] });
     let process = profile.add_process(Process {
         pid: 7,

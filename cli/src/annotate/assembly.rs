@@ -16,9 +16,9 @@ use ccsd_profile::{CostCentre, Image, sanitise};
 use nix::fcntl::OFlag;
 use serde::Serialize;
 
-use crate::format::{Scale, percent};
-use crate::style::{Layout, Tone};
-use crate::table::{Column, TableCell, TextTable};
+use crate::format::{UnitScale, percent};
+use crate::style::{TextLayout, Tone};
+use crate::table::{TableCell, TableColumn, TextTable};
 
 /// Maximum bytes of objdump's output, enough for a function of a million instructions.
 const LARGEST: u64 = 64 << 20;
@@ -242,14 +242,14 @@ fn normal(path: &str) -> PathBuf {
 }
 
 impl Assembly {
-    pub fn text(&self, total: u64, scale: Scale, layout: Layout) -> String {
+    pub fn text(&self, total: u64, scale: UnitScale, layout: TextLayout) -> String {
         let mut text = format!("\ninstructions of {} in {}\n", self.symbol, self.image);
         text.push_str(&layout.paint(Tone::Faint, &format!("# {}\n", self.costs)));
         let mut table = TextTable::new(vec![
-            Column::number(format!("line {}", scale.unit)),
-            Column::number("%"),
-            Column::number("address"),
-            Column::text("instruction"),
+            TableColumn::number(format!("line {}", scale.unit)),
+            TableColumn::number("%"),
+            TableColumn::number("address"),
+            TableColumn::text("instruction"),
         ]);
         let share = |weight: u64| if total == 0 { 0.0 } else { weight as f64 / total as f64 };
         for group in &self.groups {

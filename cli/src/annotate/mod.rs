@@ -9,21 +9,21 @@ use std::path::Path;
 
 use anyhow::anyhow;
 use ccsd_profile::json::to_text;
-use ccsd_profile::query::By;
-use ccsd_profile::view::{Column as ByColumn, FunctionLines, LineRow, LinesView, Share, Total};
+use ccsd_profile::query::Grouping;
+use ccsd_profile::view::{FunctionLines, LineRow, LinesView, Share, Total, ViewColumn};
 use ccsd_profile::{Definition, Labels, Profile, sanitise};
 use serde::Serialize;
 
 use crate::args::annotate::AnnotateArgs;
 use crate::exit::{Exit, Failure};
-use crate::format::{Scale, counted, percent, unit_name};
+use crate::format::{UnitScale, counted, percent, unit_name};
 use crate::functions::NamedFunctions;
 use crate::message::warn;
 use crate::query::{self, QueryResult, Question};
 use crate::report::{AccountingCounts, accounting, file, line_remarks};
-use crate::style::{ColorChoice, Layout, Tone};
+use crate::style::{ColorChoice, TextLayout, Tone};
 use crate::suggest;
-use crate::table::{Column, TableCell, TextTable};
+use crate::table::{TableCell, TableColumn, TextTable};
 
 use assembly::Assembly;
 use source::{SourceFile, SourceSearch};
@@ -85,7 +85,7 @@ struct AnnotatedLine {
 }
 
 pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
-    if args.query.by != By::Function || args.query.min.is_some() || args.query.sort.is_some() {
+    if args.query.by != Grouping::Function || args.query.min.is_some() || args.query.sort.is_some() {
         return Err(Failure::bad_request(anyhow!(
             "lines are those of functions, in the order of the source: no --by, --min or --sort"
         )));
@@ -98,12 +98,12 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     loaded.profile = profile;
     let profile = &loaded.profile;
     let mut view = LinesView::new(profile, &selection);
-    view.sort(ByColumn::Inherited);
+    view.sort(ViewColumn::Inherited);
     let remarks = line_remarks(profile, &view);
     let LinesView { total, functions, .. } = view;
     let named = NamedFunctions::new(&args.function, profile);
     let labels = profile.labels();
-    let layout = Layout::of(&stdout(), colour);
+    let layout = TextLayout::of(&stdout(), colour);
     let mut wanted: Vec<&FunctionLines> = functions.iter().filter(|it| named.contains(it.function)).collect();
     if wanted.is_empty() {
         let name = sanitise(args.function.text());
@@ -148,7 +148,7 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         head.extend(question.text().map(|text| ("selected", text)));
         let said = accounting::Said { head: false, verbose: args.verbose };
         let mut text = accounting::text(profile, Some(&loaded), head, said, layout);
-        let scale = Scale::new(metric.unit, total.weight);
+        let scale = UnitScale::new(metric.unit, total.weight);
         for function in &shown {
             text.push('\n');
             text.push_str(&function_text(function, total, scale, layout));
@@ -280,7 +280,7 @@ fn disassembled(profile: &Profile, function: &FunctionLines) -> Result<Assembly,
     found.map_err(|why| Failure::bad_request(anyhow!("no instructions of {}: {why}", sanitise(&function.name))))
 }
 
-fn function_text(function: &Annotated, total: Total, scale: Scale, layout: Layout) -> String {
+fn function_text(function: &Annotated, total: Total, scale: UnitScale, layout: TextLayout) -> String {
     let head = format!(
         "{} ({}): total {} {} ({}%), self {} {} ({}%), {}",
         sanitise(&function.label),
@@ -307,12 +307,12 @@ fn function_text(function: &Annotated, total: Total, scale: Scale, layout: Layou
             text.push_str(&layout.paint(Tone::Warning, &format!("# {}\n", sanitise(remark))));
         }
         let mut table = TextTable::new(vec![
-            Column::number(format!("total {}", scale.unit)),
-            Column::number("%"),
-            Column::number(format!("self {}", scale.unit)),
-            Column::number("%"),
-            Column::number("line"),
-            Column::text("source"),
+            TableColumn::number(format!("total {}", scale.unit)),
+            TableColumn::number("%"),
+            TableColumn::number(format!("self {}", scale.unit)),
+            TableColumn::number("%"),
+            TableColumn::number("line"),
+            TableColumn::text("source"),
         ]);
         let mut before: Option<u32> = None;
         for line in &file.lines {

@@ -9,7 +9,7 @@ use super::socket::SocketArgs;
 use super::stored::StoredArgs;
 use crate::functions;
 use crate::query::QueryArgs;
-use crate::source::Source;
+use crate::source::ProfileSource;
 use crate::values::{DEFAULT_FILE, lines};
 
 /// Arguments of `ccsd annotate`.
@@ -19,8 +19,8 @@ pub struct AnnotateArgs {
     #[arg(value_name = "FUNCTION", value_parser = functions::parse)]
     pub function: Pattern,
     /// The profile: a file, session:ID, pid:PID or watch:NAME
-    #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = Source::parser(), conflicts_with = "watch")]
-    pub source: Source,
+    #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = ProfileSource::parser(), conflicts_with = "watch")]
+    pub source: ProfileSource,
     /// Look for source files here: by their whole path in the debug information, then by shorter ends of it
     #[arg(long, value_name = "DIR")]
     pub source_root: Vec<PathBuf>,

@@ -9,7 +9,7 @@ use super::socket::SocketArgs;
 use super::stored::StoredArgs;
 use crate::functions;
 use crate::query::{QueryArgs, percentage};
-use crate::source::Source;
+use crate::source::ProfileSource;
 use crate::times::When;
 use crate::values::rows;
 
@@ -17,18 +17,18 @@ use crate::values::rows;
 #[derive(Debug, Args)]
 pub struct DiffArgs {
     /// The profile before and the profile after; or one profile, with two times by --against and --since
-    #[arg(value_name = "SOURCE", num_args = 1..=2, value_parser = Source::parser(), conflicts_with_all = ["watch", "before"],
+    #[arg(value_name = "SOURCE", num_args = 1..=2, value_parser = ProfileSource::parser(), conflicts_with_all = ["watch", "before"],
         required_unless_present_any = ["watch", "before"])]
-    pub sources: Vec<Source>,
+    pub sources: Vec<ProfileSource>,
     /// Several runs before, to compare with those of --after
     ///
     /// A change must then exceed the differences between runs of one side. Weights are means of the runs; shares are of all
     /// runs of a side. Two or three runs show only large changes; five are better.
-    #[arg(long, value_name = "SOURCE", num_args = 1.., value_parser = Source::parser(), requires = "after", conflicts_with_all = ["watch", "against", "since", "until"])]
-    pub before: Vec<Source>,
+    #[arg(long, value_name = "SOURCE", num_args = 1.., value_parser = ProfileSource::parser(), requires = "after", conflicts_with_all = ["watch", "against", "since", "until"])]
+    pub before: Vec<ProfileSource>,
     /// Several runs after
-    #[arg(long, value_name = "SOURCE", num_args = 1.., value_parser = Source::parser(), requires = "before")]
-    pub after: Vec<Source>,
+    #[arg(long, value_name = "SOURCE", num_args = 1.., value_parser = ProfileSource::parser(), requires = "before")]
+    pub after: Vec<ProfileSource>,
     #[command(flatten)]
     pub stored: StoredArgs,
     /// The earlier time to compare with, as in -25h..-24h or, in a file, +0..+10s

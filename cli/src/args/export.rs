@@ -8,7 +8,7 @@ use clap::Args;
 use super::socket::SocketArgs;
 use super::stored::StoredArgs;
 use crate::query::QueryArgs;
-use crate::source::Source;
+use crate::source::ProfileSource;
 use crate::values::{self, DEFAULT_FILE};
 
 /// Arguments of `ccsd export`.
@@ -24,12 +24,12 @@ pub struct ExportArgs {
     #[arg(value_name = "FORMAT", value_parser = format())]
     pub format: Format,
     /// The profile: a file, session:ID, pid:PID or watch:NAME
-    #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = Source::parser(), conflicts_with = "watch")]
-    pub source: Source,
+    #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = ProfileSource::parser(), conflicts_with = "watch")]
+    pub source: ProfileSource,
     /// Compare two profiles: html shows how the second differs from the first
-    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], value_parser = Source::parser(),
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], value_parser = ProfileSource::parser(),
         conflicts_with_all = ["source", "watch", "since", "until"])]
-    pub diff: Vec<Source>,
+    pub diff: Vec<ProfileSource>,
     /// Leave source out of html
     ///
     /// Otherwise it has the lines of the functions with the most self time whose source files are here, up to a twenty-fourth

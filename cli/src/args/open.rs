@@ -9,15 +9,15 @@ use super::export::{ExportArgs, size};
 use super::socket::SocketArgs;
 use super::stored::StoredArgs;
 use crate::query::QueryArgs;
-use crate::source::Source;
+use crate::source::ProfileSource;
 use crate::values::DEFAULT_FILE;
 
 /// Arguments of `ccsd open`.
 #[derive(Debug, Args)]
 pub struct OpenArgs {
     /// The profile: a file, session:ID, pid:PID or watch:NAME
-    #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = Source::parser(), conflicts_with = "watch")]
-    pub source: Source,
+    #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = ProfileSource::parser(), conflicts_with = "watch")]
+    pub source: ProfileSource,
     /// Leave source out of the page
     ///
     /// Otherwise it has the lines of the functions with the most self time whose source files are here, up to a twenty-fourth
@@ -61,7 +61,7 @@ impl OpenArgs {
 }
 
 /// The arguments of `ccsd export html` for all of a profile.
-pub fn page_of(source: Source) -> ExportArgs {
+pub fn page_of(source: ProfileSource) -> ExportArgs {
     ExportArgs {
         format: Format::Html,
         source,

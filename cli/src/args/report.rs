@@ -8,7 +8,7 @@ use super::socket::SocketArgs;
 use super::stored::StoredArgs;
 use crate::functions;
 use crate::query::QueryArgs;
-use crate::source::Source;
+use crate::source::ProfileSource;
 use crate::values::{DEFAULT_FILE, rows};
 
 /// What to show. Each has a flag of its name, too: see [`ViewArgs`].
@@ -141,8 +141,8 @@ pub struct ReportArgs {
     /// A file is a profile of ccsd, a recording of `perf record`, or text of `perf script`. session:3 is a session of the
     /// daemon, pid:123 the latest session of a process, watch:nginx the stored profiles of a watch. A bare number that could
     /// mean several of these is refused.
-    #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = Source::parser(), conflicts_with = "watch")]
-    pub source: Source,
+    #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = ProfileSource::parser(), conflicts_with = "watch")]
+    pub source: ProfileSource,
     #[command(flatten)]
     pub view: ViewArgs,
     #[command(flatten)]

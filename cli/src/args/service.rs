@@ -9,7 +9,7 @@ use super::collect::MachineArgs;
 use super::report::TopViewArgs;
 use super::socket::{ByArgs, SocketArgs};
 use crate::duration;
-use crate::source::Source;
+use crate::source::ProfileSource;
 use crate::times::When;
 use crate::values::rows;
 
@@ -139,8 +139,8 @@ Examples:
 #[derive(Debug, Args)]
 pub struct StopArgs {
     /// Sessions, by number or as session:ID, or pid:PID for the one on a process
-    #[arg(required = true, value_name = "SOURCE", value_parser = Source::parser())]
-    pub sessions: Vec<Source>,
+    #[arg(required = true, value_name = "SOURCE", value_parser = ProfileSource::parser())]
+    pub sessions: Vec<ProfileSource>,
     #[command(flatten)]
     pub socket: SocketArgs,
 }
@@ -155,8 +155,8 @@ Examples:
 #[derive(Debug, Args)]
 pub struct SaveArgs {
     /// The session, by number or as session:ID, or pid:PID for the latest on a process
-    #[arg(value_name = "SOURCE", value_parser = Source::parser())]
-    pub session: Source,
+    #[arg(value_name = "SOURCE", value_parser = ProfileSource::parser())]
+    pub session: ProfileSource,
     /// The profile file; - for standard output
     ///
     /// Replaces an older profile of this name, but no other file.
@@ -206,8 +206,8 @@ pub struct TopArgs {
     /// A process without a session is attached to until top ends. A watch is followed from segment to segment. A number
     /// or name that could mean several things is refused, with a list of them.
     #[arg(conflicts_with_all = ["all", "unit", "cgroup", "container", "uid", "exclude"],
-        value_name = "SOURCE", value_parser = Source::parser())]
-    pub source: Option<Source>,
+        value_name = "SOURCE", value_parser = ProfileSource::parser())]
+    pub source: Option<ProfileSource>,
     #[command(flatten)]
     pub machine: MachineArgs,
     #[command(flatten)]

@@ -26,10 +26,10 @@ pub fn renewed(words: Vec<OsString>) -> Vec<OsString> {
 }
 
 /// An earlier spelling and its replacement.
-pub type Renamed = (&'static str, &'static [&'static str]);
+pub type OldSpelling = (&'static str, &'static [&'static str]);
 
 /// Replaces an earlier spelling, and returns which it was.
-pub fn replace(mut words: Vec<OsString>) -> (Vec<OsString>, Option<Renamed>) {
+pub fn replace(mut words: Vec<OsString>) -> (Vec<OsString>, Option<OldSpelling>) {
     let Some(at) = command_index(&words) else { return (words, None) };
     let renamed = RENAMED.into_iter().find(|(old, _)| words.get(at).is_some_and(|word| word == old));
     if let Some((_, new)) = renamed {

@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use clap::Args;
 
 use crate::exit::Failure;
-use crate::source::Source;
+use crate::source::ProfileSource;
 use crate::times::When;
 
 /// Which time of a file, or of what a watch has stored.
@@ -36,9 +36,9 @@ impl StoredArgs {
     ///
     /// # Errors
     /// If `--state-dir` is given and no watch is read.
-    pub fn source(&self, given: &Source) -> Result<Source, Failure> {
-        let source = self.watch.clone().map_or_else(|| given.clone(), Source::Watch);
-        if self.state_dir.is_some() && !matches!(source, Source::Watch(_)) {
+    pub fn source(&self, given: &ProfileSource) -> Result<ProfileSource, Failure> {
+        let source = self.watch.clone().map_or_else(|| given.clone(), ProfileSource::Watch);
+        if self.state_dir.is_some() && !matches!(source, ProfileSource::Watch(_)) {
             return Err(Failure::bad_request(anyhow!("--state-dir goes with watch:NAME or --watch NAME")));
         }
         Ok(source)

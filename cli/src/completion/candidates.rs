@@ -20,7 +20,7 @@ use crate::args::stored::StoredArgs;
 use crate::connection::connect;
 use crate::recording::is_profile;
 use crate::report::file;
-use crate::source::Source;
+use crate::source::ProfileSource;
 use crate::values::DEFAULT_FILE;
 
 /// What the shell itself completes beside the candidates: the shell knows quoting, `~` and its own commands.
@@ -198,19 +198,19 @@ pub struct CandidateLookup {
     typed: String,
     socket: SocketArgs,
     /// The profile whose functions are offered.
-    source: Source,
+    source: ProfileSource,
 }
 
 impl CandidateLookup {
     pub fn new(cursor: &TypedLine<'_>) -> CandidateLookup {
-        let watch = cursor.value("watch").map(|name| Source::Watch(name.to_owned()));
+        let watch = cursor.value("watch").map(|name| ProfileSource::Watch(name.to_owned()));
         let named = || cursor.value("source").or_else(|| cursor.value("sources")).unwrap_or(DEFAULT_FILE);
-        let source = watch.or_else(|| Source::parse(named().into()).ok());
+        let source = watch.or_else(|| ProfileSource::parse(named().into()).ok());
         CandidateLookup {
             kind: ValueKind::at(cursor),
             typed: cursor.typed.clone(),
             socket: SocketArgs { socket: cursor.value("socket").map(PathBuf::from) },
-            source: source.unwrap_or_else(|| Source::File(DEFAULT_FILE.into())),
+            source: source.unwrap_or_else(|| ProfileSource::File(DEFAULT_FILE.into())),
         }
     }
 
@@ -250,7 +250,7 @@ impl CandidateLookup {
 
     /// The profile, unless it is too large to read in time.
     fn profile(&self) -> Option<Profile> {
-        if let Source::File(path) = &self.source {
+        if let ProfileSource::File(path) = &self.source {
             let is_small = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.len() <= MAX_PROFILE_BYTES);
             if !is_small(path) || !is_profile(path) {
                 return None;

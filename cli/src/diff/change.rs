@@ -3,7 +3,7 @@
 use ccsd_profile::view::{DiffRow, DiffSide};
 
 use crate::args::diff::DiffArgs;
-use crate::format::Scale;
+use crate::format::UnitScale;
 use crate::style::Tone;
 use crate::table::TableCell;
 
@@ -47,7 +47,7 @@ impl ShownChange {
     }
 }
 
-pub fn change_cell(change: &ShownChange, absolute: bool, scale: Scale) -> TableCell {
+pub fn change_cell(change: &ShownChange, absolute: bool, scale: UnitScale) -> TableCell {
     let (was, is) = change.weights;
     let more = if absolute { is > was } else { change.share > 0.0 };
     let tone = match (change.significant, more) {

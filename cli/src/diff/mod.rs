@@ -19,13 +19,13 @@ use serde::Serialize;
 
 use crate::args::diff::DiffArgs;
 use crate::exit::{Exit, Failure};
-use crate::format::{Scale, count, counted, nanoseconds, percent, unit_name};
+use crate::format::{UnitScale, count, counted, nanoseconds, percent, unit_name};
 use crate::message::warn;
 use crate::query::{self, QueryArgs};
 use crate::report::AccountingCounts;
 use crate::stored::About;
-use crate::style::{ColorChoice, Layout, Tone};
-use crate::table::{Column, TableCell, TextTable, wrap};
+use crate::style::{ColorChoice, TextLayout, Tone};
+use crate::table::{TableCell, TableColumn, TextTable, wrap};
 use crate::{functions, suggest};
 use ccsd_profile::json::to_text;
 
@@ -70,7 +70,7 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     before.ask(&query, "before")?;
     after.ask(&query, "after")?;
     let (old, new) = (before.selected(), after.selected());
-    let layout = Layout::of(&stdout(), colour);
+    let layout = TextLayout::of(&stdout(), colour);
     let limit = match args.limit {
         Some(0) => None,
         None => (layout.is_terminal() && !args.json).then_some(ROWS_ON_TERMINAL),
@@ -172,18 +172,18 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 
 /// Orders the rows by the change or by a column.
 fn order(view: &mut DiffView, args: &DiffArgs) -> Result<(), Failure> {
-    use ccsd_profile::view::Column as By;
+    use ccsd_profile::view::ViewColumn;
     let after = |row: &DiffRow| row.after.or(row.before).unwrap_or_default();
     match args.query.sort {
         None => {
             let size = |row: &DiffRow| ShownChange::of(row, args).size(args.compares_weights());
             view.rows.sort_by(|a, b| size(b).total_cmp(&size(a)));
         }
-        Some(By::Own) => view.rows.sort_by_key(|row| Reverse(after(row).self_weight)),
-        Some(By::Inherited) => view.rows.sort_by_key(|row| Reverse(after(row).inherited_weight)),
-        Some(By::Samples) => view.rows.sort_by_key(|row| Reverse(after(row).samples_self)),
-        Some(By::Name) => view.rows.sort_by(|a, b| a.function.name.cmp(&b.function.name)),
-        Some(By::Image) => view.rows.sort_by(|a, b| a.function.image.cmp(&b.function.image)),
+        Some(ViewColumn::Own) => view.rows.sort_by_key(|row| Reverse(after(row).self_weight)),
+        Some(ViewColumn::Inherited) => view.rows.sort_by_key(|row| Reverse(after(row).inherited_weight)),
+        Some(ViewColumn::Samples) => view.rows.sort_by_key(|row| Reverse(after(row).samples_self)),
+        Some(ViewColumn::Name) => view.rows.sort_by(|a, b| a.function.name.cmp(&b.function.name)),
+        Some(ViewColumn::Image) => view.rows.sort_by(|a, b| a.function.image.cmp(&b.function.image)),
         Some(column) => {
             let column = column.heading();
             return Err(Failure::bad_request(anyhow!(
@@ -200,7 +200,7 @@ fn programs(before: &RunSide, after: &RunSide) -> Vec<String> {
     matching.programs().into_iter().map(|name| sanitise(name).into_owned()).collect()
 }
 
-fn head(label: &str, run: &LoadedRun, layout: Layout) -> String {
+fn head(label: &str, run: &LoadedRun, layout: TextLayout) -> String {
     let (session, accounting) = (run.profile.session(), run.profile.accounting());
     line(label, &format!("{}: {}", run.what, accounting_line(session, accounting)), Tone::Plain, layout)
 }
@@ -226,7 +226,7 @@ fn accounting_line(session: &Session, accounting: &Accounting) -> String {
     )
 }
 
-fn line(label: &str, text: &str, tone: Tone, layout: Layout) -> String {
+fn line(label: &str, text: &str, tone: Tone, layout: TextLayout) -> String {
     const INDENT: usize = 11;
     let room = layout.width.map_or(usize::MAX, |width| width.saturating_sub(INDENT));
     let mut lines = String::new();
@@ -261,28 +261,28 @@ impl Other {
     }
 }
 
-fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: Layout) -> String {
+fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: TextLayout) -> String {
     if view.rows.is_empty() && other.functions == 0 {
         return "no function to show\n".to_owned();
     }
-    let scale = Scale::new(unit, view.before.weight.max(view.after.weight));
+    let scale = UnitScale::new(unit, view.before.weight.max(view.after.weight));
     let absolute = args.compares_weights();
     let unit = format!("{}{}", scale.unit, if args.rate { "/s" } else { "" });
     let which = if args.inherited { "total" } else { "self" };
     let (one, _) = args.query.by.nouns();
     let mut table = TextTable::new(vec![
-        Column::number(format!("{which} change {}", if absolute { &unit } else { "%" })),
-        Column::text(""),
-        Column::number(format!("self {unit}")),
-        Column::number("%"),
-        Column::number("-> self"),
-        Column::number("%"),
-        Column::number("total").if_room(),
-        Column::number("%").if_room(),
-        Column::number("-> total").if_room(),
-        Column::number("%").if_room(),
-        Column::text("image").at_most(IMAGE_WIDTH).if_room(),
-        Column::text(one),
+        TableColumn::number(format!("{which} change {}", if absolute { &unit } else { "%" })),
+        TableColumn::text(""),
+        TableColumn::number(format!("self {unit}")),
+        TableColumn::number("%"),
+        TableColumn::number("-> self"),
+        TableColumn::number("%"),
+        TableColumn::number("total").if_room(),
+        TableColumn::number("%").if_room(),
+        TableColumn::number("-> total").if_room(),
+        TableColumn::number("%").if_room(),
+        TableColumn::text("image").at_most(IMAGE_WIDTH).if_room(),
+        TableColumn::text(one),
     ]);
     for row in &view.rows {
         let change = ShownChange::of(row, args);

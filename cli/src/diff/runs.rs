@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use ccsd_profile::view::Selection;
-use ccsd_profile::{Limits, Profile, Session, Unit, sanitise};
+use ccsd_profile::{Profile, ProfileLimits, Session, Unit, sanitise};
 
 use crate::args::diff::DiffArgs;
 use crate::exit::Failure;
 use crate::message::warn;
 use crate::query::{self, QueryArgs, QueryResult};
 use crate::report::file;
-use crate::source::Source;
+use crate::source::ProfileSource;
 use crate::stored::About;
 use crate::symbolize;
 
@@ -78,7 +78,7 @@ impl RunSide {
     pub fn merged(self) -> Result<LoadedRun, Failure> {
         let mut runs = self.runs.into_iter();
         let nothing = || LoadedRun {
-            profile: Profile::new(Session::default(), Limits::default()),
+            profile: Profile::new(Session::default(), ProfileLimits::default()),
             selection: Selection::all(),
             what: String::new(),
             file: None,
@@ -100,7 +100,7 @@ pub fn sides(args: &DiffArgs) -> Result<(RunSide, RunSide), Failure> {
             "give two profiles, or two times of one: --since TIME and --against TIME..TIME; see `ccsd diff --help`"
         ))
     };
-    let run = |source: &Source, since: Option<&str>, until: Option<&str>| {
+    let run = |source: &ProfileSource, since: Option<&str>, until: Option<&str>| {
         let mut loaded = file::load_time(source, &args.stored, (since, until), &args.socket)?;
         symbolize::name_at_hand(&mut loaded.profile);
         for message in loaded.messages() {
@@ -125,22 +125,23 @@ pub fn sides(args: &DiffArgs) -> Result<(RunSide, RunSide), Failure> {
         })
     };
     if !args.before.is_empty() {
-        let side = |sources: &[Source]| {
+        let side = |sources: &[ProfileSource]| {
             let runs =
                 sources.iter().map(|source| run(source, None, None)).collect::<Result<Vec<LoadedRun>, Failure>>()?;
             Ok::<RunSide, Failure>(RunSide { runs })
         };
         return Ok((side(&args.before)?, side(&args.after)?));
     }
-    let side = |source: &Source, since: Option<&str>, until: Option<&str>| run(source, since, until).map(RunSide::of);
+    let side =
+        |source: &ProfileSource, since: Option<&str>, until: Option<&str>| run(source, since, until).map(RunSide::of);
     let (since, until) = (args.stored.since.as_deref(), args.stored.until.as_deref());
-    let watch = args.stored.watch.clone().map(Source::Watch);
-    let sources: Vec<&Source> = args.sources.iter().chain(&watch).collect();
+    let watch = args.stored.watch.clone().map(ProfileSource::Watch);
+    let sources: Vec<&ProfileSource> = args.sources.iter().chain(&watch).collect();
     for source in &sources {
         args.stored.source(source)?;
     }
     match (sources.as_slice(), args.against.as_deref()) {
-        ([one], Some(against)) if args.stored.is_part() || matches!(one, Source::Watch(_)) => {
+        ([one], Some(against)) if args.stored.is_part() || matches!(one, ProfileSource::Watch(_)) => {
             Ok((side(one, Some(against), None)?, side(one, since, until)?))
         }
         ([before, after], None) => Ok((side(before, since, until)?, side(after, since, until)?)),

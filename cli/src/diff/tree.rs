@@ -4,26 +4,26 @@ use ccsd_profile::view::{ChainSide, DiffTree, OtherDiff, Share, Total};
 use ccsd_profile::{Unit, sanitise};
 
 use super::change::{ShownChange, change_cell};
-use crate::format::{Scale, indent, percent};
-use crate::style::{Layout, Tone};
-use crate::table::{Column, TableCell, TextTable};
+use crate::format::{UnitScale, indent, percent};
+use crate::style::{TextLayout, Tone};
+use crate::table::{TableCell, TableColumn, TextTable};
 
 /// Renders the tree in at most `limit` lines.
-pub fn text(tree: &DiffTree, unit: Unit, absolute: bool, limit: Option<usize>, layout: Layout) -> String {
+pub fn text(tree: &DiffTree, unit: Unit, absolute: bool, limit: Option<usize>, layout: TextLayout) -> String {
     if tree.nodes.is_empty() {
         return "no call to show\n".to_owned();
     }
-    let scale = Scale::new(unit, tree.before.weight.max(tree.after.weight));
+    let scale = UnitScale::new(unit, tree.before.weight.max(tree.after.weight));
     let mut table = TextTable::new(vec![
-        Column::number(if absolute { format!("change {}", scale.unit) } else { "change %".to_owned() }),
-        Column::text(""),
-        Column::number(format!("total {}", scale.unit)),
-        Column::number("%"),
-        Column::number("-> total"),
-        Column::number("%"),
-        Column::number("self"),
-        Column::number("-> self"),
-        Column::text("function"),
+        TableColumn::number(if absolute { format!("change {}", scale.unit) } else { "change %".to_owned() }),
+        TableColumn::text(""),
+        TableColumn::number(format!("total {}", scale.unit)),
+        TableColumn::number("%"),
+        TableColumn::number("-> total"),
+        TableColumn::number("%"),
+        TableColumn::number("self"),
+        TableColumn::number("-> self"),
+        TableColumn::text("function"),
     ]);
     let share = |weight: u64, total: Total| Share::of_weight(weight, &total).fraction;
     let mut steps = Vec::new();

@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use ccsd_collector::{
-    Choice, Error, Event, EventChoice, EventSet, Layout, MAX_STACK_BYTES, Options, Scope, choose, event_file_room,
-    files_per_target, may_observe_machine, system,
+    ChosenEvent, Error, Event, EventChoice, EventLayout, EventSet, MAX_STACK_BYTES, Options, Scope, choose,
+    event_file_room, files_per_target, may_observe_machine, system,
 };
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{User, geteuid};
@@ -57,7 +57,7 @@ fn kernel_version(release: &str) -> Option<DoctorCheck> {
     })
 }
 
-fn try_event(event: EventChoice, scope: Scope) -> Result<Choice, Error> {
+fn try_event(event: EventChoice, scope: Scope) -> Result<ChosenEvent, Error> {
     choose(event, scope, Options::default().rate_hz.min(system::perf_max_sample_rate()), true)
 }
 
@@ -196,7 +196,7 @@ fn locked_memory() -> DoctorCheck {
     let cpus = system::online_cpus().len() as u64;
     // The best ring with its header page, and the small ring beside it.
     let command = format!("sudo sysctl kernel.perf_event_mlock_kb={}", 516 + 2048 + 128);
-    match EventSet::new(choice.spec, Layout::Threads, ccsd_collector::Budget::default().rings, &mut notes) {
+    match EventSet::new(choice.spec, EventLayout::Threads, ccsd_collector::Budget::default().rings, &mut notes) {
         Ok((events, _)) => {
             let stack = u64::from(events.spec().stack_bytes);
             let text = format!("{} of stack are copied per sample, on {cpus} CPUs; {allowance}", bytes(stack));
@@ -216,7 +216,7 @@ fn fatal_signals() -> DoctorCheck {
         return DoctorCheck::no(NAME, "no perf events");
     };
     // The smallest rings: nothing is sampled.
-    let opened = EventSet::new(choice.spec, Layout::Threads, 0, &mut Vec::new());
+    let opened = EventSet::new(choice.spec, EventLayout::Threads, 0, &mut Vec::new());
     match opened.map(|(mut events, _)| events.open_fatal_signals()) {
         Ok(Ok(_)) => DoctorCheck::ok(NAME, "the stack of a program that dies of a signal is shown and kept"),
         Ok(Err(why)) => {
@@ -243,11 +243,11 @@ fn open_files() -> DoctorCheck {
     };
     let cpus = system::online_cpus().len() as u64;
     let reach = |layout| event_file_room(hard) / files_per_target(layout, &choice.spec).saturating_mul(cpus).max(1);
-    let threads = reach(Layout::Compact);
+    let threads = reach(EventLayout::Compact);
     let mut text = format!(
         "{} allowed (`ulimit -Hn`): attach follows {} threads one by one, {} with mappings in the samples' rings",
         count(hard),
-        count(reach(Layout::Threads)),
+        count(reach(EventLayout::Threads)),
         count(threads)
     );
     if may_observe_machine(&choice.spec) {

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::args::DoctorArgs;
 use crate::exit::{Exit, Failure};
 use crate::format::counted;
-use crate::style::{ColorChoice, Layout, Tone};
+use crate::style::{ColorChoice, TextLayout, Tone};
 use crate::table::wrap;
 use ccsd_profile::json::to_text;
 
@@ -46,7 +46,7 @@ pub fn run(args: &DoctorArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let text = if args.json {
         to_text(&findings).map_err(Failure::at_run_time)?
     } else {
-        findings.text(Layout::of(&stdout(), colour))
+        findings.text(TextLayout::of(&stdout(), colour))
     };
     let mut out = stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
@@ -54,7 +54,7 @@ pub fn run(args: &DoctorArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 }
 
 impl Findings {
-    fn text(&self, layout: Layout) -> String {
+    fn text(&self, layout: TextLayout) -> String {
         const INDENT: usize = 27;
         let room = layout.width.map_or(usize::MAX, |width| width.saturating_sub(INDENT));
         let cpus = counted(self.cpus as u64, "CPU", "CPUs");
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn text() {
-        let text = findings().text(Layout { width: Some(45), colour: false });
+        let text = findings().text(TextLayout { width: Some(45), colour: false });
         assert_eq!(
             text,
             "vm: Linux 6.18, 1 CPU, user root\n\n\

@@ -9,7 +9,7 @@ use super::fold::{StackLine, lines};
 use super::json::FrameFields;
 use super::text::{LINES, described, push_line};
 use crate::format::{count, counted, moment, nanoseconds};
-use crate::style::{Layout, Tone};
+use crate::style::{TextLayout, Tone};
 
 /// Maximum crashes shown with their stacks. Further crashes mostly have the same cause.
 const SHOWN: usize = 8;
@@ -40,7 +40,7 @@ fn signal(number: u32) -> String {
 }
 
 /// The stack, indented, one frame a line.
-fn stack(crash: &Crash, layout: Layout) -> String {
+fn stack(crash: &Crash, layout: TextLayout) -> String {
     let mut text = String::new();
     // Either the whole stack, or its innermost part, a gap, and its outermost part.
     let at =
@@ -81,14 +81,14 @@ fn stack(crash: &Crash, layout: Layout) -> String {
 }
 
 /// The message printed when a process dies.
-pub fn text(crash: &Crash, layout: Layout) -> String {
+pub fn text(crash: &Crash, layout: TextLayout) -> String {
     let title = layout.paint(Tone::Strong, &format!("Died: {}", headline(crash)));
     let thread = format!("# thread {} \"{}\", {}", crash.tid, sanitise(&crash.thread), moment(crash.unix_ns));
     format!("{title}\n{}\n{}", layout.paint(Tone::Faint, &thread), stack(crash, layout))
 }
 
 /// Lines for a report's head: a headline for each crash, and its stack if `stacks`.
-pub fn head(crashes: &[Crash], stacks: bool, layout: Layout) -> Vec<(String, String)> {
+pub fn head(crashes: &[Crash], stacks: bool, layout: TextLayout) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = crashes
         .iter()
         .take(SHOWN)
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn it_says_where_and_of_what() {
-        let text = text(&crash(), Layout::PLAIN);
+        let text = text(&crash(), TextLayout::PLAIN);
         let first = text.lines().next().unwrap();
         assert!(first.ends_with("og (PID 7) of SIGSEGV (no memory at the address) in f at f.c:3"), "{first}");
         assert!(!text.contains('\x1b'));
@@ -213,7 +213,7 @@ mod tests {
         stack.push(2);
         let crash =
             Crash { stack, left_out_after: 101, left_out: 1_000, truncated: Some("too deep".to_owned()), ..crash() };
-        let text = super::stack(&crash, Layout::PLAIN);
+        let text = super::stack(&crash, TextLayout::PLAIN);
         assert!(text.lines().count() < 12, "{text}");
         assert!(text.contains("[1,000 frames not kept]") && text.contains("#1201 main"), "{text}");
         assert!(text.ends_with("[truncated: too deep]\n"), "{text}");
@@ -223,7 +223,7 @@ mod tests {
     fn an_earlier_stack_is_no_part_of_this_one() {
         let earlier = Some(EarlierStack { age_ns: 1_200_000, stack: vec![1, 2] });
         let cut = Crash { stack: vec![0, 0], truncated: Some("too deep".to_owned()), earlier, ..crash() };
-        let text = super::stack(&cut, Layout::PLAIN);
+        let text = super::stack(&cut, TextLayout::PLAIN);
         let (own, rest) = text.split_once("    [truncated: too deep]\n").unwrap();
         assert!(!own.contains("main"), "{text}");
         assert!(

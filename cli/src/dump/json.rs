@@ -1,6 +1,6 @@
 //! Dumps as JSON: every thread with all its frames.
 
-use ccsd_collector::dump::{Dump, End, FrameInfo, Method, State, ThreadDump};
+use ccsd_collector::dump::{Dump, End, FrameInfo, Method, TaskState, ThreadDump};
 use serde::Serialize;
 
 use crate::exit::Failure;
@@ -27,7 +27,7 @@ struct ProcessDocument<'a> {
 struct ThreadDocument<'a> {
     tid: u32,
     name: &'a str,
-    state: State,
+    state: TaskState,
     wait: Option<&'a str>,
     kernel_stack: &'a [String],
     /// Innermost first.

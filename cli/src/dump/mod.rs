@@ -13,7 +13,7 @@ use anyhow::anyhow;
 use ccsd_collector::Error;
 use ccsd_collector::dump::{Dump, dump};
 use ccsd_collector::procfs;
-use ccsd_daemon::By;
+use ccsd_daemon::CollectorChoice;
 use ccsd_daemon::client::{Client, ClientError};
 use ccsd_profile::{FrameInfo, readable_names};
 use crossbeam_channel::Receiver;
@@ -24,7 +24,7 @@ use crate::exit::{Exit, Failure};
 use crate::message::{say, warn};
 use crate::processes;
 use crate::signals::Asking;
-use crate::style::{ColorChoice, Layout};
+use crate::style::{ColorChoice, TextLayout};
 
 use text::{DumpStyle, text};
 
@@ -33,7 +33,7 @@ const MAX_PROCESSES: usize = 256;
 
 /// Takes and prints the dumps.
 pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
-    let layout = Layout::of(&stdout(), colour);
+    let layout = TextLayout::of(&stdout(), colour);
     let shown = DumpStyle {
         full: args.full,
         kernel: args.kernel,
@@ -80,9 +80,9 @@ pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 pub fn on_request(
     pids: Vec<u32>,
     children: bool,
-    by: By,
+    by: CollectorChoice,
     (asking, requests): (Asking, Receiver<()>),
-    layout: Layout,
+    layout: TextLayout,
 ) -> io::Result<()> {
     let shown = DumpStyle { full: false, kernel: false, stats: false, limit: text::LINES };
     let answer = move || {
@@ -108,7 +108,7 @@ pub fn on_request(
 /// Dumps as lines of any length, without colour.
 pub fn lines(dumps: &[Dump]) -> Vec<String> {
     let shown = DumpStyle { full: false, kernel: false, stats: false, limit: text::LINES };
-    let layout = Layout { width: None, colour: false };
+    let layout = TextLayout { width: None, colour: false };
     dumps.iter().flat_map(|dump| text(dump, &shown, layout).lines().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
@@ -126,7 +126,7 @@ fn shorten_names(frames: &mut [FrameInfo]) {
 }
 
 /// Dumps processes and, if asked for, their descendants. Returns also the errors of the named processes.
-pub fn take(pids: &[u32], children: bool, by: &By) -> (Vec<Dump>, Vec<Failure>) {
+pub fn take(pids: &[u32], children: bool, by: &CollectorChoice) -> (Vec<Dump>, Vec<Failure>) {
     let mut all: Vec<u32> = Vec::new();
     for &pid in pids {
         if !all.contains(&pid) {
@@ -151,7 +151,7 @@ pub fn take(pids: &[u32], children: bool, by: &By) -> (Vec<Dump>, Vec<Failure>) 
 }
 
 /// Dumps one process, or asks a daemon if this process may not.
-fn one(pid: u32, by: &By) -> Result<Dump, Failure> {
+fn one(pid: u32, by: &CollectorChoice) -> Result<Dump, Failure> {
     let own = (!by.daemon_only).then(|| dump(pid, None));
     match own {
         Some(Ok(own)) if own.refused() == 0 => return Ok(own),

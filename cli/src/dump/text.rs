@@ -5,7 +5,7 @@ use ccsd_profile::sanitise;
 
 use super::fold::{StackLine, lines};
 use crate::format::{count, counted, moment, nanoseconds, shell_word};
-use crate::style::{Layout, Tone};
+use crate::style::{TextLayout, Tone};
 
 /// Maximum lines of a stack by default. Stacks that are deeper without recursion are rare.
 pub const LINES: usize = 100;
@@ -26,7 +26,7 @@ pub struct DumpStyle {
 }
 
 /// Renders a dump, with a final newline.
-pub fn text(dump: &Dump, shown: &DumpStyle, layout: Layout) -> String {
+pub fn text(dump: &Dump, shown: &DumpStyle, layout: TextLayout) -> String {
     let mut text = head(dump, layout);
     for group in groups(dump, shown) {
         text.push('\n');
@@ -39,7 +39,7 @@ pub fn text(dump: &Dump, shown: &DumpStyle, layout: Layout) -> String {
     text
 }
 
-fn head(dump: &Dump, layout: Layout) -> String {
+fn head(dump: &Dump, layout: TextLayout) -> String {
     let words: Vec<String> = dump.command.iter().map(|word| shell_word(word)).collect();
     let command = words.join(" ");
     let mut shortened: String = command.chars().take(COMMAND).collect();
@@ -96,7 +96,7 @@ fn place(frame: &FrameInfo) -> (u32, Option<&str>, u32, bool) {
     (frame.function_id, frame.file.as_deref(), frame.line, frame.inlined)
 }
 
-fn push_group(text: &mut String, dump: &Dump, group: &[&ThreadDump], shown: &DumpStyle, layout: Layout) {
+fn push_group(text: &mut String, dump: &Dump, group: &[&ThreadDump], shown: &DumpStyle, layout: TextLayout) {
     let Some(first) = group.first() else { return };
     let named = |thread: &&ThreadDump| format!("{} \"{}\"", thread.tid, sanitise(&thread.name));
     let mut doing = first.state.text().to_owned();
@@ -143,7 +143,7 @@ fn push_group(text: &mut String, dump: &Dump, group: &[&ThreadDump], shown: &Dum
 }
 
 /// Appends one line of a stack, indented.
-pub fn push_line(text: &mut String, line: &StackLine<'_>, layout: Layout) {
+pub fn push_line(text: &mut String, line: &StackLine<'_>, layout: TextLayout) {
     let line = match line {
         StackLine::Frame(number, frame) => format!("    #{number:<3} {}", described(frame, layout)),
         StackLine::Recursion { count: all, listed, others } => {
@@ -168,7 +168,7 @@ pub fn push_line(text: &mut String, line: &StackLine<'_>, layout: Layout) {
 }
 
 /// `function at file:line (image)`
-pub fn described(frame: &FrameInfo, layout: Layout) -> String {
+pub fn described(frame: &FrameInfo, layout: TextLayout) -> String {
     let mut text = sanitise(&frame.function).into_owned();
     if let Some(file) = &frame.file {
         text.push_str(" at ");
@@ -185,7 +185,7 @@ pub fn described(frame: &FrameInfo, layout: Layout) -> String {
     text
 }
 
-fn push_stats(text: &mut String, dump: &Dump, layout: Layout) {
+fn push_stats(text: &mut String, dump: &Dump, layout: TextLayout) {
     let mut stops: Vec<u64> = dump
         .threads
         .iter()

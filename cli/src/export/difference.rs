@@ -12,20 +12,24 @@ use crate::exit::Failure;
 use crate::message::warn;
 use crate::query::{self, QueryArgs, QueryResult};
 use crate::report::file::{self, LoadedFile};
-use crate::source::Source;
+use crate::source::ProfileSource;
 use crate::symbolize;
 
 /// The page, and the files that the profiles are from.
 ///
 /// # Errors
 /// As loading and asking two profiles; that they have no metric in common; that the page does not fit.
-pub fn page(args: &ExportArgs, before: &Source, after: &Source) -> Result<(Vec<u8>, [PathBuf; 2]), Failure> {
+pub fn page(
+    args: &ExportArgs,
+    before: &ProfileSource,
+    after: &ProfileSource,
+) -> Result<(Vec<u8>, [PathBuf; 2]), Failure> {
     if args.query.min.is_some() {
         return Err(Failure::bad_request(anyhow!(
             "a page of a difference has all functions, because those that are small in one profile may not be in the other: no --min"
         )));
     }
-    let load = |source: &Source| -> Result<LoadedFile, Failure> {
+    let load = |source: &ProfileSource| -> Result<LoadedFile, Failure> {
         let mut loaded = file::load_source(source, &args.stored, &args.socket)?;
         symbolize::name_at_hand(&mut loaded.profile);
         loaded.messages().iter().for_each(|message| warn(format_args!("{message}")));

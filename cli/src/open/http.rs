@@ -24,7 +24,7 @@ const PIECE: usize = 64 << 10;
 
 /// What is wrong with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum HttpError {
     Malformed,
     /// The head took too long.
     Slow,
@@ -39,16 +39,16 @@ pub enum Refusal {
     Gone,
 }
 
-impl Refusal {
+impl HttpError {
     pub fn status(self) -> &'static str {
         match self {
-            Refusal::Malformed | Refusal::Gone => "400 Bad Request",
-            Refusal::Slow => "408 Request Timeout",
-            Refusal::TooLarge => "431 Request Header Fields Too Large",
-            Refusal::Method => "405 Method Not Allowed",
-            Refusal::Version => "505 HTTP Version Not Supported",
-            Refusal::Host => "421 Misdirected Request",
-            Refusal::NotFound => "404 Not Found",
+            HttpError::Malformed | HttpError::Gone => "400 Bad Request",
+            HttpError::Slow => "408 Request Timeout",
+            HttpError::TooLarge => "431 Request Header Fields Too Large",
+            HttpError::Method => "405 Method Not Allowed",
+            HttpError::Version => "505 HTTP Version Not Supported",
+            HttpError::Host => "421 Misdirected Request",
+            HttpError::NotFound => "404 Not Found",
         }
     }
 }
@@ -57,7 +57,7 @@ impl Refusal {
 ///
 /// # Errors
 /// Why it is refused.
-pub fn read_request(stream: &mut TcpStream) -> Result<String, Refusal> {
+pub fn read_request(stream: &mut TcpStream) -> Result<String, HttpError> {
     let end = Instant::now() + HEAD_TIME;
     let mut head = Vec::with_capacity(1 << 10);
     let mut piece = [0; 1 << 10];
@@ -66,71 +66,71 @@ pub fn read_request(stream: &mut TcpStream) -> Result<String, Refusal> {
             return parse(head.get(..at).unwrap_or_default());
         }
         if head.len() >= LONGEST_HEAD {
-            return Err(Refusal::TooLarge);
+            return Err(HttpError::TooLarge);
         }
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Refusal::Slow);
+            return Err(HttpError::Slow);
         }
-        stream.set_read_timeout(Some(left)).map_err(|_| Refusal::Gone)?;
+        stream.set_read_timeout(Some(left)).map_err(|_| HttpError::Gone)?;
         match stream.read(&mut piece) {
-            Ok(0) => return Err(Refusal::Gone),
+            Ok(0) => return Err(HttpError::Gone),
             Ok(read) => head.extend_from_slice(piece.get(..read).unwrap_or_default()),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                return Err(Refusal::Slow);
+                return Err(HttpError::Slow);
             }
-            Err(_) => return Err(Refusal::Gone),
+            Err(_) => return Err(HttpError::Gone),
         }
     }
 }
 
 /// Reads a head without its empty line.
-fn parse(head: &[u8]) -> Result<String, Refusal> {
+fn parse(head: &[u8]) -> Result<String, HttpError> {
     // Line breaks are CR LF, and there is no other control character but the tab of a field.
     let is_plain = |line: &str| line.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte));
-    let head = std::str::from_utf8(head).map_err(|_| Refusal::Malformed)?;
+    let head = std::str::from_utf8(head).map_err(|_| HttpError::Malformed)?;
     let mut lines = head.split("\r\n");
-    let first = lines.next().filter(|line| is_plain(line)).ok_or(Refusal::Malformed)?;
+    let first = lines.next().filter(|line| is_plain(line)).ok_or(HttpError::Malformed)?;
     let mut words = first.split(' ');
     let (Some(method), Some(path), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
     else {
-        return Err(Refusal::Malformed);
+        return Err(HttpError::Malformed);
     };
     let mut host = None;
     for (number, line) in lines.enumerate() {
         if number == MOST_FIELDS {
-            return Err(Refusal::TooLarge);
+            return Err(HttpError::TooLarge);
         }
-        let (name, value) = line.split_once(':').filter(|_| is_plain(line)).ok_or(Refusal::Malformed)?;
+        let (name, value) = line.split_once(':').filter(|_| is_plain(line)).ok_or(HttpError::Malformed)?;
         // This refuses folded lines and a blank before the colon, too.
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         if name.is_empty() || !name.bytes().all(is_name) {
-            return Err(Refusal::Malformed);
+            return Err(HttpError::Malformed);
         }
         let value = value.trim_matches([' ', '\t']);
         if name.eq_ignore_ascii_case("host") && host.replace(value).is_some() {
-            return Err(Refusal::Malformed);
+            return Err(HttpError::Malformed);
         }
         let has_body = name.eq_ignore_ascii_case("transfer-encoding")
             || (name.eq_ignore_ascii_case("content-length") && value != "0");
         if has_body {
-            return Err(Refusal::Malformed);
+            return Err(HttpError::Malformed);
         }
     }
     if !["HTTP/1.1", "HTTP/1.0"].contains(&version) {
-        return Err(if version.starts_with("HTTP/") { Refusal::Version } else { Refusal::Malformed });
+        return Err(if version.starts_with("HTTP/") { HttpError::Version } else { HttpError::Malformed });
     }
     if method != "GET" {
-        return Err(Refusal::Method);
+        return Err(HttpError::Method);
     }
     match host {
-        None => return Err(Refusal::Malformed),
-        Some(host) if !is_loopback(host) => return Err(Refusal::Host),
+        None => return Err(HttpError::Malformed),
+        Some(host) if !is_loopback(host) => return Err(HttpError::Host),
         Some(_) => {}
     }
     if !path.starts_with('/') {
-        return Err(Refusal::Malformed);
+        return Err(HttpError::Malformed);
     }
     Ok(path.to_owned())
 }
@@ -154,7 +154,7 @@ fn is_loopback(host: &str) -> bool {
 }
 
 /// An answer.
-pub struct Answer<'a> {
+pub struct HttpResponse<'a> {
     pub status: &'a str,
     pub content_type: &'a str,
     /// The content security policy.
@@ -165,7 +165,7 @@ pub struct Answer<'a> {
 /// Content security policy of answers without a page.
 pub const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
 
-impl Answer<'_> {
+impl HttpResponse<'_> {
     /// Sends it, and ends the connection.
     ///
     /// # Errors
@@ -228,7 +228,7 @@ fn drain(stream: &mut TcpStream) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn request(text: &str) -> Result<String, Refusal> {
+    fn request(text: &str) -> Result<String, HttpError> {
         parse(text.as_bytes())
     }
 
@@ -246,41 +246,41 @@ mod tests {
         let with = |first: &str, fields: &[&str]| request(&[&[first], fields].concat().join("\r\n"));
         let get = "GET / HTTP/1.1";
         for (first, fields, refusal) in [
-            ("POST / HTTP/1.1", &[host][..], Refusal::Method),
-            ("HEAD / HTTP/1.1", &[host], Refusal::Method),
-            ("get / HTTP/1.1", &[host], Refusal::Method),
-            ("GET / HTTP/2.0", &[host], Refusal::Version),
-            ("GET / HTTP/0.9", &[host], Refusal::Version),
-            ("GET /", &[host], Refusal::Malformed),
-            ("GET  / HTTP/1.1", &[host], Refusal::Malformed),
-            ("GET / HTTP/1.1 ", &[host], Refusal::Malformed),
-            ("GET http://localhost/ HTTP/1.1", &[host], Refusal::Malformed),
-            ("GET * HTTP/1.1", &[host], Refusal::Malformed),
-            ("GET /\u{e9} HTTP/1.1", &[host], Refusal::Malformed),
-            ("GET /\n HTTP/1.1", &[host], Refusal::Malformed),
-            (get, &[], Refusal::Malformed),
-            (get, &[host, host], Refusal::Malformed),
-            (get, &[host, "Content-Length: 1"], Refusal::Malformed),
-            (get, &[host, "Content-Length: 00"], Refusal::Malformed),
-            (get, &[host, "Transfer-Encoding: chunked"], Refusal::Malformed),
-            (get, &[host, " folded: x"], Refusal::Malformed),
-            (get, &[host, "blank : x"], Refusal::Malformed),
-            (get, &[host, "no colon"], Refusal::Malformed),
-            (get, &[host, "X: a\nb"], Refusal::Malformed),
-            (get, &[host, ""], Refusal::Malformed),
-            (get, &["Host: evil.example"], Refusal::Host),
-            (get, &["Host: localhost.evil.example:80"], Refusal::Host),
-            (get, &["Host: 127.0.0.1.evil.example"], Refusal::Host),
-            (get, &["Host: evil.example:127.0.0.1"], Refusal::Host),
-            (get, &["Host: 0.0.0.0"], Refusal::Host),
-            (get, &["Host: localhost:x"], Refusal::Host),
-            (get, &["Host:"], Refusal::Host),
+            ("POST / HTTP/1.1", &[host][..], HttpError::Method),
+            ("HEAD / HTTP/1.1", &[host], HttpError::Method),
+            ("get / HTTP/1.1", &[host], HttpError::Method),
+            ("GET / HTTP/2.0", &[host], HttpError::Version),
+            ("GET / HTTP/0.9", &[host], HttpError::Version),
+            ("GET /", &[host], HttpError::Malformed),
+            ("GET  / HTTP/1.1", &[host], HttpError::Malformed),
+            ("GET / HTTP/1.1 ", &[host], HttpError::Malformed),
+            ("GET http://localhost/ HTTP/1.1", &[host], HttpError::Malformed),
+            ("GET * HTTP/1.1", &[host], HttpError::Malformed),
+            ("GET /\u{e9} HTTP/1.1", &[host], HttpError::Malformed),
+            ("GET /\n HTTP/1.1", &[host], HttpError::Malformed),
+            (get, &[], HttpError::Malformed),
+            (get, &[host, host], HttpError::Malformed),
+            (get, &[host, "Content-Length: 1"], HttpError::Malformed),
+            (get, &[host, "Content-Length: 00"], HttpError::Malformed),
+            (get, &[host, "Transfer-Encoding: chunked"], HttpError::Malformed),
+            (get, &[host, " folded: x"], HttpError::Malformed),
+            (get, &[host, "blank : x"], HttpError::Malformed),
+            (get, &[host, "no colon"], HttpError::Malformed),
+            (get, &[host, "X: a\nb"], HttpError::Malformed),
+            (get, &[host, ""], HttpError::Malformed),
+            (get, &["Host: evil.example"], HttpError::Host),
+            (get, &["Host: localhost.evil.example:80"], HttpError::Host),
+            (get, &["Host: 127.0.0.1.evil.example"], HttpError::Host),
+            (get, &["Host: evil.example:127.0.0.1"], HttpError::Host),
+            (get, &["Host: 0.0.0.0"], HttpError::Host),
+            (get, &["Host: localhost:x"], HttpError::Host),
+            (get, &["Host:"], HttpError::Host),
         ] {
             assert_eq!(with(first, fields), Err(refusal), "{first:?} {fields:?}");
         }
         let many = vec!["X: y"; MOST_FIELDS];
-        assert_eq!(with(get, &[&[host], &many[..]].concat()), Err(Refusal::TooLarge));
-        assert_eq!(parse(b"GET /\xff HTTP/1.1\r\nHost: localhost"), Err(Refusal::Malformed));
+        assert_eq!(with(get, &[&[host], &many[..]].concat()), Err(HttpError::TooLarge));
+        assert_eq!(parse(b"GET /\xff HTTP/1.1\r\nHost: localhost"), Err(HttpError::Malformed));
     }
 
     #[test]

@@ -108,11 +108,11 @@ mod tests {
     use ccsd_profile::view::Selection;
 
     use super::*;
-    use crate::top::SampleSource;
+    use crate::top::TestProfile;
 
     #[test]
     fn the_page_of_a_session_follows_it_and_is_else_the_same() {
-        let mut source = SampleSource::new();
+        let mut source = TestProfile::new();
         source.charge(&["main"], 1);
         let mut page = Vec::new();
         let selection = Selection::all();

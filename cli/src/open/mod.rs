@@ -26,11 +26,11 @@ use crate::export;
 use crate::format::shell_word;
 use crate::message::warn;
 use crate::signals;
-use crate::source::Source;
+use crate::source::ProfileSource;
 
 use browser::{Browser, Obstacle};
 use live::Follows;
-use server::Server;
+use server::PageServer;
 
 pub fn run(args: OpenArgs) -> Result<Exit, Failure> {
     export::check_sort(&args.query, Format::Html)?;
@@ -59,7 +59,7 @@ pub fn open_file(path: &Path) -> Result<(), Failure> {
     if let Err(Obstacle::Sudo) = browser {
         return Err(Failure::bad_request(anyhow!(sudo_hint(&name))));
     }
-    let page = export::page(&page_of(Source::File(path.to_owned())))?;
+    let page = export::page(&page_of(ProfileSource::File(path.to_owned())))?;
     let page = private::write(&page.bytes).context("cannot write the page").map_err(Failure::at_run_time)?;
     warn(format_args!("the page is {}", page.display()));
     show(&browser, &page, &name).map(|_| ())
@@ -112,7 +112,7 @@ fn host() -> String {
 /// Serves the page until a signal ends it.
 fn serve(args: OpenArgs, browser: &Result<Browser, Obstacle>) -> Result<Exit, Failure> {
     let port = args.port;
-    let server = Server::bind(args.into_export(), port)?;
+    let server = PageServer::bind(args.into_export(), port)?;
     // After the page is made, so that Ctrl-C ends that at once, and before the file for the browser exists, so that no signal
     // leaves it behind. Signals that ccsd was started to ignore stay ignored.
     let signals = Signals::new(signals::not_ignored(&[SIGINT, SIGTERM, SIGHUP])).context("cannot catch signals");

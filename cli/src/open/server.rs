@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::http::{Answer, NOTHING, Refusal, read_request};
+use super::http::{HttpError, HttpResponse, NOTHING, read_request};
 use super::live::{Follows, ServedPage};
 use crate::args::export::ExportArgs;
 use crate::exit::Failure;
 use crate::export;
 use crate::message::warn;
-use crate::source::Source;
+use crate::source::ProfileSource;
 
 /// Bytes of a token: 192 bits.
 const TOKEN_BYTES: usize = 24;
@@ -40,7 +40,7 @@ const FRESH: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(50);
 
 /// State that the threads of all connections share.
-struct Shared {
+struct ServerState {
     args: ExportArgs,
     token: String,
     page: Mutex<Made>,
@@ -80,8 +80,8 @@ impl FileStamp {
 
 impl Made {
     /// Makes a page. `stamp` is that of the file before the page was made, if it is known.
-    fn new(page: export::Page, stamp: Option<FileStamp>, version: u64) -> Made {
-        let export::Page { bytes, is_growing, file } = page;
+    fn new(page: export::ExportedPage, stamp: Option<FileStamp>, version: u64) -> Made {
+        let export::ExportedPage { bytes, is_growing, file } = page;
         let file = file.and_then(|path| Some((path.clone(), stamp.or_else(|| FileStamp::of(&path))?)));
         let follows = if is_growing { Some(Follows::Session) } else { file.as_ref().map(|_| Follows::File) };
         let page = Arc::new(ServedPage::new(bytes, follows.map(|follows| (follows, version))));
@@ -104,25 +104,25 @@ struct Connections {
 }
 
 /// A server that listens.
-pub struct Server {
+pub struct PageServer {
     listener: TcpListener,
     port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Server {
+impl PageServer {
     /// Makes the page, and listens at a port; 0 is any.
     ///
     /// # Errors
     /// As `export html`; the port cannot be had; the kernel gives no random bytes.
-    pub fn bind(args: ExportArgs, port: u16) -> Result<Server, Failure> {
+    pub fn bind(args: ExportArgs, port: u16) -> Result<PageServer, Failure> {
         // Before it is read.
         let stamp = match &args.source {
-            Source::File(path) => FileStamp::of(path),
+            ProfileSource::File(path) => FileStamp::of(path),
             _ => None,
         };
         let page = export::page(&args)?;
@@ -132,8 +132,8 @@ impl Server {
         let port = listener.local_addr().context("cannot listen").map_err(Failure::at_run_time)?.port();
         let made = Made::new(page, stamp, 1);
         let (page, connections) = (Mutex::new(made), Mutex::default());
-        let shared = Arc::new(Shared { args, token: token()?, page, connections, ended: Condvar::new() });
-        Ok(Server { listener, port, shared })
+        let shared = Arc::new(ServerState { args, token: token()?, page, connections, ended: Condvar::new() });
+        Ok(PageServer { listener, port, shared })
     }
 
     pub fn port(&self) -> u16 {
@@ -155,7 +155,7 @@ impl Server {
     /// # Errors
     /// There is no thread to be had.
     pub fn start(self) -> Result<(), Failure> {
-        let Server { listener, shared, .. } = self;
+        let PageServer { listener, shared, .. } = self;
         let accept = move || {
             loop {
                 match listener.accept() {
@@ -182,7 +182,7 @@ fn token() -> Result<String, Failure> {
 }
 
 /// Gives a connection a thread, or ends it.
-fn admit(shared: &Arc<Shared>, stream: TcpStream) {
+fn admit(shared: &Arc<ServerState>, stream: TcpStream) {
     let Ok(handle) = stream.try_clone() else { return };
     let number = {
         let connections = lock(&shared.connections);
@@ -203,18 +203,18 @@ fn admit(shared: &Arc<Shared>, stream: TcpStream) {
         connections.waiting.push_back((number, handle));
         number
     };
-    let guard = Connection { shared: Arc::clone(shared), number };
+    let guard = HttpConnection { shared: Arc::clone(shared), number };
     // If no thread can be started, dropping the closure closes the connection.
     let _ = thread::Builder::new().name("ccsd-http".to_owned()).spawn(move || guard.serve(stream));
 }
 
 /// A connection, which counts until it is dropped.
-struct Connection {
-    shared: Arc<Shared>,
+struct HttpConnection {
+    shared: Arc<ServerState>,
     number: u64,
 }
 
-impl Drop for Connection {
+impl Drop for HttpConnection {
     fn drop(&mut self) {
         self.has_sent();
         lock(&self.shared.connections).open -= 1;
@@ -222,7 +222,7 @@ impl Drop for Connection {
     }
 }
 
-impl Connection {
+impl HttpConnection {
     /// Removes the connection from those that may be ended.
     fn has_sent(&self) {
         lock(&self.shared.connections).waiting.retain(|(number, _)| *number != self.number);
@@ -232,23 +232,23 @@ impl Connection {
         let asked = read_request(&mut stream).and_then(|path| self.shared.resource(&path));
         let (page, version);
         let answer = match asked {
-            Ok(Resource::Page) => {
+            Ok(ServedResource::Page) => {
                 self.has_sent();
                 page = self.shared.page();
-                Answer {
+                HttpResponse {
                     status: "200 OK",
                     content_type: "text/html; charset=utf-8",
                     policy: &page.policy,
                     body: &page.bytes,
                 }
             }
-            Ok(Resource::Live) => {
+            Ok(ServedResource::Live) => {
                 self.has_sent();
                 version = format!("{}\n", self.shared.version());
-                Answer { status: "200 OK", content_type: "text/plain", policy: NOTHING, body: version.as_bytes() }
+                HttpResponse { status: "200 OK", content_type: "text/plain", policy: NOTHING, body: version.as_bytes() }
             }
-            Err(Refusal::Gone) => return,
-            Err(refusal) => Answer {
+            Err(HttpError::Gone) => return,
+            Err(refusal) => HttpResponse {
                 status: refusal.status(),
                 content_type: "text/plain; charset=utf-8",
                 policy: NOTHING,
@@ -262,20 +262,20 @@ impl Connection {
 
 /// What the server has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Resource {
+enum ServedResource {
     Page,
     /// Tells the page that the server still runs, and which page it has.
     Live,
 }
 
-impl Shared {
+impl ServerState {
     /// The resource at a path. A wrong token and a wrong name after the right token get the same refusal.
-    fn resource(&self, path: &str) -> Result<Resource, Refusal> {
-        let (token, name) = path.strip_prefix('/').and_then(|path| path.split_once('/')).ok_or(Refusal::NotFound)?;
+    fn resource(&self, path: &str) -> Result<ServedResource, HttpError> {
+        let (token, name) = path.strip_prefix('/').and_then(|path| path.split_once('/')).ok_or(HttpError::NotFound)?;
         match (is_same(token.as_bytes(), self.token.as_bytes()), name) {
-            (true, "") => Ok(Resource::Page),
-            (true, "live") => Ok(Resource::Live),
-            _ => Err(Refusal::NotFound),
+            (true, "") => Ok(ServedResource::Page),
+            (true, "live") => Ok(ServedResource::Live),
+            _ => Err(HttpError::NotFound),
         }
     }
 

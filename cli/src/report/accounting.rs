@@ -5,7 +5,7 @@ use ccsd_profile::{Accounting, Profile, Session, notes, sanitise};
 use super::file::LoadedFile;
 use crate::dump::crash;
 use crate::format::{bytes, count, counted, moment, nanoseconds, ratio, shell_word};
-use crate::style::{Layout, Tone};
+use crate::style::{TextLayout, Tone};
 use crate::table::{cut, wrap};
 
 /// Losses above this share of the expected samples are reported: they could shift shares by as much.
@@ -41,7 +41,7 @@ pub fn text(
     file: Option<&LoadedFile>,
     question: Vec<(&'static str, String)>,
     said: Said,
-    layout: Layout,
+    layout: TextLayout,
 ) -> String {
     let (session, accounting) = (profile.session(), profile.accounting());
     let mut lines = vec![
@@ -99,7 +99,7 @@ pub fn text(
 }
 
 /// The head of a report whose accounting is one line: target, time and query.
-pub fn about(file: &LoadedFile, question: impl Iterator<Item = (&'static str, String)>, layout: Layout) -> String {
+pub fn about(file: &LoadedFile, question: impl Iterator<Item = (&'static str, String)>, layout: TextLayout) -> String {
     let time = file.stored.as_ref().map(|about| about.line()).or_else(|| file.time());
     let target = ("target", target(file.profile.session()));
     let gaps = file.stored.as_ref().and_then(|about| about.gap_line());
@@ -109,7 +109,7 @@ pub fn about(file: &LoadedFile, question: impl Iterator<Item = (&'static str, St
 }
 
 /// The processes attached to; empty for a program started by ccsd.
-pub fn attached(profile: &Profile, layout: Layout) -> String {
+pub fn attached(profile: &Profile, layout: TextLayout) -> String {
     let session = profile.session();
     if session.command.first() == Some(&session.target) || session.pids.is_empty() {
         return String::new();
@@ -118,7 +118,7 @@ pub fn attached(profile: &Profile, layout: Layout) -> String {
 }
 
 /// The accounting in one line: samples, losses, and the cost of profiling.
-pub fn line(profile: &Profile, layout: Layout) -> String {
+pub fn line(profile: &Profile, layout: TextLayout) -> String {
     let (session, accounting) = (profile.session(), profile.accounting());
     let mut parts = vec![counted(accounting.received, "sample", "samples")];
     if session.rate_hz > 0 {
@@ -208,7 +208,7 @@ fn warn_if(warn: bool) -> Tone {
 
 impl AccountingLine {
     /// On a terminal, long lines are wrapped and indented.
-    fn render(&self, layout: Layout) -> String {
+    fn render(&self, layout: TextLayout) -> String {
         const INDENT: usize = 11;
         let room = layout.width.map_or(usize::MAX, |width| width.saturating_sub(INDENT));
         let mut text = String::new();
@@ -385,7 +385,7 @@ fn is_doubtful(accounting: &Accounting) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ccsd_profile::{Limits, NotSampled, OwnCpu, Phase, TruncationReason, Unseen};
+    use ccsd_profile::{NotSampled, OwnCpu, Phase, ProfileLimits, TruncationReason, Unseen};
 
     fn profile() -> Profile {
         let session = Session {
@@ -397,7 +397,7 @@ mod tests {
             host: "vm".to_owned(),
             ..Session::default()
         };
-        let mut profile = Profile::new(session, Limits::default());
+        let mut profile = Profile::new(session, ProfileLimits::default());
         let accounting = profile.accounting_mut();
         accounting.expected = Some(4_315);
         accounting.received = 4_312;
@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn all_is_said_in_few_lines() {
         assert_eq!(
-            text(&profile(), None, Vec::new(), Said::default(), Layout::PLAIN),
+            text(&profile(), None, Vec::new(), Said::default(), TextLayout::PLAIN),
             "# target   xz 'a b' (PID 7) on vm, 1970-01-01 00:00:00 UTC\n\
              # event    cpu-clock:u at 999 Hz of CPU time, for 4.32 s\n\
              # samples  about 4,315 expected, 4,312 received; 0 lost, 0 throttled, 0 dropped, 3 undelivered\n\
@@ -432,7 +432,7 @@ mod tests {
         let pace = &mut profile.accounting_mut().pace;
         pace.spend(499, 1_500_000_000);
         pace.changes = 1;
-        let said = text(&profile, None, Vec::new(), Said::default(), Layout::PLAIN);
+        let said = text(&profile, None, Vec::new(), Said::default(), TextLayout::PLAIN);
         assert!(said.contains("\n# rates    999 Hz for 2.00 s, 499 Hz for 1.50 s\n# samples "), "{said}");
         let pace = &mut profile.accounting_mut().pace;
         (pace.budget_ppm, pace.target_cost_ns, pace.own_cost_ns) = (5_000, 16_040, 8_000);
@@ -450,7 +450,7 @@ mod tests {
         assert_eq!(unseen(profile.accounting()), None);
         let split = NotSampled::split(431_000_000, &[(Unseen::Ended, 400_000_000)]);
         profile.accounting_mut().not_sampled = Some(split);
-        let said = text(&profile, None, Vec::new(), Said::default(), Layout::PLAIN);
+        let said = text(&profile, None, Vec::new(), Said::default(), TextLayout::PLAIN);
         assert!(
             said.contains(
                 "undelivered\n# unseen   431 ms of CPU time (10.00%) is in no sample and counts as [not sampled]: 400 ms of \
@@ -464,15 +464,15 @@ mod tests {
     #[test]
     fn what_a_session_pays_once_is_no_share() {
         let mut profile = profile();
-        assert!(line(&profile, Layout::PLAIN).contains(" ccsd used 38.0 ms of CPU (0.88%); "));
+        assert!(line(&profile, TextLayout::PLAIN).contains(" ccsd used 38.0 ms of CPU (0.88%); "));
         let parts = [(Phase::Start, 2_000_000), (Phase::Images, 20_000_000), (Phase::Sampling, 9_000_000)];
         profile.accounting_mut().own.by_phase = Some(OwnCpu::split(38_000_000, &parts));
-        let said = line(&profile, Layout::PLAIN);
+        let said = line(&profile, TextLayout::PLAIN);
         assert!(
             said.contains(" ccsd used 16.0 ms of CPU (0.37%) and 22.0 ms once, to start and read names; "),
             "{said}"
         );
-        let said = text(&profile, None, Vec::new(), Said::default(), Layout::PLAIN);
+        let said = text(&profile, None, Vec::new(), Said::default(), TextLayout::PLAIN);
         let cost = "# cost     target 4.31 s CPU; ccsd 38.0 ms CPU (0.88%): 16.0 ms (0.37%) while it ran and 22.0 ms once; 20.0 MiB peak\n";
         assert!(said.ends_with(cost), "{said}");
     }
@@ -483,13 +483,13 @@ mod tests {
         let known = |profile: &mut Profile, note: &str| profile.session_mut().notes.push(note.to_owned());
         known(&mut profile, "no hardware cycle counter here: sampling by the CPU clock");
         known(&mut profile, &format!("{}: no tracefs", notes::NO_CRASH_STACKS));
-        assert!(line(&profile, Layout::PLAIN).ends_with("; 2 notes, -v shows all\n"));
+        assert!(line(&profile, TextLayout::PLAIN).ends_with("; 2 notes, -v shows all\n"));
         known(&mut profile, &format!("{}: it takes root", notes::USER_ONLY));
-        let said = line(&profile, Layout::PLAIN);
+        let said = line(&profile, TextLayout::PLAIN);
         assert!(said.starts_with("note: user code only: it takes root\n4,312 samples "), "{said}");
         assert!(said.ends_with("; 2 notes, -v shows all\n"), "{said}");
         // While no process has died, the full accounting leaves out notes about crash stacks.
-        let whole = |verbose| text(&profile, None, Vec::new(), Said { head: false, verbose }, Layout::PLAIN);
+        let whole = |verbose| text(&profile, None, Vec::new(), Said { head: false, verbose }, TextLayout::PLAIN);
         assert!(whole(true).contains("fatal signals") && !whole(false).contains("fatal signals"));
     }
 
@@ -503,7 +503,7 @@ mod tests {
 
     #[test]
     fn a_terminal_wraps() {
-        let text = text(&profile(), None, Vec::new(), Said::default(), Layout { width: Some(60), colour: false });
+        let text = text(&profile(), None, Vec::new(), Said::default(), TextLayout { width: Some(60), colour: false });
         assert!(text.lines().all(|line| line.starts_with('#') && line.chars().count() <= 60), "{text}");
     }
 
@@ -512,7 +512,7 @@ mod tests {
         let mut profile = profile();
         profile.session_mut().target = "x\n# samples  all".to_owned();
         profile.session_mut().notes.push("a\x1b[2Jb".to_owned());
-        let text = text(&profile, None, Vec::new(), Said::default(), Layout::PLAIN);
+        let text = text(&profile, None, Vec::new(), Said::default(), TextLayout::PLAIN);
         assert_eq!(text.lines().count(), 6);
         assert!(!text.contains('\x1b'));
     }

@@ -1,7 +1,7 @@
 //! The choice of the view.
 
-use ccsd_profile::query::By;
-use ccsd_profile::view::{Column, FlatView, GraphView, LinesView, StacksView, ThreadsView, TimelineView, TreeView};
+use ccsd_profile::query::Grouping;
+use ccsd_profile::view::{FlatView, GraphView, LinesView, StacksView, ThreadsView, TimelineView, TreeView, ViewColumn};
 
 use crate::args::report::{ReportArgs, View};
 
@@ -19,7 +19,7 @@ impl View {
     pub fn of(args: &ReportArgs) -> View {
         let query = &args.query;
         let table = args.json || args.inherited || args.function.is_some() || query.sort.is_some();
-        let usual = if table || query.by != By::Function { View::Flat } else { View::Summary };
+        let usual = if table || query.by != Grouping::Function { View::Flat } else { View::Summary };
         args.view.view.unwrap_or(usual)
     }
 
@@ -44,7 +44,7 @@ impl View {
     }
 
     /// Columns that rows can be ordered by; the first is the default.
-    pub fn columns(self) -> &'static [Column] {
+    pub fn columns(self) -> &'static [ViewColumn] {
         match self {
             View::Flat => FlatView::COLUMNS,
             View::Graph => GraphView::COLUMNS,

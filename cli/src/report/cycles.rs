@@ -5,9 +5,9 @@ use ccsd_profile::view::{Cycle, CyclesView, Share};
 
 use super::flat::interval;
 use super::presentation::Presentation;
-use crate::format::{Scale, counted, percent};
-use crate::style::{Layout, Tone};
-use crate::table::{Column, TableCell, TextTable, cut};
+use crate::format::{UnitScale, counted, percent};
+use crate::style::{TextLayout, Tone};
+use crate::table::{TableCell, TableColumn, TextTable, cut};
 
 /// Maximum columns of each name in a cycle on a terminal.
 const NAME_WIDTH: usize = 24;
@@ -22,14 +22,14 @@ pub fn text(shown: &Presentation<'_>) -> String {
         return "no cycles: no sample was taken while a function was active that had been entered again through another\n"
             .to_owned();
     }
-    let scale = Scale::new(shown.metric.unit, view.total.weight);
+    let scale = UnitScale::new(shown.metric.unit, view.total.weight);
     let mut table = TextTable::new(vec![
-        Column::number(format!("self {}", scale.unit)),
-        Column::number("%"),
-        Column::number(format!("total {}", scale.unit)),
-        Column::number("%"),
-        Column::number("95% interval").if_room(),
-        Column::text("cycle"),
+        TableColumn::number(format!("self {}", scale.unit)),
+        TableColumn::number("%"),
+        TableColumn::number(format!("total {}", scale.unit)),
+        TableColumn::number("%"),
+        TableColumn::number("95% interval").if_room(),
+        TableColumn::text("cycle"),
     ]);
     let (kept, left_out) = shown.keep(view.cycles.iter().collect(), |cycle| cycle.inherited_share.fraction);
     for cycle in kept {
@@ -65,7 +65,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
 }
 
 /// Names are cut on a terminal, so that all fit.
-fn text_of(view: &CyclesView, cycle: &Cycle, layout: Layout) -> String {
+fn text_of(view: &CyclesView, cycle: &Cycle, layout: TextLayout) -> String {
     let labels = view.labels(cycle);
     let names: Vec<String> = labels
         .iter()

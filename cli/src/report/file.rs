@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use ccsd_daemon::client::Client;
 use ccsd_profile::codec::{Columns, TimeColumn, columns, read_columns, read_window_with};
-use ccsd_profile::{DecodeError, Intervals, Loaded, Profile, Recovery, Window, read_profile, read_window};
+use ccsd_profile::{DecodeError, Intervals, Loaded, Profile, Recovery, TimeWindow, read_profile, read_window};
 use jiff::Zoned;
 
 use crate::args::socket::SocketArgs;
@@ -16,7 +16,7 @@ use crate::exit::Failure;
 use crate::format::{count, counted, nanoseconds};
 use crate::locate::{Located, Lookup, no_session_on};
 use crate::recording::{OpenedProfile, open_profile};
-use crate::source::Source;
+use crate::source::ProfileSource;
 use crate::stored::{self, About, LoadedWatch};
 use crate::times;
 
@@ -60,14 +60,14 @@ impl From<LoadedWatch> for LoadedFile {
 ///
 /// # Errors
 /// As [`load`] and [`Lookup::locate`]; if there is no data of the requested time; if a time is requested of a session.
-pub fn load_source(source: &Source, stored: &StoredArgs, socket: &SocketArgs) -> Result<LoadedFile, Failure> {
+pub fn load_source(source: &ProfileSource, stored: &StoredArgs, socket: &SocketArgs) -> Result<LoadedFile, Failure> {
     let source = stored.source(source)?;
     load_time(&source, stored, (stored.since.as_deref(), stored.until.as_deref()), socket)
 }
 
 /// As [`load_source`], with a time other than `--since` and `--until`.
 pub fn load_time(
-    source: &Source,
+    source: &ProfileSource,
     stored: &StoredArgs,
     (since, until): (Option<&str>, Option<&str>),
     socket: &SocketArgs,
@@ -91,7 +91,7 @@ pub fn load_time(
     }
 }
 
-fn locate(source: &Source, socket: &SocketArgs) -> Result<Located, Failure> {
+fn locate(source: &ProfileSource, socket: &SocketArgs) -> Result<Located, Failure> {
     Lookup { daemon: Some(socket), files: true, processes: false }.locate(source)
 }
 
@@ -114,7 +114,7 @@ fn metric_names(profile: &Profile) -> Vec<String> {
 /// # Errors
 /// As [`load_source`]; if there is no such metric.
 pub fn load_columns(
-    source: &Source,
+    source: &ProfileSource,
     stored: &StoredArgs,
     socket: &SocketArgs,
     metric: Option<&str>,
@@ -163,10 +163,10 @@ fn rewind(file: &mut File, path: &Path) -> Result<(), Failure> {
 }
 
 /// Opens a file and resolves a time range in it.
-fn open_part(path: &Path, since: Option<&str>, until: Option<&str>) -> Result<(OpenedProfile, Window), Failure> {
+fn open_part(path: &Path, since: Option<&str>, until: Option<&str>) -> Result<(OpenedProfile, TimeWindow), Failure> {
     let mut opened = open_profile(path)?;
     // The last record has the file's duration.
-    let (whole, all) = read_window(reader(&opened.file), Window::ALL).map_err(|error| failure(path, error))?;
+    let (whole, all) = read_window(reader(&opened.file), TimeWindow::ALL).map_err(|error| failure(path, error))?;
     let session = whole.profile.session();
     let window = times::window(since, until, (session.started_unix_ns, all.end_ns), &Zoned::now());
     rewind(&mut opened.file, path)?;

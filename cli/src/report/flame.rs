@@ -4,8 +4,8 @@ use ccsd_profile::sanitise;
 
 use super::presentation::Presentation;
 use super::tree;
-use crate::flame::{Borders, Content, FlameTree, Module, text_row};
-use crate::format::{Scale, counted, percent};
+use crate::flame::{Borders, CallOrigin, Content, FlameTree, text_row};
+use crate::format::{UnitScale, counted, percent};
 use crate::style::{Tone, has_unicode};
 
 /// Columns where there is no terminal to fill.
@@ -39,7 +39,7 @@ fn text_in(shown: &Presentation<'_>, unicode: bool) -> String {
         }
         text.push('\n');
     }
-    let scale = Scale::new(shown.metric.unit, flame.total.weight);
+    let scale = UnitScale::new(shown.metric.unit, flame.total.weight);
     let column = flame.total.weight / columns.max(1) as u64;
     let mut remark = format!(
         "# the width is {} {} of {}; a column is {} {} ({}%)",
@@ -69,13 +69,13 @@ fn text_in(shown: &Presentation<'_>, unicode: bool) -> String {
 }
 
 /// Colours by where functions come from, two for each, so that neighbours differ: the program's own warm, libraries muted.
-pub fn background(module: Module, place: usize) -> u8 {
+pub fn background(module: CallOrigin, place: usize) -> u8 {
     let (even, odd) = match module {
-        Module::Own => (215, 222),
-        Module::Library => (151, 152),
-        Module::Kernel => (146, 147),
-        Module::Generated => (182, 218),
-        Module::Special => (250, 252),
+        CallOrigin::Own => (215, 222),
+        CallOrigin::Library => (151, 152),
+        CallOrigin::Kernel => (146, 147),
+        CallOrigin::Generated => (182, 218),
+        CallOrigin::Special => (250, 252),
     };
     if place.is_multiple_of(2) { even } else { odd }
 }
@@ -83,11 +83,11 @@ pub fn background(module: Module, place: usize) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::style::Layout;
-    use crate::top::SampleSource;
+    use crate::style::TextLayout;
+    use crate::top::TestProfile;
 
-    fn source() -> SampleSource {
-        let mut source = SampleSource::new();
+    fn source() -> TestProfile {
+        let mut source = TestProfile::new();
         source.charge(&["main", "parse", "read"], 60);
         source.charge(&["main", "parse"], 20);
         source.charge(&["main", "write"], 19);
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn as_wide_as_the_terminal_with_a_line_about_what_is_hidden() {
         let source = source();
-        let layout = Layout { width: Some(61), colour: false };
+        let layout = TextLayout { width: Some(61), colour: false };
         let shown = Presentation::new(&source.profile, layout);
         let text = text_in(&shown, false);
         let lines: Vec<&str> = text.lines().collect();
@@ -115,8 +115,8 @@ mod tests {
     #[test]
     fn colours_are_beside_the_text() {
         let source = source();
-        let plain = Presentation::new(&source.profile, Layout { width: Some(80), colour: false });
-        let coloured = Presentation::new(&source.profile, Layout { width: Some(80), colour: true });
+        let plain = Presentation::new(&source.profile, TextLayout { width: Some(80), colour: false });
+        let coloured = Presentation::new(&source.profile, TextLayout { width: Some(80), colour: true });
         let (plain, coloured) = (text_in(&plain, true), text_in(&coloured, true));
         let mut bare = String::new();
         for (number, part) in coloured.split('\x1b').enumerate() {

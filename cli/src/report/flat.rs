@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 
-use ccsd_profile::query::By;
+use ccsd_profile::query::Grouping;
 use ccsd_profile::sanitise;
 use ccsd_profile::view::{FlatView, Share};
 
 use super::presentation::Presentation;
-use crate::format::{Scale, percent};
+use crate::format::{UnitScale, percent};
 use crate::style::Tone;
-use crate::table::{Column, TableCell, TextTable};
+use crate::table::{TableCell, TableColumn, TextTable};
 
 /// Maximum width of image names on a terminal; longer names lose their middle.
 const IMAGE_WIDTH: usize = 20;
@@ -36,20 +36,20 @@ pub fn text(shown: &Presentation<'_>) -> String {
     if view.rows.is_empty() {
         return shown.nothing();
     }
-    let scale = Scale::new(shown.metric.unit, view.total.weight);
+    let scale = UnitScale::new(shown.metric.unit, view.total.weight);
     let mut columns = vec![
-        Column::number(format!("self {}", scale.unit)),
-        Column::number("%"),
-        Column::number("95% interval").if_room(),
-        Column::number(format!("total {}", scale.unit)),
-        Column::number("%"),
+        TableColumn::number(format!("self {}", scale.unit)),
+        TableColumn::number("%"),
+        TableColumn::number("95% interval").if_room(),
+        TableColumn::number(format!("total {}", scale.unit)),
+        TableColumn::number("%"),
     ];
     // Rows that are modules, threads or groups have no image beside them.
-    let with_image = matches!(shown.by, By::Function | By::Lexical | By::File | By::Line);
+    let with_image = matches!(shown.by, Grouping::Function | Grouping::Lexical | Grouping::File | Grouping::Line);
     if with_image {
-        columns.push(Column::text("image").at_most(IMAGE_WIDTH));
+        columns.push(TableColumn::text("image").at_most(IMAGE_WIDTH));
     }
-    columns.push(Column::text(shown.by.nouns().0));
+    columns.push(TableColumn::text(shown.by.nouns().0));
     let mut table = TextTable::new(columns);
     for row in &view.rows {
         let mut cells = vec![

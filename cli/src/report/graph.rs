@@ -6,9 +6,9 @@ use ccsd_profile::view::{GraphArc, GraphNode, GraphView};
 use ccsd_profile::{CostCentreId, Labels, sanitise};
 
 use super::presentation::Presentation;
-use crate::format::{Scale, percent};
+use crate::format::{UnitScale, percent};
 use crate::style::Tone;
-use crate::table::{Column, TableCell, TextTable};
+use crate::table::{TableCell, TableColumn, TextTable};
 
 /// Maximum callers or callees of one function on a terminal.
 const ARCS_ON_TERMINAL: usize = 10;
@@ -29,15 +29,19 @@ pub fn text(shown: &Presentation<'_>) -> String {
     if view.nodes.is_empty() {
         return shown.nothing();
     }
-    let scale = Scale::new(shown.metric.unit, view.total.weight);
-    let graph =
-        Graph { labels: &shown.labels, scale, numbers, arcs: shown.layout.is_terminal().then_some(ARCS_ON_TERMINAL) };
+    let scale = UnitScale::new(shown.metric.unit, view.total.weight);
+    let graph = GraphPrinter {
+        labels: &shown.labels,
+        scale,
+        numbers,
+        arcs: shown.layout.is_terminal().then_some(ARCS_ON_TERMINAL),
+    };
     let mut table = TextTable::new(vec![
-        Column::text("index"),
-        Column::number("%"),
-        Column::number(format!("self {}", scale.unit)),
-        Column::number(format!("child {}", scale.unit)),
-        Column::text(shown.by.nouns().0),
+        TableColumn::text("index"),
+        TableColumn::number("%"),
+        TableColumn::number(format!("self {}", scale.unit)),
+        TableColumn::number(format!("child {}", scale.unit)),
+        TableColumn::text(shown.by.nouns().0),
     ]);
     let rows = shown.rows(view.nodes.len());
     for node in view.nodes.iter().take(rows) {
@@ -52,15 +56,15 @@ pub fn text(shown: &Presentation<'_>) -> String {
     text
 }
 
-struct Graph<'a> {
+struct GraphPrinter<'a> {
     labels: &'a Labels<'a>,
-    scale: Scale,
+    scale: UnitScale,
     numbers: HashMap<CostCentreId, usize>,
     /// Maximum arcs on each side.
     arcs: Option<usize>,
 }
 
-impl Graph<'_> {
+impl GraphPrinter<'_> {
     fn block(&self, table: &mut TextTable, node: &GraphNode) {
         if node.root_self_weight > 0 || node.root_child_weight > 0 {
             let name = if node.root_approximate { "~<root>" } else { "<root>" };

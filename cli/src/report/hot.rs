@@ -5,9 +5,9 @@ use ccsd_profile::{CostCentreId, Definition, sanitise};
 use serde::Serialize;
 
 use super::presentation::Presentation;
-use crate::format::{Scale, indent, percent};
+use crate::format::{UnitScale, indent, percent};
 use crate::style::Tone;
-use crate::table::{Column, TableCell, TextTable};
+use crate::table::{TableCell, TableColumn, TextTable};
 
 /// Maximum siblings of a step that are shown separately.
 const ASIDES: usize = 2;
@@ -97,15 +97,15 @@ pub fn text(shown: &Presentation<'_>) -> String {
     if paths.is_empty() {
         return shown.nothing();
     }
-    let scale = Scale::new(shown.metric.unit, total.weight);
+    let scale = UnitScale::new(shown.metric.unit, total.weight);
     let mut text = String::new();
     for (number, path) in (1..).zip(&paths) {
         let mut table = TextTable::new(vec![
-            Column::number(format!("total {}", scale.unit)),
-            Column::number("%"),
-            Column::number(format!("self {}", scale.unit)),
-            Column::number("%"),
-            Column::text(shown.by.nouns().0),
+            TableColumn::number(format!("total {}", scale.unit)),
+            TableColumn::number("%"),
+            TableColumn::number(format!("self {}", scale.unit)),
+            TableColumn::number("%"),
+            TableColumn::text(shown.by.nouns().0),
         ]);
         let fork = path.shared.checked_sub(1).and_then(|at| path.steps.get(at));
         let head = match (fork, path.steps.get(path.shared)) {

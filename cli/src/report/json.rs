@@ -2,8 +2,8 @@
 
 use ccsd_profile::json::to_text;
 use ccsd_profile::view::{
-    Column, Cycle, CycleRow, CyclesView, Definitions, FlatView, GraphNode, GraphView, LinesView, Names, Share,
-    StackEntry, StackRow, StacksView, StatsView, SummaryView, ThreadsView, TimelineView, Total, TreeView,
+    Cycle, CycleRow, CyclesView, Definitions, FlatView, FunctionNames, GraphNode, GraphView, LinesView, Share,
+    StackEntry, StackRow, StacksView, StatsView, SummaryView, ThreadsView, TimelineView, Total, TreeView, ViewColumn,
 };
 use ccsd_profile::{Accounting, CostCentreId, Intervals, Recovery, Session};
 use serde::Serialize;
@@ -38,7 +38,7 @@ struct ReportDocument<'a> {
     view: &'static str,
     /// The query, and the size of its selection.
     question: &'a Question,
-    sort: Option<Column>,
+    sort: Option<ViewColumn>,
     #[serde(flatten)]
     data: ViewData,
 }
@@ -143,7 +143,7 @@ pub fn document(
 enum ViewData {
     Summary(SummaryView),
     Flat(FlatView),
-    Graph(Graph),
+    Graph(JsonGraph),
     Stacks(StacksData),
     Lines(Limited<LinesView>),
     Threads(Limited<ThreadsView>),
@@ -167,7 +167,7 @@ struct Limited<T> {
 }
 
 #[derive(Serialize)]
-struct Graph {
+struct JsonGraph {
     total: Total,
     nodes: Vec<JsonNode>,
     left_out: usize,
@@ -200,7 +200,7 @@ struct StacksData {
     #[serde(skip_serializing_if = "Option::is_none")]
     other_weight: Option<u64>,
     /// Names by number of the function.
-    names: Names,
+    names: FunctionNames,
     definitions: Definitions,
 }
 
@@ -224,7 +224,7 @@ fn data(view: View, shown: &Presentation<'_>) -> ViewData {
             let (GraphView { total, mut nodes }, numbers) = graph::view(shown);
             let left_out = cut(&mut nodes, shown);
             let number = |node: GraphNode| JsonNode { index: numbers.get(&node.function).copied(), node };
-            ViewData::Graph(Graph { total, nodes: nodes.into_iter().map(number).collect(), left_out })
+            ViewData::Graph(JsonGraph { total, nodes: nodes.into_iter().map(number).collect(), left_out })
         }
         View::Stacks => {
             let mut view = stacks::view(shown);

@@ -1,20 +1,20 @@
 //! Source lines within functions.
 
-use ccsd_profile::view::{Column as By, FunctionLines, LinesView, Share};
+use ccsd_profile::view::{FunctionLines, LinesView, Share, ViewColumn};
 use ccsd_profile::{Profile, sanitise};
 
 use super::flat::interval;
 use super::presentation::Presentation;
-use crate::format::{Scale, counted, percent};
+use crate::format::{UnitScale, counted, percent};
 use crate::style::Tone;
-use crate::table::{Column, TableCell, TextTable};
+use crate::table::{TableCell, TableColumn, TextTable};
 
 /// Maximum lines of one function on a terminal.
 const LINES_ON_TERMINAL: usize = 10;
 
 pub fn view(shown: &Presentation<'_>) -> LinesView {
     let mut view = LinesView::new(shown.profile, &shown.selection);
-    view.sort(shown.sort.unwrap_or(By::Inherited));
+    view.sort(shown.sort.unwrap_or(ViewColumn::Inherited));
     view.functions.retain(|function| shown.wants(function.function));
     view
 }
@@ -33,14 +33,14 @@ pub fn text(shown: &Presentation<'_>) -> String {
     if view.functions.is_empty() && left_out.is_empty() {
         return shown.nothing();
     }
-    let scale = Scale::new(shown.metric.unit, view.total.weight);
+    let scale = UnitScale::new(shown.metric.unit, view.total.weight);
     let mut table = TextTable::new(vec![
-        Column::number(format!("total {}", scale.unit)),
-        Column::number("%"),
-        Column::number("95% interval").if_room(),
-        Column::number(format!("self {}", scale.unit)),
-        Column::number("%"),
-        Column::text("function and line"),
+        TableColumn::number(format!("total {}", scale.unit)),
+        TableColumn::number("%"),
+        TableColumn::number("95% interval").if_room(),
+        TableColumn::number(format!("self {}", scale.unit)),
+        TableColumn::number("%"),
+        TableColumn::text("function and line"),
     ]);
     let share = |weight| Share::of_weight(weight, &view.total);
     let row = |table: &mut TextTable, total: Option<(u64, Share)>, own: (u64, Share), tone, what: String| {

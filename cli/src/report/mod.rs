@@ -25,8 +25,8 @@ mod tree;
 use std::io::{Write, stdout};
 
 use anyhow::anyhow;
-use ccsd_profile::query::By;
-use ccsd_profile::view::{Column, Total};
+use ccsd_profile::query::Grouping;
+use ccsd_profile::view::{Total, ViewColumn};
 use ccsd_profile::{Profile, sanitise};
 
 use crate::args::report::{ReportArgs, View};
@@ -35,7 +35,7 @@ use crate::format::{count, counted, ratio};
 use crate::functions::NamedFunctions;
 use crate::message::warn;
 use crate::query::{self, QueryResult, Question};
-use crate::style::{ColorChoice, Layout, terminal_rows};
+use crate::style::{ColorChoice, TextLayout, terminal_rows};
 use crate::suggest;
 use crate::symbolize;
 use accounting::Said;
@@ -47,7 +47,7 @@ pub use lines::remarks as line_remarks;
 
 pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let view = View::of(args);
-    let sort = args.query.sort.or(args.inherited.then_some(Column::Inherited));
+    let sort = args.query.sort.or(args.inherited.then_some(ViewColumn::Inherited));
     if let Some(column) = sort.filter(|column| !view.columns().contains(column)) {
         let columns: Vec<_> = view.columns().iter().map(|column| column.heading()).collect();
         let (view, column) = (view.name(), column.heading());
@@ -64,7 +64,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     if args.function.is_none() && view == View::Butterfly {
         return Err(Failure::bad_request(anyhow!("of which function? Name it with --function NAME")));
     }
-    let layout = Layout::of(&stdout(), colour);
+    let layout = TextLayout::of(&stdout(), colour);
     let mut columns = Vec::new();
     let mut loaded = if view == View::Timeline {
         let width = timeline::width(layout.width);
@@ -176,7 +176,7 @@ fn head(view: View, shown: &Presentation<'_>, question: &Question) -> Vec<(&'sta
     if let Some(named) = &shown.functions {
         what.push(format!("of {}", named.text()));
     }
-    if shown.by != By::Function {
+    if shown.by != Grouping::Function {
         what.push(format!("by {}", shown.by.name()));
     }
     if let Some(column) = shown.sort.or_else(|| view.columns().first().copied()) {
@@ -214,7 +214,7 @@ fn head(view: View, shown: &Presentation<'_>, question: &Question) -> Vec<(&'sta
 
 /// The report after a collection: the summary, and the accounting in one line, or in full if `verbose` or something was
 /// lost.
-pub fn short(profile: &Profile, file_bytes: Option<u64>, verbose: bool, layout: Layout) -> String {
+pub fn short(profile: &Profile, file_bytes: Option<u64>, verbose: bool, layout: TextLayout) -> String {
     let limit = Some(choice::SUMMARY_ROWS);
     let shown = Presentation { limit, short: true, file_bytes, ..Presentation::new(profile, layout) };
     let attached = accounting::attached(profile, layout);
@@ -227,7 +227,7 @@ pub fn short(profile: &Profile, file_bytes: Option<u64>, verbose: bool, layout: 
 }
 
 /// The first rows of the flat profile, for a growing profile.
-pub fn top(profile: &Profile, rows: usize, layout: Layout) -> String {
+pub fn top(profile: &Profile, rows: usize, layout: TextLayout) -> String {
     let limit = (rows > 0).then_some(rows);
     flat::text(&Presentation { limit, short: true, growing: true, ..Presentation::new(profile, layout) })
 }

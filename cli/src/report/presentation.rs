@@ -1,14 +1,14 @@
 //! What a view shows, and how.
 
 use ccsd_profile::codec::TimeColumn;
-use ccsd_profile::query::By;
-use ccsd_profile::view::{Column, Selection};
+use ccsd_profile::query::Grouping;
+use ccsd_profile::view::{Selection, ViewColumn};
 use ccsd_profile::{CostCentreId, Labels, Profile, Unit};
 
 use crate::format::counted;
 use crate::functions::NamedFunctions;
 use crate::query::{ShownMetric, metric};
-use crate::style::Layout;
+use crate::style::TextLayout;
 
 /// The shown part of a profile, and its presentation.
 pub struct Presentation<'a> {
@@ -16,18 +16,18 @@ pub struct Presentation<'a> {
     pub labels: Labels<'a>,
     pub selection: Selection,
     pub metric: ShownMetric,
-    pub layout: Layout,
+    pub layout: TextLayout,
     /// Maximum rows.
     pub limit: Option<usize>,
     /// The requested functions, if not all.
     pub functions: Option<NamedFunctions>,
     /// The order, if not the default.
-    pub sort: Option<Column>,
+    pub sort: Option<ViewColumn>,
     /// Rows with a smaller share are merged.
     pub min: f64,
     /// The cost centre of all rows below that share.
     pub other: Option<CostCentreId>,
-    pub by: By,
+    pub by: Grouping,
     /// Whether confidence intervals are shown, where a view may have them.
     pub intervals: bool,
     pub short: bool,
@@ -39,7 +39,7 @@ pub struct Presentation<'a> {
 
 impl<'a> Presentation<'a> {
     /// The whole profile by its first metric.
-    pub fn new(profile: &'a Profile, layout: Layout) -> Presentation<'a> {
+    pub fn new(profile: &'a Profile, layout: TextLayout) -> Presentation<'a> {
         let (_, metric) = metric(profile, None).unwrap_or((0, ShownMetric { name: String::new(), unit: Unit::Count }));
         Presentation {
             profile,
@@ -52,7 +52,7 @@ impl<'a> Presentation<'a> {
             sort: None,
             min: 0.0,
             other: None,
-            by: By::Function,
+            by: Grouping::Function,
             intervals: false,
             short: false,
             growing: false,

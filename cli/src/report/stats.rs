@@ -6,7 +6,7 @@ use ccsd_profile::view::StatsView;
 use super::presentation::Presentation;
 use crate::format::{bytes, count, nanoseconds, ratio};
 use crate::style::Tone;
-use crate::table::{Column, TableCell, TextTable};
+use crate::table::{TableCell, TableColumn, TextTable};
 
 pub fn view(shown: &Presentation<'_>) -> StatsView {
     StatsView::new(shown.profile, shown.file_bytes)
@@ -14,7 +14,7 @@ pub fn view(shown: &Presentation<'_>) -> StatsView {
 
 pub fn text(shown: &Presentation<'_>) -> String {
     let view = view(shown);
-    let mut table = TextTable::new(vec![Column::text(""), Column::number(""), Column::text("")]);
+    let mut table = TextTable::new(vec![TableColumn::text(""), TableColumn::number(""), TableColumn::text("")]);
     let mut row = |name: &str, value: String, remark: String| {
         table.row(vec![name.into(), TableCell::toned(Tone::Strong, value), TableCell::toned(Tone::Faint, remark)]);
     };

@@ -5,9 +5,9 @@ use ccsd_profile::{CostCentreId, Labels, sanitise};
 
 use super::flat::interval;
 use super::{hints, presentation::Presentation};
-use crate::format::{Scale, counted, percent};
-use crate::style::{Layout, Tone};
-use crate::table::{Column, TableCell, TextTable, cut_name, wrap};
+use crate::format::{UnitScale, counted, percent};
+use crate::style::{TextLayout, Tone};
+use crate::table::{TableCell, TableColumn, TextTable, cut_name, wrap};
 
 /// Maximum columns of file and image names on a terminal.
 const WHERE_WIDTH: usize = 20;
@@ -204,7 +204,7 @@ fn steps_left_out(view: &SummaryView) -> usize {
 }
 
 /// Appends a remark below a table.
-fn say_after(text: &mut String, layout: Layout, remark: &str) {
+fn say_after(text: &mut String, layout: TextLayout, remark: &str) {
     for line in wrap(remark, layout.width.unwrap_or(usize::MAX)) {
         text.push_str(&layout.paint(Tone::Faint, &line));
         text.push('\n');
@@ -213,7 +213,8 @@ fn say_after(text: &mut String, layout: Layout, remark: &str) {
 
 /// The most expensive chain; only the inner end if it is long.
 fn chain(view: &SummaryView) -> TextTable {
-    let mut table = TextTable::new(vec![Column::number("total %"), Column::text("most expensive chain of calls")]);
+    let mut table =
+        TextTable::new(vec![TableColumn::number("total %"), TableColumn::text("most expensive chain of calls")]);
     let left_out = steps_left_out(view);
     let above = left_out + view.chain.iter().take(left_out + 1).map(|step| step.folded).sum::<usize>();
     for (i, step) in view.chain.iter().enumerate().skip(left_out) {
@@ -234,15 +235,15 @@ fn chain(view: &SummaryView) -> TextTable {
 
 /// The functions: the program's own, then all others.
 fn functions(shown: &Presentation<'_>, view: &SummaryView) -> TextTable {
-    let scale = Scale::new(shown.metric.unit, view.total.weight);
+    let scale = UnitScale::new(shown.metric.unit, view.total.weight);
     let mut columns = vec![
-        Column::number(format!("total {}", scale.unit)),
-        Column::number("%"),
-        Column::number(format!("self {}", scale.unit)),
-        Column::number("%"),
+        TableColumn::number(format!("total {}", scale.unit)),
+        TableColumn::number("%"),
+        TableColumn::number(format!("self {}", scale.unit)),
+        TableColumn::number("%"),
     ];
-    columns.extend(shown.intervals.then(|| Column::number("95% interval")));
-    columns.extend([Column::text("where").at_most(WHERE_WIDTH), Column::text("function")]);
+    columns.extend(shown.intervals.then(|| TableColumn::number("95% interval")));
+    columns.extend([TableColumn::text("where").at_most(WHERE_WIDTH), TableColumn::text("function")]);
     let mut table = TextTable::new(columns);
     let (mut left_out, mut own_rows) = ((0, 0u64), 0);
     for (part, own) in [(&view.own, true), (&view.others, false)] {

@@ -5,13 +5,13 @@ use super::*;
 use clap::ValueEnum;
 
 use ccsd_profile::{
-    Accounting, CostCentre, CostCentreId, ImageId, Limits, LineId, Metric as ProfileMetric, Process, Session, Thread,
-    Unit,
+    Accounting, CostCentre, CostCentreId, ImageId, LineId, Metric as ProfileMetric, Process, ProfileLimits, Session,
+    Thread, Unit,
 };
 
 fn example() -> Profile {
     let metrics = vec![ProfileMetric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
-    let mut profile = Profile::new(Session { metrics, ..Session::default() }, Limits::default());
+    let mut profile = Profile::new(Session { metrics, ..Session::default() }, ProfileLimits::default());
     let mut function = |name: &str| {
         profile.add_cost_centre(CostCentre {
             image: ImageId::CCSD,
@@ -46,7 +46,7 @@ fn example() -> Profile {
 }
 
 fn shown(profile: &Profile) -> Presentation<'_> {
-    Presentation { file_bytes: Some(100), ..Presentation::new(profile, Layout::PLAIN) }
+    Presentation { file_bytes: Some(100), ..Presentation::new(profile, TextLayout::PLAIN) }
 }
 
 fn text(view: View) -> String {
@@ -151,7 +151,7 @@ fn an_exact_name_wins_over_a_part_of_one() {
 /// `main` calls `run`, which calls a library, and a thread, below start-up code.
 fn program() -> Profile {
     let metrics = vec![ProfileMetric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
-    let mut profile = Profile::new(Session { metrics, ..Session::default() }, Limits::default());
+    let mut profile = Profile::new(Session { metrics, ..Session::default() }, ProfileLimits::default());
     let mut image = |name: &str| profile.add_image(ccsd_profile::Image { name: name.to_owned(), build_id: Vec::new() });
     let (app, libc) = (image("/srv/app"), image("/usr/lib/libc.so.6"));
     let mut function = |image, name: &str, file: Option<&str>| {
@@ -240,15 +240,15 @@ fn the_summary_names_the_programs_if_there_are_several() {
 
 #[test]
 fn nothing_was_sampled() {
-    let profile = Profile::new(Session::default(), Limits::default());
-    let text = short(&profile, None, false, Layout::PLAIN);
+    let profile = Profile::new(Session::default(), ProfileLimits::default());
+    let text = short(&profile, None, false, TextLayout::PLAIN);
     assert!(text.contains("no samples"), "{text}");
 }
 
 #[test]
 fn why_a_view_is_empty() {
     let said = |change: &dyn Fn(&mut Accounting)| {
-        let mut profile = Profile::new(Session::default(), Limits::default());
+        let mut profile = Profile::new(Session::default(), ProfileLimits::default());
         change(profile.accounting_mut());
         shown(&profile).nothing()
     };

@@ -5,9 +5,9 @@ use ccsd_profile::view::{Share, ThreadsView};
 
 use super::flat::interval;
 use super::presentation::Presentation;
-use crate::format::{Scale, count, counted, percent};
+use crate::format::{UnitScale, count, counted, percent};
 use crate::style::Tone;
-use crate::table::{Column, TableCell, TextTable};
+use crate::table::{TableCell, TableColumn, TextTable};
 
 pub fn view(shown: &Presentation<'_>) -> ThreadsView {
     let mut view = ThreadsView::new(shown.profile, &shown.selection);
@@ -19,14 +19,14 @@ pub fn view(shown: &Presentation<'_>) -> ThreadsView {
 
 pub fn text(shown: &Presentation<'_>) -> String {
     let view = view(shown);
-    let scale = Scale::new(shown.metric.unit, view.total.weight);
+    let scale = UnitScale::new(shown.metric.unit, view.total.weight);
     let mut table = TextTable::new(vec![
-        Column::number(scale.unit),
-        Column::number("%"),
-        Column::number("95% interval").if_room(),
-        Column::number("samples"),
-        Column::number("id"),
-        Column::text("process and threads"),
+        TableColumn::number(scale.unit),
+        TableColumn::number("%"),
+        TableColumn::number("95% interval").if_room(),
+        TableColumn::number("samples"),
+        TableColumn::number("id"),
+        TableColumn::text("process and threads"),
     ]);
     let row = |table: &mut TextTable, tone, (weight, samples, share): (u64, u64, Share), id: String, name: String| {
         table.row(vec![

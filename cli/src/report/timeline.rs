@@ -1,14 +1,14 @@
 //! Functions over time, as bands of blocks.
 
 use ccsd_profile::codec::TimeColumn;
-use ccsd_profile::view::{Column as SortColumn, TimelineView};
+use ccsd_profile::view::{TimelineView, ViewColumn};
 use ccsd_profile::{Unit, sanitise};
 
 use super::presentation::Presentation;
 use crate::blocks::Blocks;
-use crate::format::{Scale, nanoseconds, percent};
+use crate::format::{UnitScale, nanoseconds, percent};
 use crate::style::Tone;
-use crate::table::{Column, TableCell, TextTable};
+use crate::table::{TableCell, TableColumn, TextTable};
 
 /// Columns of a band without a terminal.
 pub const WIDTH: usize = 60;
@@ -23,7 +23,7 @@ pub fn width(terminal: Option<usize>) -> usize {
 }
 
 pub fn view(shown: &Presentation<'_>) -> TimelineView {
-    let inherited = shown.sort == Some(SortColumn::Inherited);
+    let inherited = shown.sort == Some(ViewColumn::Inherited);
     let most = shown.limit.unwrap_or(usize::MAX);
     TimelineView::new(shown.profile, &shown.selection, shown.columns, inherited, most, |row| shown.wants(row.function))
 }
@@ -36,7 +36,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
     }
     let width = width(shown.layout.width);
     let blocks = Blocks::from_locale();
-    let scale = Scale::new(shown.metric.unit, view.total.weight);
+    let scale = UnitScale::new(shown.metric.unit, view.total.weight);
     let heights = |weights: &[u64]| spread(&view.columns, weights, width);
     let all = heights(&view.weights);
     let bands: Vec<Vec<f64>> = view.bands.iter().map(|band| heights(&band.weights)).collect();
@@ -55,10 +55,10 @@ pub fn text(shown: &Presentation<'_>) -> String {
     );
     head = shown.layout.paint(Tone::Faint, &head);
     let mut table = TextTable::new(vec![
-        Column::number(format!("{which} {}", scale.unit)),
-        Column::number("%"),
-        Column::text("over time"),
-        Column::text(shown.by.nouns().0),
+        TableColumn::number(format!("{which} {}", scale.unit)),
+        TableColumn::number("%"),
+        TableColumn::text("over time"),
+        TableColumn::text(shown.by.nouns().0),
     ]);
     let everything = if view.total.weight == 0 { 0.0 } else { 1.0 };
     table.row(vec![

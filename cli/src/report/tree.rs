@@ -5,9 +5,9 @@ use ccsd_profile::{CostCentreId, sanitise};
 use serde::Serialize;
 
 use super::presentation::Presentation;
-use crate::format::{Scale, counted, indent, percent};
+use crate::format::{UnitScale, counted, indent, percent};
 use crate::style::Tone;
-use crate::table::{Column, TableCell, TextTable};
+use crate::table::{TableCell, TableColumn, TextTable};
 
 /// Maximum functions of a butterfly view on a terminal.
 const FUNCTIONS_ON_TERMINAL: usize = 3;
@@ -57,7 +57,7 @@ pub struct Butterflies {
 
 pub fn butterflies(shown: &Presentation<'_>) -> Butterflies {
     let mut flat = FlatView::new(shown.profile, &shown.selection);
-    flat.sort(ccsd_profile::view::Column::Inherited);
+    flat.sort(ccsd_profile::view::ViewColumn::Inherited);
     let butterfly = |row: FlatRow| {
         let of: CostCentreId = row.function;
         let callers = finish(shown, TreeView::callers(shown.profile, &shown.selection, of, shown.min));
@@ -86,7 +86,7 @@ pub fn butterflies_text(shown: &Presentation<'_>) -> String {
     if functions.is_empty() {
         return shown.nothing();
     }
-    let scale = Scale::new(shown.metric.unit, total.weight);
+    let scale = UnitScale::new(shown.metric.unit, total.weight);
     let mut text = String::new();
     for Butterfly { row, callers, callees } in functions {
         if !text.is_empty() {
@@ -117,14 +117,14 @@ pub fn butterflies_text(shown: &Presentation<'_>) -> String {
 }
 
 fn both_weights(shown: &Presentation<'_>, view: &TreeView) -> String {
-    let scale = Scale::new(shown.metric.unit, view.total.weight);
+    let scale = UnitScale::new(shown.metric.unit, view.total.weight);
     let share = |weight| percent(Share::of_weight(weight, &view.total).fraction);
     let mut table = TextTable::new(vec![
-        Column::number(format!("total {}", scale.unit)),
-        Column::number("%"),
-        Column::number(format!("self {}", scale.unit)),
-        Column::number("%"),
-        Column::text(shown.by.nouns().0),
+        TableColumn::number(format!("total {}", scale.unit)),
+        TableColumn::number("%"),
+        TableColumn::number(format!("self {}", scale.unit)),
+        TableColumn::number("%"),
+        TableColumn::text(shown.by.nouns().0),
     ]);
     for line in lines(view) {
         let tone = line.tone();
@@ -141,11 +141,11 @@ fn both_weights(shown: &Presentation<'_>, view: &TreeView) -> String {
 }
 
 fn one_weight(shown: &Presentation<'_>, view: &TreeView, what: &str) -> String {
-    let scale = Scale::new(shown.metric.unit, view.total.weight);
+    let scale = UnitScale::new(shown.metric.unit, view.total.weight);
     let mut table = TextTable::new(vec![
-        Column::number(format!("{what} {}", scale.unit)),
-        Column::number("%"),
-        Column::text(shown.by.nouns().0),
+        TableColumn::number(format!("{what} {}", scale.unit)),
+        TableColumn::number("%"),
+        TableColumn::text(shown.by.nouns().0),
     ]);
     for line in lines(view) {
         let share = Share::of_weight(line.weight, &view.total);

@@ -20,8 +20,8 @@ use crate::exit::{Exit, Failure};
 use crate::format::{bytes, count, counted, nanoseconds};
 use crate::locate::{Lookup, session_to_stop};
 use crate::message::say;
-use crate::style::{ColorChoice, Layout, Tone};
-use crate::table::{Column, TableCell, TextTable};
+use crate::style::{ColorChoice, TextLayout, Tone};
+use crate::table::{TableCell, TableColumn, TextTable};
 use ccsd_profile::json;
 
 const SCHEMA: u32 = 1;
@@ -56,24 +56,24 @@ pub fn status(args: &StatusArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         say("no sessions; `ccsd attach --detach PID` makes one\n");
         String::new()
     } else {
-        table(&sessions, &watches, Layout::of(&stdout(), colour))
+        table(&sessions, &watches, TextLayout::of(&stdout(), colour))
     };
     let mut out = stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
     Ok(Exit::SUCCESS)
 }
 
-fn table(sessions: &[SessionSummary], watches: &[WatchStatus], layout: Layout) -> String {
+fn table(sessions: &[SessionSummary], watches: &[WatchStatus], layout: TextLayout) -> String {
     let mut table = TextTable::new(vec![
-        Column::number("id"),
-        Column::text("owner"),
-        Column::text("state"),
-        Column::number("time"),
-        Column::number("samples"),
-        Column::number("lost"),
-        Column::number("memory"),
-        Column::number("readers"),
-        Column::text("target"),
+        TableColumn::number("id"),
+        TableColumn::text("owner"),
+        TableColumn::text("state"),
+        TableColumn::number("time"),
+        TableColumn::number("samples"),
+        TableColumn::number("lost"),
+        TableColumn::number("memory"),
+        TableColumn::number("readers"),
+        TableColumn::text("target"),
     ]);
     for session in sessions {
         let (state, tone) = match (&session.ended, session.detached) {

@@ -7,11 +7,11 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
 
-use super::model::Model;
+use super::model::TopModel;
 use super::rows::{Sort, TopRow, TopView};
-use super::state::{Page, Prompt, ScreenState};
+use super::state::{Prompt, ScreenState, TextPage};
 use super::terminal::TerminalFeatures;
-use crate::format::{Scale, count, nanoseconds, percent};
+use crate::format::{UnitScale, count, nanoseconds, percent};
 use crate::style::Tone;
 use crate::table::{cut, cut_name};
 
@@ -23,7 +23,7 @@ const HOT: f64 = 0.1;
 const WARM: f64 = 0.02;
 
 /// Draws everything.
-pub fn draw(frame: &mut Frame<'_>, state: &mut ScreenState, model: &Model, look: TerminalFeatures) {
+pub fn draw(frame: &mut Frame<'_>, state: &mut ScreenState, model: &TopModel, look: TerminalFeatures) {
     let area = frame.area();
     let (width, height) = (usize::from(area.width), usize::from(area.height));
     let mut lines = Vec::with_capacity(height);
@@ -52,7 +52,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &mut ScreenState, model: &Model, look:
     }
 }
 
-fn head(model: &Model, look: TerminalFeatures, width: usize) -> Line<'static> {
+fn head(model: &TopModel, look: TerminalFeatures, width: usize) -> Line<'static> {
     let accounting = model.profile().accounting();
     let lost = accounting.known_missing();
     let state = match (model.is_paused(), model.has_ended()) {
@@ -96,8 +96,8 @@ fn only_ascii(span: &mut Span<'static>) {
 }
 
 /// The last intervals, the newest on the right, as high as the highest of them.
-fn strip(model: &Model, look: TerminalFeatures, width: usize) -> Line<'static> {
-    let rate = |point: &super::model::Interval| point.weight as f64 / point.length.max(1) as f64;
+fn strip(model: &TopModel, look: TerminalFeatures, width: usize) -> Line<'static> {
+    let rate = |point: &super::model::StripInterval| point.weight as f64 / point.length.max(1) as f64;
     let points = model.points();
     let (unit, now) = match points.last() {
         Some(point) if model.weighs_time() => ("CPUs", format!("{:.2}", rate(point))),
@@ -109,7 +109,7 @@ fn strip(model: &Model, look: TerminalFeatures, width: usize) -> Line<'static> {
     let most = shown.iter().map(rate).fold(0.0, f64::max);
     let levels = look.levels();
     let full = levels.len() - 1;
-    let bar = |point: &super::model::Interval| {
+    let bar = |point: &super::model::StripInterval| {
         let part = if most > 0.0 { rate(point) / most } else { 0.0 };
         // What is there at all is to be seen.
         let level = ((part * full as f64).round() as usize).clamp(usize::from(point.weight > 0), full);
@@ -124,7 +124,7 @@ fn strip(model: &Model, look: TerminalFeatures, width: usize) -> Line<'static> {
     ])
 }
 
-fn tabs(state: &ScreenState, model: &Model, look: TerminalFeatures, width: usize) -> Line<'static> {
+fn tabs(state: &ScreenState, model: &TopModel, look: TerminalFeatures, width: usize) -> Line<'static> {
     let question = &state.question;
     let mut asked = Vec::new();
     if ![TopView::Tree, TopView::Flame].contains(&question.view) {
@@ -175,12 +175,12 @@ fn tabs(state: &ScreenState, model: &Model, look: TerminalFeatures, width: usize
 fn push_rows(
     lines: &mut Vec<Line<'static>>,
     state: &mut ScreenState,
-    model: &Model,
+    model: &TopModel,
     look: TerminalFeatures,
     (width, height): (usize, usize),
 ) {
     let unit = model.profile().session().metrics.first().map(|metric| metric.unit).unwrap_or_default();
-    let scale = Scale::new(unit, state.total.weight);
+    let scale = UnitScale::new(unit, state.total.weight);
     let compares = model.frozen().is_some() && state.question.view == TopView::Flat;
     if state.question.view == TopView::Flame && state.total.weight > 0 {
         let room = height.saturating_sub(lines.len() + 1);
@@ -320,7 +320,7 @@ fn name(
     spans
 }
 
-fn push_page(lines: &mut Vec<Line<'static>>, page: &mut Page, look: TerminalFeatures, width: usize, height: usize) {
+fn push_page(lines: &mut Vec<Line<'static>>, page: &mut TextPage, look: TerminalFeatures, width: usize, height: usize) {
     lines.push(Line::styled(cut(&page.title, width), look.style(Tone::Strong)));
     let room = height.saturating_sub(lines.len() + 1);
     page.top = page.top.min(page.lines.len().saturating_sub(room));
@@ -374,14 +374,14 @@ mod tests {
     use ratatui::backend::TestBackend;
     use ratatui::crossterm::event::{KeyCode, KeyEvent};
 
-    use super::super::model::tests::Source;
+    use super::super::model::tests::TestProfile;
     use super::super::state::Wish;
     use super::*;
     use ratatui::style::Color;
 
     const LOOK: TerminalFeatures = TerminalFeatures { colour: true, unicode: true };
 
-    fn screen(state: &mut ScreenState, model: &Model, look: TerminalFeatures, size: (u16, u16)) -> Vec<String> {
+    fn screen(state: &mut ScreenState, model: &TopModel, look: TerminalFeatures, size: (u16, u16)) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).unwrap();
         terminal.draw(|frame| draw(frame, state, model, look)).unwrap();
         let buffer = terminal.backend().buffer().clone();
@@ -389,15 +389,15 @@ mod tests {
         (0..size.1).map(line).collect()
     }
 
-    fn shown(source: &mut Source, update: u64) -> (ScreenState, Model) {
-        let (mut state, mut model) = (ScreenState::new(), Model::new(false));
+    fn shown(source: &mut TestProfile, update: u64) -> (ScreenState, TopModel) {
+        let (mut state, mut model) = (ScreenState::new(), TopModel::new(false));
         model.begin(source.profile.session());
         model.update(&source.update(update)).unwrap();
         state.refresh(&model);
         (state, model)
     }
 
-    fn press(state: &mut ScreenState, model: &mut Model, keys: &str) {
+    fn press(state: &mut ScreenState, model: &mut TopModel, keys: &str) {
         for key in keys.chars() {
             let code = if key == '\n' { KeyCode::Enter } else { KeyCode::Char(key) };
             assert_eq!(state.key(KeyEvent::from(code), model), Wish::None, "{key}");
@@ -408,7 +408,7 @@ mod tests {
     fn hostile_names_are_inert_and_cut() {
         let evil = "\x1b[2J\x1b]0;title\x07\u{202e}evil\u{9b}31m\r\n<script>";
         let (long, wide) = ("n".repeat(100_000), "\u{65e5}\u{672c}".repeat(300));
-        let mut source = Source::new();
+        let mut source = TestProfile::new();
         source.charge(&["main", evil, &long], 60);
         source.charge(&["main", &wide], 30);
         let (mut state, mut model) = shown(&mut source, 200_000_000);
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn every_view_at_80_columns() {
-        let mut source = Source::new();
+        let mut source = TestProfile::new();
         source.charge(&["main", "parse", "read"], 60);
         source.charge(&["main", "parse"], 30);
         source.charge(&["main"], 10);
@@ -483,7 +483,7 @@ mod tests {
 
     #[test]
     fn bars_are_relative_to_the_largest_row_and_hot_rows_stand_out() {
-        let mut source = Source::new();
+        let mut source = TestProfile::new();
         for function in 0..100 {
             source.charge(&["main", &format!("f{function:02}")], if function == 7 { 300 } else { 10 });
         }
@@ -506,7 +506,7 @@ mod tests {
 
     #[test]
     fn q_ends_from_every_overlay() {
-        let mut source = Source::new();
+        let mut source = TestProfile::new();
         source.charge(&["main"], 1);
         let (mut state, mut model) = shown(&mut source, 1_000_000_000);
         press(&mut state, &mut model, "?");
@@ -518,8 +518,8 @@ mod tests {
         assert_eq!(state.question.filter, "q");
     }
 
-    fn program() -> Source {
-        let mut source = Source::new();
+    fn program() -> TestProfile {
+        let mut source = TestProfile::new();
         source.charge(&["main", "parse", "read"], 50);
         source.charge(&["main", "parse"], 10);
         source.charge(&["main", "write"], 30);
@@ -532,7 +532,7 @@ mod tests {
         let (mut state, mut model) = shown(&mut program(), 1_000_000_000);
         press(&mut state, &mut model, "5");
         let ascii = TerminalFeatures { colour: false, unicode: false };
-        let see = |state: &mut ScreenState, model: &Model| screen(state, model, ascii, (41, 9));
+        let see = |state: &mut ScreenState, model: &TopModel| screen(state, model, ascii, (41, 9));
         let text = see(&mut state, &model);
         assert_eq!(
             text[3..8],
@@ -574,7 +574,7 @@ mod tests {
 
     #[test]
     fn a_frozen_flame_graph_says_what_grew() {
-        let mut source = Source::new();
+        let mut source = TestProfile::new();
         source.charge(&["main", "old"], 5_000);
         source.charge(&["main", "same"], 5_000);
         let (mut state, mut model) = shown(&mut source, 10_000_000_000);
@@ -594,7 +594,7 @@ mod tests {
 
     #[test]
     fn a_deep_flame_graph_scrolls_and_keeps_the_choice() {
-        let mut source = Source::new();
+        let mut source = TestProfile::new();
         let names: Vec<String> = (0..2_000).map(|i| format!("f{i}")).collect();
         let stack: Vec<&str> = names.iter().map(String::as_str).collect();
         source.charge(&stack, 1);
@@ -616,7 +616,7 @@ mod tests {
 
     #[test]
     fn frozen_it_says_what_has_changed() {
-        let mut source = Source::new();
+        let mut source = TestProfile::new();
         source.charge(&["main", "old"], 5_000);
         source.charge(&["main", "same"], 5_000);
         let (mut state, mut model) = shown(&mut source, 10_000_000_000);
@@ -639,7 +639,7 @@ mod tests {
 
     #[test]
     fn hostile_names_and_small_terminals_are_harmless() {
-        let mut source = Source::new();
+        let mut source = TestProfile::new();
         let long = "x".repeat(100_000);
         source.charge(&["\x1b[31mred\x07", "\u{202e}right", long.as_str(), "\u{1f600}wide\u{65e5}\u{672c}"], 1);
         let (mut state, mut model) = shown(&mut source, 1_000_000_000);
@@ -656,7 +656,7 @@ mod tests {
 
     #[test]
     fn deep_chains_stay_readable() {
-        let mut source = Source::new();
+        let mut source = TestProfile::new();
         let names: Vec<String> = (0..500).map(|i| format!("f{i}")).collect();
         source.charge(&names.iter().map(String::as_str).collect::<Vec<_>>(), 1);
         let (mut state, mut model) = shown(&mut source, 1_000_000_000);

@@ -7,8 +7,8 @@ use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
 
 use super::terminal::TerminalFeatures;
-use crate::flame::{Borders, Change, Content, FlameLayout, FlameTree, text_row};
-use crate::format::{Scale, count, counted, percent};
+use crate::flame::{Borders, Content, FlameLayout, FlameTree, ShareChange, text_row};
+use crate::format::{UnitScale, count, counted, percent};
 use crate::report::flame_background;
 use crate::style::Tone;
 use crate::table::cut;
@@ -29,7 +29,7 @@ pub struct FlameState {
 }
 
 /// A call in the layout: row, and place in it.
-type Position = (usize, usize);
+type CallPosition = (usize, usize);
 
 impl FlameState {
     /// The calls to be shown from now on.
@@ -73,7 +73,7 @@ impl FlameState {
     }
 
     /// Where a call is drawn.
-    fn place(&self, at: usize) -> Option<Position> {
+    fn place(&self, at: usize) -> Option<CallPosition> {
         let tree = self.tree.as_ref()?;
         let row = tree.path_to(at).len().checked_sub(1 + self.zoom().map_or(0, |zoom| tree.path_to(zoom).len() - 1))?;
         let place = self.layout.rows.get(row)?.iter().position(|span| span.content == Content::Call(at))?;
@@ -84,7 +84,7 @@ impl FlameState {
         self.tree.as_ref()?.find(self.cursor?)
     }
 
-    fn position(&self) -> Option<Position> {
+    fn position(&self) -> Option<CallPosition> {
         self.place(self.chosen()?)
     }
 
@@ -155,7 +155,7 @@ impl FlameState {
     }
 
     /// The drawn calls that are searched for, row by row.
-    fn matches(&self, tree: &FlameTree) -> Vec<(Position, usize)> {
+    fn matches(&self, tree: &FlameTree) -> Vec<(CallPosition, usize)> {
         let all = self.layout.rows.iter().enumerate().flat_map(|(row, spans)| {
             spans.iter().enumerate().filter_map(move |(place, span)| Some(((row, place), call(span.content)?)))
         });
@@ -209,7 +209,7 @@ impl FlameState {
     pub fn draw(
         &mut self,
         look: TerminalFeatures,
-        scale: &Scale,
+        scale: &UnitScale,
         (width, height): (usize, usize),
     ) -> Vec<Line<'static>> {
         self.arrange(width.saturating_sub(1));
@@ -282,7 +282,7 @@ impl FlameState {
     }
 
     /// What the chosen call is.
-    fn about(&self, tree: &FlameTree, look: TerminalFeatures, scale: &Scale, width: usize) -> Line<'static> {
+    fn about(&self, tree: &FlameTree, look: TerminalFeatures, scale: &UnitScale, width: usize) -> Line<'static> {
         let Some((at, call)) = self.chosen().and_then(|at| Some((at, tree.calls.get(at)?))) else {
             return Line::default();
         };
@@ -295,7 +295,7 @@ impl FlameState {
             share(call.own),
             count(call.samples),
         );
-        if let Some(Change { share, significant }) = call.change {
+        if let Some(ShareChange { share, significant }) = call.change {
             let mark = if significant { "*" } else { "" };
             numbers.push_str(&format!("; {:+.2}{mark}", share * 100.0));
         }
@@ -346,12 +346,12 @@ fn style(tree: &FlameTree, content: Content, (place, is_chosen): (usize, bool), 
 
 /// Background of a call in a comparison: orange if it grew significantly, blue if it shrank significantly. People who
 /// cannot tell red from green can tell these two apart.
-fn change_background(change: Change) -> u8 {
+fn change_background(change: ShareChange) -> u8 {
     match change {
-        Change { significant: false, .. } => 252,
-        Change { share, .. } if share >= 0.1 => 208,
-        Change { share, .. } if share > 0.0 => 216,
-        Change { share, .. } if share <= -0.1 => 75,
-        Change { .. } => 153,
+        ShareChange { significant: false, .. } => 252,
+        ShareChange { share, .. } if share >= 0.1 => 208,
+        ShareChange { share, .. } if share > 0.0 => 216,
+        ShareChange { share, .. } if share <= -0.1 => 75,
+        ShareChange { .. } => 153,
     }
 }

@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use ccsd_daemon::{By, OutputFile, Stop};
+use ccsd_daemon::{CollectorChoice, OutputFile, StopRequest};
 use ccsd_profile::Profile;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 use ratatui::crossterm::event::{self, Event as Input, KeyEventKind};
@@ -31,19 +31,19 @@ use crate::args::service::TopArgs;
 use crate::connection::by;
 use crate::dump;
 use crate::exit::{Exit, Failure};
-use crate::style::{ColorChoice, Layout, has_unicode};
+use crate::style::{ColorChoice, TextLayout, has_unicode};
 
 use draw::draw;
-use model::Model;
-use sources::{Followed, SourceEvent, follow};
-use state::{Page, ScreenState, Wish};
+use model::TopModel;
+use sources::{FollowedProfile, SourceEvent, follow};
+use state::{ScreenState, TextPage, Wish};
 use terminal::{FullScreen, TerminalFeatures};
 
 /// How long the end of a collection of our own is waited for when the user leaves.
 const GRACE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
-pub use model::tests::Source as SampleSource;
+pub use model::tests::TestProfile;
 
 pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     if args.plain || args.json {
@@ -59,8 +59,8 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         return Err(Failure::bad_request(anyhow!("top needs a terminal for input and output; {hint}")));
     }
     let (stop, stopped) = bounded(1);
-    let Followed { events, note, .. } = follow(args, stopped)?;
-    let look = TerminalFeatures { colour: Layout::of(&stdout(), colour).colour, unicode: has_unicode() };
+    let FollowedProfile { events, note, .. } = follow(args, stopped)?;
+    let look = TerminalFeatures { colour: TextLayout::of(&stdout(), colour).colour, unicode: has_unicode() };
     let (signals, keys) = (signals()?, keys()?);
     let unusable = |error: std::io::Error| {
         Failure::at_run_time(
@@ -68,8 +68,8 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         )
     };
     let mut taken = FullScreen::take().map_err(unusable)?;
-    let by = By { daemon_only: false, ..by(&args.by) };
-    let mut top = Top { model: Model::new(args.full_names), state: ScreenState::new(), dumps: bounded(1), by };
+    let by = CollectorChoice { daemon_only: false, ..by(&args.by) };
+    let mut top = Top { model: TopModel::new(args.full_names), state: ScreenState::new(), dumps: bounded(1), by };
     top.state.message = note;
     top.state.question.view = first_view(args.view.view);
     let mut from: Receiver<SourceEvent> = events.clone();
@@ -115,7 +115,7 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     drop(taken);
     end?;
     // The collection writes what it has and ends its session.
-    if stop.try_send(Stop).is_ok() {
+    if stop.try_send(StopRequest).is_ok() {
         while let Ok(event) = events.recv_timeout(GRACE) {
             if matches!(event, SourceEvent::End(_) | SourceEvent::Failed(_)) {
                 break;
@@ -137,12 +137,12 @@ fn first_view(view: Option<report::View>) -> rows::TopView {
 }
 
 struct Top {
-    model: Model,
+    model: TopModel,
     state: ScreenState,
     /// Where threads that take dumps put them.
-    dumps: (Sender<Page>, Receiver<Page>),
+    dumps: (Sender<TextPage>, Receiver<TextPage>),
     /// Who takes them where this process may not.
-    by: By,
+    by: CollectorChoice,
 }
 
 impl Top {
@@ -181,7 +181,7 @@ impl Top {
             let (dumps, failures) = dump::take(&pids, false, &by);
             let mut lines = dump::lines(&dumps);
             lines.extend(failures.iter().map(|failure| failure.to_string()));
-            let _ = pages.send(Page { title: "Stacks of all threads".to_owned(), lines, top: 0 });
+            let _ = pages.send(TextPage { title: "Stacks of all threads".to_owned(), lines, top: 0 });
         };
         if let Err(error) = thread::Builder::new().name("ccsd-dumps".to_owned()).spawn(take) {
             self.state.message = Some(format!("cannot start a thread: {error}"));

@@ -1,13 +1,13 @@
 //! What is looked at: a profile that grows, what of it is new, and an earlier moment to compare with.
 
-use ccsd_profile::{Limits, Process, Profile, Session, Unit, Update, UpdateError};
+use ccsd_profile::{Process, Profile, ProfileLimits, Session, Unit, Update, UpdateError};
 
 /// Intervals of the strip that are kept: wider is no terminal.
 const POINTS: usize = 512;
 
 /// One interval of the strip.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Interval {
+pub struct StripInterval {
     /// Nanoseconds.
     pub length: u64,
     pub weight: u64,
@@ -27,7 +27,7 @@ struct Moment {
     /// The last interval by itself, while that is asked for.
     last: Option<Profile>,
     frozen: Option<Frozen>,
-    points: Vec<Interval>,
+    points: Vec<StripInterval>,
     /// The end of the strip, nanoseconds since the session began.
     until: u64,
     /// How often a session began: ids of one mean nothing in another.
@@ -35,7 +35,7 @@ struct Moment {
 }
 
 /// What is looked at.
-pub struct Model {
+pub struct TopModel {
     live: Moment,
     /// What is shown while paused. A copy takes as much memory as the profile, however long the pause.
     paused: Option<Moment>,
@@ -44,7 +44,7 @@ pub struct Model {
 }
 
 fn empty(session: &Session, full_names: bool) -> Profile {
-    let mut profile = Profile::new(session.clone(), Limits::reading());
+    let mut profile = Profile::new(session.clone(), ProfileLimits::reading());
     profile.set_full_names(full_names);
     profile
 }
@@ -108,7 +108,7 @@ impl Moment {
             if self.points.len() == POINTS {
                 self.points.remove(0);
             }
-            self.points.push(Interval { length: now - until, weight });
+            self.points.push(StripInterval { length: now - until, weight });
         }
         self.until = now;
         Ok(())
@@ -121,11 +121,11 @@ impl Moment {
     }
 }
 
-impl Model {
+impl TopModel {
     /// Nothing yet; names will be shown as they are, or as text shows them.
-    pub fn new(full_names: bool) -> Model {
+    pub fn new(full_names: bool) -> TopModel {
         let live = Moment::new(&Session::default(), full_names, 0);
-        Model { live, paused: None, wants_last: false, ended: false }
+        TopModel { live, paused: None, wants_last: false, ended: false }
     }
 
     fn seen(&self) -> &Moment {
@@ -188,7 +188,7 @@ impl Model {
     }
 
     /// Intervals, the oldest first.
-    pub fn points(&self) -> &[Interval] {
+    pub fn points(&self) -> &[StripInterval] {
         &self.seen().points
     }
 
@@ -255,13 +255,13 @@ pub mod tests {
     use super::*;
 
     /// A profile that is being collected, and what of it was sent.
-    pub struct Source {
+    pub struct TestProfile {
         pub profile: Profile,
         thread: ccsd_profile::ThreadId,
     }
 
-    impl Source {
-        pub fn new() -> Source {
+    impl TestProfile {
+        pub fn new() -> TestProfile {
             let metric = Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds };
             let session = Session { target: "./prog".into(), metrics: vec![metric], ..Session::default() };
             let mut profile = empty(&session, false);
@@ -275,7 +275,7 @@ pub mod tests {
             };
             let process = profile.add_process(process);
             let thread = profile.add_thread(Thread { process, tid: 10, name: "prog".into() });
-            Source { profile, thread }
+            TestProfile { profile, thread }
         }
 
         /// Charges samples of a millisecond to a stack, root first.
@@ -313,15 +313,15 @@ pub mod tests {
         pairs.iter().map(|&(name, weight)| (name.to_owned(), weight)).collect()
     }
 
-    fn model(source: &Source) -> Model {
-        let mut model = Model::new(false);
+    fn model(source: &TestProfile) -> TopModel {
+        let mut model = TopModel::new(false);
         model.begin(source.profile.session());
         model
     }
 
     #[test]
     fn what_came_while_paused_comes_afterwards() {
-        let mut source = Source::new();
+        let mut source = TestProfile::new();
         let mut model = model(&source);
         source.charge(&["main", "a"], 3);
         model.update(&source.update(1_000_000_000)).unwrap();
@@ -338,14 +338,14 @@ pub mod tests {
 
     #[test]
     fn a_session_that_begins_anew_while_paused() {
-        let mut first = Source::new();
+        let mut first = TestProfile::new();
         let mut model = model(&first);
         first.charge(&["main", "a"], 3);
         model.update(&first.update(1_000_000_000)).unwrap();
         model.toggle_pause().unwrap();
         first.charge(&["main", "a"], 3);
         model.update(&first.update(2_000_000_000)).unwrap();
-        let mut second = Source::new();
+        let mut second = TestProfile::new();
         model.begin(second.profile.session());
         second.charge(&["other"], 7);
         model.update(&second.update(1_000_000_000)).unwrap();
@@ -356,7 +356,7 @@ pub mod tests {
 
     #[test]
     fn a_moment_that_is_frozen_while_paused() {
-        let mut source = Source::new();
+        let mut source = TestProfile::new();
         let mut model = model(&source);
         source.charge(&["main", "a"], 3);
         model.update(&source.update(1_000_000_000)).unwrap();
@@ -392,7 +392,7 @@ pub mod tests {
             for (name, generation) in names.iter().zip(0..) {
                 source.add_process(process(name, generation));
             }
-            let mut model = Model::new(false);
+            let mut model = TopModel::new(false);
             model.begin(&session);
             model.update(&source.take_update()).unwrap();
             model.target()
@@ -406,7 +406,7 @@ pub mod tests {
 
     #[test]
     fn the_last_interval_and_the_time_since_a_moment() {
-        let mut source = Source::new();
+        let mut source = TestProfile::new();
         let mut model = model(&source);
         source.charge(&["main", "a"], 3);
         model.update(&source.update(1_000_000_000)).unwrap();

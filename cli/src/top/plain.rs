@@ -3,22 +3,22 @@
 use std::io::{Write, stderr, stdout};
 
 use anyhow::Context;
-use ccsd_daemon::Stop;
+use ccsd_daemon::StopRequest;
 use ccsd_profile::view::{FlatRow, FlatView, Selection, Total};
-use ccsd_profile::{Limits, Profile, Session, Update, Updates, sanitise};
+use ccsd_profile::{Profile, ProfileLimits, Session, Update, Updates, sanitise};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::sources::{Followed, SourceEvent, follow};
+use super::sources::{FollowedProfile, SourceEvent, follow};
 use crate::args::service::TopArgs;
 use crate::dump::crash;
 use crate::exit::{Exit, Failure};
 use crate::format::{count, nanoseconds, unit_name};
 use crate::message::warn;
 use crate::report;
-use crate::style::{ColorChoice, Layout, Tone};
+use crate::style::{ColorChoice, TextLayout, Tone};
 
 /// Version of the JSON.
 const SCHEMA: u32 = 1;
@@ -28,11 +28,11 @@ const DEATHS: usize = 3;
 
 pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let (stop, stopped) = bounded(1);
-    let Followed { events, is_own: own, note } = follow(args, stopped)?;
+    let FollowedProfile { events, is_own: own, note } = follow(args, stopped)?;
     note.iter().for_each(|note| warn(format_args!("{note}")));
     let signals = signals()?;
     let timer = args.duration.map_or_else(never, after);
-    let mut screen = PlainOutput::new(args, Layout::of(&stdout(), colour));
+    let mut screen = PlainOutput::new(args, TextLayout::of(&stdout(), colour));
     loop {
         let event = select! {
             recv(events) -> event => event,
@@ -40,14 +40,14 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
                 if !own {
                     return Ok(Exit::SUCCESS);
                 }
-                let _ = stop.try_send(Stop);
+                let _ = stop.try_send(StopRequest);
                 continue;
             }
             recv(timer) -> _ => {
                 if !own {
                     return Ok(Exit::SUCCESS);
                 }
-                let _ = stop.try_send(Stop);
+                let _ = stop.try_send(StopRequest);
                 continue;
             }
         };
@@ -85,7 +85,7 @@ fn signals() -> Result<Receiver<()>, Failure> {
 
 struct PlainOutput<'a> {
     args: &'a TopArgs,
-    layout: Layout,
+    layout: TextLayout,
     /// Everything so far; with `--interval` the names alone.
     profile: Profile,
     /// What the last table showed, with `--interval`.
@@ -122,8 +122,8 @@ struct JsonLine<'a> {
 }
 
 impl<'a> PlainOutput<'a> {
-    fn new(args: &'a TopArgs, layout: Layout) -> PlainOutput<'a> {
-        let profile = Profile::new(Session::default(), Limits::reading());
+    fn new(args: &'a TopArgs, layout: TextLayout) -> PlainOutput<'a> {
+        let profile = Profile::new(Session::default(), ProfileLimits::reading());
         PlainOutput {
             args,
             layout,
@@ -138,7 +138,7 @@ impl<'a> PlainOutput<'a> {
     }
 
     fn begin(&mut self, session: &Session) {
-        self.profile = Profile::new(session.clone(), Limits::reading());
+        self.profile = Profile::new(session.clone(), ProfileLimits::reading());
         (self.window, self.pending) = (None, Updates::default());
     }
 
@@ -160,7 +160,7 @@ impl<'a> PlainOutput<'a> {
         if self.pending.is_empty() {
             return Ok(());
         }
-        let mut window = Profile::new(self.profile.session().clone(), Limits::reading());
+        let mut window = Profile::new(self.profile.session().clone(), ProfileLimits::reading());
         window.apply(&self.profile.snapshot()).map_err(broken)?;
         self.profile.snapshot_generation().map_or(Ok(()), |it| window.apply(&it)).map_err(broken)?;
         for mut update in std::mem::take(&mut self.pending) {
@@ -266,7 +266,7 @@ mod tests {
         let cli = crate::args::Cli::try_parse_from(["ccsd", "top", "--plain", "--interval", "x"]).unwrap();
         let crate::args::Command::Top(args) = cli.command else { panic!("not live") };
         let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
-        let mut source = Profile::new(Session { metrics, ..Session::default() }, Limits::default());
+        let mut source = Profile::new(Session { metrics, ..Session::default() }, ProfileLimits::default());
         let image = source.add_image(Image { name: "x".to_owned(), build_id: Vec::new() });
         let process = source.add_process(Process {
             pid: 1,
@@ -286,7 +286,7 @@ mod tests {
             source.charge_many(thread, context, LineId::UNKNOWN, samples, &[samples]);
             source.take_update()
         };
-        let mut screen = PlainOutput::new(&args, Layout::PLAIN);
+        let mut screen = PlainOutput::new(&args, TextLayout::PLAIN);
         let samples = |screen: &mut PlainOutput<'_>| {
             screen.advance().unwrap();
             let view = FlatView::new(screen.window.as_ref().unwrap(), &Selection::all());

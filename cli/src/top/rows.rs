@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use ccsd_profile::view::{DiffView, FlatView, GraphView, Matching, Selection, ThreadsView, Total, TreeView};
 use ccsd_profile::{CostCentreId, Labels, ThreadId, sanitise};
 
-use super::model::Model;
+use super::model::TopModel;
 use crate::flame::FlameTree;
 
 /// Chains deeper than this are not opened by themselves, nor all at once.
@@ -80,9 +80,9 @@ impl Sort {
 }
 
 /// A chain of calls, root first, by the hash of its functions and whether each is marked: a chain may be thousands long.
-pub type Chain = u64;
+pub type ChainHash = u64;
 
-fn chain(above: Chain, function: CostCentreId, marked: bool) -> Chain {
+fn chain(above: ChainHash, function: CostCentreId, marked: bool) -> ChainHash {
     let mut hasher = DefaultHasher::new();
     (above, function, marked).hash(&mut hasher);
     hasher.finish()
@@ -90,11 +90,11 @@ fn chain(above: Chain, function: CostCentreId, marked: bool) -> Chain {
 
 /// What a row is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Key {
+pub enum RowKey {
     /// A function.
     Function(CostCentreId),
     /// A chain of calls that ends with this function.
-    Chain(Chain, CostCentreId),
+    Chain(ChainHash, CostCentreId),
     /// A function above (`true`) or below the one that is looked at.
     Neighbour(CostCentreId, bool),
     /// A thread, or all of a process.
@@ -107,7 +107,7 @@ pub enum Key {
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopRow {
     /// What it is of.
-    pub key: Key,
+    pub key: RowKey,
     pub own: u64,
     pub inherited: u64,
     /// By how much the share of self weight has changed since the moment that is compared with, from -1 to 1, and whether
@@ -125,7 +125,7 @@ pub struct TopRow {
 }
 
 impl TopRow {
-    fn new(key: Key, own: u64, inherited: u64, name: &str, image: &str) -> TopRow {
+    fn new(key: RowKey, own: u64, inherited: u64, name: &str, image: &str) -> TopRow {
         TopRow {
             key,
             own,
@@ -142,8 +142,8 @@ impl TopRow {
     /// The function of the row.
     pub fn function(&self) -> Option<CostCentreId> {
         match &self.key {
-            Key::Function(function) | Key::Neighbour(function, _) | Key::Chain(_, function) => Some(*function),
-            Key::Threads(_) | Key::None => None,
+            RowKey::Function(function) | RowKey::Neighbour(function, _) | RowKey::Chain(_, function) => Some(*function),
+            RowKey::Threads(_) | RowKey::None => None,
         }
     }
 }
@@ -163,7 +163,7 @@ pub struct TopQuery {
     /// The function between its callers and callees.
     pub looked_at: Option<CostCentreId>,
     /// What was folded or unfolded.
-    pub open: HashMap<Chain, bool>,
+    pub open: HashMap<ChainHash, bool>,
 }
 
 impl Default for TopQuery {
@@ -198,7 +198,7 @@ impl TopQuery {
     }
 
     /// The rows, and what all of it is.
-    pub fn answer(&self, model: &Model) -> (Vec<TopRow>, Total) {
+    pub fn answer(&self, model: &TopModel) -> (Vec<TopRow>, Total) {
         let (mut rows, total) = match self.view {
             TopView::Flat => self.flat(model),
             TopView::Tree => self.tree(model),
@@ -211,7 +211,7 @@ impl TopQuery {
         (rows, total)
     }
 
-    fn flat(&self, model: &Model) -> (Vec<TopRow>, Total) {
+    fn flat(&self, model: &TopModel) -> (Vec<TopRow>, Total) {
         let selection = self.selection();
         let (profile, mut changes) = match model.frozen() {
             None => (model.shown(), HashMap::new()),
@@ -236,7 +236,7 @@ impl TopQuery {
             let change = changes.remove(&matching.function(profile, row.function));
             let label = labels.label(row.function);
             let shown =
-                TopRow::new(Key::Function(row.function), row.self_weight, row.inherited_weight, &label, &row.image);
+                TopRow::new(RowKey::Function(row.function), row.self_weight, row.inherited_weight, &label, &row.image);
             TopRow { change, ..shown }
         });
         let mut rows: Vec<TopRow> = rows.collect();
@@ -247,7 +247,7 @@ impl TopQuery {
             rows.extend(before.filter(|row| wanted(&labels_before, row.function)).filter_map(|row| {
                 let change = changes.remove(&matching.function(&frozen.before, row.function))?;
                 let label = labels_before.label(row.function);
-                let shown = TopRow::new(Key::Function(row.function), 0, 0, &label, &row.image);
+                let shown = TopRow::new(RowKey::Function(row.function), 0, 0, &label, &row.image);
                 Some(TopRow { change: Some(change), ..shown })
             }));
         }
@@ -270,7 +270,7 @@ impl TopQuery {
         }
     }
 
-    fn tree(&self, model: &Model) -> (Vec<TopRow>, Total) {
+    fn tree(&self, model: &TopModel) -> (Vec<TopRow>, Total) {
         let profile = model.shown();
         let view = TreeView::new(profile, &self.selection().hide(profile.startup_functions()));
         let name = |at: usize| view.nodes.get(at).map_or("[unknown]".into(), |node| view.name(node));
@@ -290,7 +290,7 @@ impl TopQuery {
             }
         }
         let mut rows = Vec::new();
-        let mut next: Vec<(usize, usize, Chain)> = view.roots.iter().rev().map(|&root| (root, 0, 0)).collect();
+        let mut next: Vec<(usize, usize, ChainHash)> = view.roots.iter().rev().map(|&root| (root, 0, 0)).collect();
         while let Some((at, depth, above)) = next.pop() {
             let Some(node) = view.nodes.get(at).filter(|_| leads.get(at).copied().unwrap_or(false)) else { continue };
             if rows.len() == MOST {
@@ -302,7 +302,7 @@ impl TopQuery {
             let open = !self.filter.is_empty() || self.open.get(&chain).copied().unwrap_or(by_itself);
             let text = view.label(node);
             let image = profile.image_name(node.function);
-            let mut row = TopRow::new(Key::Chain(chain, node.function), node.self_weight, node.weight, &text, image);
+            let mut row = TopRow::new(RowKey::Chain(chain, node.function), node.self_weight, node.weight, &text, image);
             row.depth = depth;
             let below = node.children.iter().any(|&child| leads.get(child).copied().unwrap_or(false));
             row.open = below.then_some(open);
@@ -316,7 +316,7 @@ impl TopQuery {
 
     /// The calls of the flame graph: of the time since a moment, if one is compared with. `None` as long as nothing is known
     /// of it.
-    pub fn flame(&self, model: &Model) -> Option<FlameTree> {
+    pub fn flame(&self, model: &TopModel) -> Option<FlameTree> {
         let profile = model.frozen().map_or_else(|| model.shown(), |frozen| &frozen.since);
         let selection = self.selection().hide(profile.startup_functions());
         let mut tree = match model.frozen() {
@@ -334,7 +334,7 @@ impl TopQuery {
         Some(tree)
     }
 
-    fn callers(&self, model: &Model) -> (Vec<TopRow>, Total) {
+    fn callers(&self, model: &TopModel) -> (Vec<TopRow>, Total) {
         let profile = model.shown();
         let view = GraphView::new(profile, &self.selection());
         // The most expensive one where none was chosen.
@@ -349,7 +349,7 @@ impl TopQuery {
             let row = |arc: &ccsd_profile::view::GraphArc| TopRow {
                 depth: if above { 0 } else { 2 },
                 ..TopRow::new(
-                    Key::Neighbour(arc.function, above),
+                    RowKey::Neighbour(arc.function, above),
                     arc.self_weight,
                     arc.self_weight.saturating_add(arc.child_weight),
                     &format!("{}{}", if arc.approximate { "~" } else { "" }, labels.label(arc.function)),
@@ -366,10 +366,10 @@ impl TopQuery {
         let mut rows = arcs(&node.callers, true);
         let as_root = node.root_self_weight.saturating_add(node.root_child_weight);
         if as_root > 0 {
-            rows.push(TopRow::new(Key::None, node.root_self_weight, as_root, "[nothing above]", ""));
+            rows.push(TopRow::new(RowKey::None, node.root_self_weight, as_root, "[nothing above]", ""));
         }
         let own = TopRow::new(
-            Key::Function(node.function),
+            RowKey::Function(node.function),
             node.self_weight,
             node.inherited_weight(),
             &labels.label(node.function),
@@ -380,7 +380,7 @@ impl TopQuery {
         (rows, view.total)
     }
 
-    fn processes(&self, model: &Model) -> (Vec<TopRow>, Total) {
+    fn processes(&self, model: &TopModel) -> (Vec<TopRow>, Total) {
         let view = ThreadsView::new(model.shown(), &TopQuery { threads: None, ..self.clone() }.selection());
         let mut rows = Vec::new();
         for process in &view.processes {
@@ -393,7 +393,7 @@ impl TopQuery {
                     let name = format!("{} {}", thread.tid, thread.name);
                     TopRow {
                         depth: 1,
-                        ..TopRow::new(Key::Threads(vec![thread.id]), thread.weight, thread.weight, &name, "")
+                        ..TopRow::new(RowKey::Threads(vec![thread.id]), thread.weight, thread.weight, &name, "")
                     }
                 })
                 .filter(|row| self.matches(&row.name))
@@ -404,7 +404,7 @@ impl TopQuery {
             if self.sort == Sort::Name {
                 self.order(&mut threads);
             }
-            let key = Key::Threads(process.threads.iter().map(|thread| thread.id).collect());
+            let key = RowKey::Threads(process.threads.iter().map(|thread| thread.id).collect());
             rows.push(TopRow { strong: true, ..TopRow::new(key, process.weight, process.weight, &name, "") });
             rows.append(&mut threads);
         }

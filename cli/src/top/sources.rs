@@ -11,7 +11,7 @@ use anyhow::{Context, anyhow};
 use ccsd_collector::ProcessSelection;
 use ccsd_daemon::client::{ProfileStream, StreamEvent};
 use ccsd_daemon::store;
-use ccsd_daemon::{Collection, Progress, Request, Stop, Target};
+use ccsd_daemon::{CollectRequest, CollectTarget, Collection, Progress, StopRequest};
 use ccsd_profile::{Decoded, Decoder, Session, Update};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
@@ -21,7 +21,7 @@ use crate::exit::Failure;
 use crate::locate::{Located, Lookup};
 use crate::machine;
 use crate::recording::open_profile;
-use crate::source::Source;
+use crate::source::ProfileSource;
 use crate::stored::state_dir;
 
 /// What comes from a source.
@@ -46,7 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(200);
 
 /// A profile that is followed.
-pub struct Followed {
+pub struct FollowedProfile {
     pub events: Receiver<SourceEvent>,
     /// Whether it is a collection for this command alone, which ends with it.
     pub is_own: bool,
@@ -55,20 +55,20 @@ pub struct Followed {
 }
 
 /// Follows what the command line names: attaches to a process that no session is on, until `stop`.
-pub fn follow(args: &TopArgs, stop: Receiver<Stop>) -> Result<Followed, Failure> {
+pub fn follow(args: &TopArgs, stop: Receiver<StopRequest>) -> Result<FollowedProfile, Failure> {
     if let Some(selection) = machine::selection(&args.machine)? {
-        return own(Target::Machine { selection, command: Vec::new() }, args, stop);
+        return own(CollectTarget::Machine { selection, command: Vec::new() }, args, stop);
     }
     let Some(source) = &args.source else {
-        return own(Target::Machine { selection: ProcessSelection::default(), command: Vec::new() }, args, stop);
+        return own(CollectTarget::Machine { selection: ProcessSelection::default(), command: Vec::new() }, args, stop);
     };
     let daemon = (!args.by.no_daemon).then_some(&args.by.socket);
     let lookup = Lookup { daemon, files: true, processes: true };
     let located = match source {
-        Source::Number(pid) | Source::Process(pid) if args.attach => Located::Process(*pid),
+        ProfileSource::Number(pid) | ProfileSource::Process(pid) if args.attach => Located::Process(*pid),
         source => lookup.locate(source)?,
     };
-    let others = |events| Followed { events, is_own: false, note: None };
+    let others = |events| FollowedProfile { events, is_own: false, note: None };
     match located {
         Located::File(_) | Located::Watch(_) | Located::Session(..) if args.attach => {
             Err(Failure::bad_request(anyhow!("--attach goes with a process, as pid:PID")))
@@ -79,13 +79,13 @@ pub fn follow(args: &TopArgs, stop: Receiver<Stop>) -> Result<Followed, Failure>
             Ok(others(watch(&dir)?))
         }
         Located::Session(client, id) => Ok(others(session(id, client.subscribe(id, true)?)?)),
-        Located::Process(pid) => own(Target::Pids(vec![pid]), args, stop),
+        Located::Process(pid) => own(CollectTarget::Pids(vec![pid]), args, stop),
     }
 }
 
 /// A collection for this command alone.
-fn own(target: Target, args: &TopArgs, stop: Receiver<Stop>) -> Result<Followed, Failure> {
-    let own = Collection::prepare(Request {
+fn own(target: CollectTarget, args: &TopArgs, stop: Receiver<StopRequest>) -> Result<FollowedProfile, Failure> {
+    let own = Collection::prepare(CollectRequest {
         target,
         options: Default::default(),
         output: None,
@@ -95,7 +95,7 @@ fn own(target: Target, args: &TopArgs, stop: Receiver<Stop>) -> Result<Followed,
     })?;
     let notes: Vec<String> = own.passed_over().iter().map(ToString::to_string).collect();
     let note = (!notes.is_empty()).then(|| format!("{}; collecting in this process", notes.join("; ")));
-    Ok(Followed { events: collection(own, stop)?, is_own: true, note })
+    Ok(FollowedProfile { events: collection(own, stop)?, is_own: true, note })
 }
 
 fn thread(body: impl FnOnce(&Sender<SourceEvent>) + Send + 'static) -> Result<Receiver<SourceEvent>, Failure> {
@@ -129,7 +129,7 @@ fn session(session: u32, mut stream: ProfileStream) -> Result<Receiver<SourceEve
 }
 
 /// A collection of our own, until `stop`.
-fn collection(mut own: Collection, stop: Receiver<Stop>) -> Result<Receiver<SourceEvent>, Failure> {
+fn collection(mut own: Collection, stop: Receiver<StopRequest>) -> Result<Receiver<SourceEvent>, Failure> {
     own.start()?;
     thread(move |events| {
         let info = Box::new(own.info().clone());

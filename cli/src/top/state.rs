@@ -7,10 +7,10 @@ use ccsd_profile::view::Total;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::flame::FlameState;
-use super::model::Model;
-use super::rows::{Key, TopQuery, TopRow, TopView};
+use super::model::TopModel;
+use super::rows::{RowKey, TopQuery, TopRow, TopView};
 use crate::dump::crash;
-use crate::style::Layout;
+use crate::style::TextLayout;
 
 /// Longest text that is typed: a name of a function or a file.
 const LONGEST_INPUT: usize = 200;
@@ -41,7 +41,7 @@ pub enum Prompt {
     Save,
 }
 
-pub struct Page {
+pub struct TextPage {
     pub title: String,
     pub lines: Vec<String>,
     /// The first one shown.
@@ -59,14 +59,14 @@ pub struct ScreenState {
     /// Rows on a page, as last drawn.
     pub height: usize,
     pub prompt: Option<(Prompt, String)>,
-    pub page: Option<Page>,
+    pub page: Option<TextPage>,
     /// Said on the last line until the next key.
     pub message: Option<String>,
     /// Whether the cursor was moved: then it stays with what it is on.
     moved: bool,
     /// What the file of a saved profile is called if nothing else is typed.
     file: String,
-    /// Of the session that the question is about; see [`Model::generation`].
+    /// Of the session that the question is about; see [`TopModel::generation`].
     generation: u32,
 }
 
@@ -91,7 +91,7 @@ impl ScreenState {
     }
 
     /// Answers again.
-    pub fn refresh(&mut self, model: &Model) {
+    pub fn refresh(&mut self, model: &TopModel) {
         if self.generation != model.generation() {
             self.generation = model.generation();
             let TopQuery { view, sort, filter, .. } = std::mem::take(&mut self.question);
@@ -108,7 +108,7 @@ impl ScreenState {
             }
             return;
         }
-        let chosen = self.rows.get(self.cursor).map(|row| row.key.clone()).filter(|key| *key != Key::None);
+        let chosen = self.rows.get(self.cursor).map(|row| row.key.clone()).filter(|key| *key != RowKey::None);
         (self.rows, self.total) = self.question.answer(model);
         let found = chosen.filter(|_| self.moved).and_then(|key| self.rows.iter().position(|row| row.key == key));
         self.cursor = found.unwrap_or(self.cursor).min(self.rows.len().saturating_sub(1));
@@ -129,7 +129,7 @@ impl ScreenState {
     }
 
     /// Does what a key means.
-    pub fn key(&mut self, key: KeyEvent, model: &mut Model) -> Wish {
+    pub fn key(&mut self, key: KeyEvent, model: &mut TopModel) -> Wish {
         self.message = None;
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
@@ -152,7 +152,7 @@ impl ScreenState {
         wish.unwrap_or(Wish::None)
     }
 
-    fn typed(&mut self, code: KeyCode, control: bool, model: &Model) -> Wish {
+    fn typed(&mut self, code: KeyCode, control: bool, model: &TopModel) -> Wish {
         let Some((prompt, mut text)) = self.prompt.take() else { return Wish::None };
         match code {
             KeyCode::Esc => {
@@ -200,7 +200,12 @@ impl ScreenState {
         Wish::None
     }
 
-    fn command(&mut self, code: KeyCode, control: bool, model: &mut Model) -> Result<Wish, ccsd_profile::UpdateError> {
+    fn command(
+        &mut self,
+        code: KeyCode,
+        control: bool,
+        model: &mut TopModel,
+    ) -> Result<Wish, ccsd_profile::UpdateError> {
         let last = self.rows.len().saturating_sub(1);
         if self.question.view == TopView::Flame && !control && self.flame.key(code) {
             return Ok(Wish::None);
@@ -260,16 +265,16 @@ impl ScreenState {
     }
 
     /// The stacks of processes that a fault has killed.
-    fn crashes(&mut self, model: &Model) {
+    fn crashes(&mut self, model: &TopModel) {
         let crashes = model.profile().crashes();
         if crashes.is_empty() {
             self.message = Some("no process has died of a fault".to_owned());
             return;
         }
-        let layout = Layout { width: None, colour: false };
+        let layout = TextLayout { width: None, colour: false };
         let texts = crashes.iter().map(|crash| crash::text(crash, layout));
         let lines = texts.flat_map(|text| text.lines().map(str::to_owned).chain([String::new()]).collect::<Vec<_>>());
-        self.page = Some(Page { title: "Who died, and where".to_owned(), lines: lines.collect(), top: 0 });
+        self.page = Some(TextPage { title: "Who died, and where".to_owned(), lines: lines.collect(), top: 0 });
     }
 
     fn go(&mut self, to: usize) {
@@ -301,7 +306,7 @@ impl ScreenState {
 
     /// Folds or unfolds; folding what has nothing unfolded goes to the caller.
     fn fold(&mut self, open: Option<bool>) {
-        let Some(&TopRow { key: Key::Chain(chain, _), open: is, depth, .. }) = self.rows.get(self.cursor) else {
+        let Some(&TopRow { key: RowKey::Chain(chain, _), open: is, depth, .. }) = self.rows.get(self.cursor) else {
             return;
         };
         let wanted = open.unwrap_or(is != Some(true));
@@ -319,14 +324,14 @@ impl ScreenState {
     }
 
     /// Unfolds everything below, level by level as long as there is something to unfold.
-    fn unfold_below(&mut self, model: &Model) {
+    fn unfold_below(&mut self, model: &TopModel) {
         let Some(&TopRow { depth, .. }) = self.rows.get(self.cursor) else { return };
         self.moved = true;
         loop {
             let below = self.rows.iter().enumerate().skip(self.cursor);
             let below = below.take_while(|(at, row)| *at == self.cursor || row.depth > depth);
             let folded = below.filter_map(|(_, row)| match (&row.key, row.open) {
-                (Key::Chain(chain, _), Some(false)) => Some((*chain, true)),
+                (RowKey::Chain(chain, _), Some(false)) => Some((*chain, true)),
                 _ => None,
             });
             let folded: Vec<_> = folded.collect();
@@ -345,13 +350,13 @@ impl ScreenState {
 
     fn enter(&mut self) {
         match self.rows.get(self.cursor).map(|row| (row.key.clone(), row.name.clone())) {
-            Some((Key::Chain(..), _)) => self.fold(None),
-            Some((Key::Function(_) | Key::Neighbour(..), _)) => self.show(TopView::Callers),
-            Some((Key::Threads(threads), name)) => {
+            Some((RowKey::Chain(..), _)) => self.fold(None),
+            Some((RowKey::Function(_) | RowKey::Neighbour(..), _)) => self.show(TopView::Callers),
+            Some((RowKey::Threads(threads), name)) => {
                 self.question.threads = Some((threads, name));
                 self.show(TopView::Flat);
             }
-            Some((Key::None, _)) | None => {}
+            Some((RowKey::None, _)) | None => {}
         }
     }
 
@@ -374,7 +379,7 @@ impl ScreenState {
     }
 }
 
-fn help() -> Page {
+fn help() -> TextPage {
     let lines = "\
 1 2 3 4 5, Tab    functions; tree; callers and callees; threads; flame graph
 up down j k       choose a row (also PgUp, PgDn, Home, End)
@@ -408,5 +413,5 @@ colours           red: 10% self or more; yellow: 2% or more
 (name)            not active any more: named because it called the next one
 change            in points of percent of self; * where chance hardly explains it
 line at the top   how many CPUs were busy, interval by interval";
-    Page { title: "Keys".to_owned(), lines: lines.lines().map(str::to_owned).collect(), top: 0 }
+    TextPage { title: "Keys".to_owned(), lines: lines.lines().map(str::to_owned).collect(), top: 0 }
 }

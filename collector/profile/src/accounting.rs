@@ -8,7 +8,7 @@ use crate::causes::{ByCause, causes};
 use crate::context::ContextStats;
 use crate::not_sampled::NotSampled;
 use crate::own_cpu::OwnCpu;
-use crate::pace::Pace;
+use crate::pace::SamplingRates;
 use crate::shed::{Shed, ShedCounts};
 
 causes! {
@@ -127,7 +127,7 @@ pub struct Accounting {
     /// What the collector's table of contexts did and holds. Kept up by `Profile::take_update`.
     pub contexts: ContextStats,
     /// At which rates samples were taken, and what they cost where that was to stay within a budget.
-    pub pace: Pace,
+    pub pace: SamplingRates,
 }
 
 /// What becomes of a number where two accountings become one.

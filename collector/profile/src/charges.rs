@@ -12,10 +12,10 @@ use crate::squares::{Squares, equal_squares, squared_metrics};
 const FOLLOWS: u32 = u32::MAX;
 
 /// Thread, context, line and route.
-pub(crate) type Key = (u32, u32, u32, u32);
+pub(crate) type ChargeTableKey = (u32, u32, u32, u32);
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Row {
+pub(crate) struct ChargeRow {
     pub(crate) thread: u32,
     pub(crate) context: u32,
     pub(crate) line: u32,
@@ -28,7 +28,7 @@ pub(crate) struct Row {
     pending: u64,
 }
 
-impl Row {
+impl ChargeRow {
     pub(crate) const fn samples(&self) -> u64 {
         self.settled.saturating_add(self.pending)
     }
@@ -36,7 +36,7 @@ impl Row {
 
 /// The kind of a row, which determines its part of the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum RowKind {
     /// A distinct context, line and route.
     Own,
     /// A caller, for samples without a row of their own.
@@ -49,9 +49,9 @@ pub(crate) enum Room {
 const COARSE_PART: usize = 4;
 
 #[derive(Debug)]
-pub(crate) struct Charges {
+pub(crate) struct ChargeTable {
     index: HashTable<u32>,
-    rows: Vec<Row>,
+    rows: Vec<ChargeRow>,
     /// For each row: the settled weight of each metric, then the pending one of each.
     weights: Vec<u64>,
     /// For each row with samples of different weights, in the same order.
@@ -65,7 +65,7 @@ pub(crate) struct Charges {
     limit: usize,
 }
 
-impl Charges {
+impl ChargeTable {
     pub(crate) fn new(metrics: usize, limit: usize) -> Self {
         Self {
             index: HashTable::new(),
@@ -85,11 +85,11 @@ impl Charges {
     #[inline]
     pub(crate) fn add(
         &mut self,
-        key: Key,
+        key: ChargeTableKey,
         samples: u64,
         weights: &[u64],
         squares: Option<&[Squares]>,
-        room: Room,
+        room: RowKind,
     ) -> bool {
         let hash = self.hash(key);
         let i = match self.find(hash, key) {
@@ -164,23 +164,23 @@ impl Charges {
         self.rows.len() < most - most / COARSE_PART
     }
 
-    pub(crate) fn contains(&self, key: Key) -> bool {
+    pub(crate) fn contains(&self, key: ChargeTableKey) -> bool {
         self.find(self.hash(key), key).is_some()
     }
 
-    fn hash(&self, (thread, context, line, route): Key) -> u64 {
+    fn hash(&self, (thread, context, line, route): ChargeTableKey) -> u64 {
         mix4(self.seed, thread, context, line, route)
     }
 
-    fn find(&self, hash: u64, (thread, context, line, route): Key) -> Option<u32> {
-        let is_it = |r: &Row| r.context == context && r.line == line && r.route == route && r.thread == thread;
+    fn find(&self, hash: u64, (thread, context, line, route): ChargeTableKey) -> Option<u32> {
+        let is_it = |r: &ChargeRow| r.context == context && r.line == line && r.route == route && r.thread == thread;
         self.index.find(hash, |&i| self.rows.get(i as usize).is_some_and(is_it)).copied()
     }
 
     #[cold]
-    fn insert(&mut self, hash: u64, (thread, context, line, route): Key) -> usize {
+    fn insert(&mut self, hash: u64, (thread, context, line, route): ChargeTableKey) -> usize {
         let i = self.rows.len();
-        self.rows.push(Row { thread, context, line, route, squares: FOLLOWS, settled: 0, pending: 0 });
+        self.rows.push(ChargeRow { thread, context, line, route, squares: FOLLOWS, settled: 0, pending: 0 });
         self.weights.resize((i + 1) * 2 * self.metrics, 0);
         let (rows, seed) = (&self.rows, self.seed);
         self.index.insert_unique(hash, i as u32, |&i| {
@@ -190,12 +190,12 @@ impl Charges {
     }
 
     /// Whether a new row fits the budget.
-    pub(crate) fn has_room(&self, room: Room) -> bool {
+    pub(crate) fn has_room(&self, room: RowKind) -> bool {
         let most = self.most_rows();
         let most = match room {
-            Room::Own => most - most / COARSE_PART,
-            Room::Coarse => most,
-            Room::Always => u32::MAX as usize,
+            RowKind::Own => most - most / COARSE_PART,
+            RowKind::Coarse => most,
+            RowKind::Always => u32::MAX as usize,
         };
         self.rows.len() < most
     }
@@ -229,12 +229,12 @@ impl Charges {
 
     /// Bytes of one row, index (a `u32` and a control byte at a load of at least 7/16) and dirty list included.
     const fn row_bytes(&self) -> usize {
-        size_of::<Row>() + 2 * self.metrics * size_of::<u64>() + 12 + size_of::<u32>()
+        size_of::<ChargeRow>() + 2 * self.metrics * size_of::<u64>() + 12 + size_of::<u32>()
     }
 
     pub(crate) fn bytes(&self) -> usize {
         self.index.allocation_size()
-            + self.rows.capacity() * size_of::<Row>()
+            + self.rows.capacity() * size_of::<ChargeRow>()
             + self.weights.capacity() * size_of::<u64>()
             + self.squares.capacity() * size_of::<Squares>()
             + self.dirty.capacity() * size_of::<u32>()
@@ -245,7 +245,7 @@ impl Charges {
     }
 
     /// Every row with its total weights and sums of squares.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(&Row, &[u64], &[Squares])) {
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(&ChargeRow, &[u64], &[Squares])) {
         let (mut total, mut total_squares) = (vec![0; self.metrics], vec![0; self.squared]);
         for (i, row) in self.rows.iter().enumerate() {
             let (settled, pending) = self.split(i);
@@ -265,7 +265,7 @@ impl Charges {
     }
 
     /// Every row with a settled part.
-    pub(crate) fn for_each_settled(&self, mut visit: impl FnMut(&Row, u64, &[u64], &[Squares])) {
+    pub(crate) fn for_each_settled(&self, mut visit: impl FnMut(&ChargeRow, u64, &[u64], &[Squares])) {
         let mut followed = vec![0; self.squared];
         for (i, row) in self.rows.iter().enumerate() {
             let weights = self.split(i).0;
@@ -280,7 +280,7 @@ impl Charges {
     }
 
     /// Every row with a pending part, sorted by key; settles them.
-    pub(crate) fn take(&mut self, mut visit: impl FnMut(&Row, u64, &[u64], &[Squares])) {
+    pub(crate) fn take(&mut self, mut visit: impl FnMut(&ChargeRow, u64, &[u64], &[Squares])) {
         let mut dirty = std::mem::take(&mut self.dirty);
         let rows = &self.rows;
         dirty.sort_unstable_by_key(|&i| rows.get(i as usize).map(|r| (r.thread, r.context, r.line, r.route)));
@@ -330,7 +330,7 @@ impl Charges {
     }
 
     /// Settled and pending sums of squares of a row, if stored.
-    fn kept_squares(&self, row: &Row) -> Option<(&[Squares], &[Squares])> {
+    fn kept_squares(&self, row: &ChargeRow) -> Option<(&[Squares], &[Squares])> {
         let (place, squared) = (row.squares as usize, self.squared);
         if row.squares == FOLLOWS {
             return None;

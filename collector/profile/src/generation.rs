@@ -1,7 +1,7 @@
 //! Generations of the table of contexts.
 //!
 //! A session that writes its profile need not keep it. When contexts or charges are full, it begins a new generation:
-//! both tables are emptied, and the next update numbers its contexts from the start ([`Counts::FRESH`]). Functions,
+//! both tables are emptied, and the next update numbers its contexts from the start ([`DefinitionCounts::FRESH`]). Functions,
 //! lines, threads and everything else stay.
 //!
 //! A reader joins generations. It keeps one table of contexts, in which equal calls in equal contexts are one, and maps
@@ -11,7 +11,7 @@
 use crate::context::{ContextStats, ContextTable};
 use crate::ids::{ContextId, CostCentreId, RouteId};
 use crate::routes::{NewRoute, RouteTable};
-use crate::update::{Counts, NewContext};
+use crate::update::{DefinitionCounts, NewContext};
 
 /// The generations of a profile.
 #[derive(Debug, Default)]
@@ -103,4 +103,4 @@ impl Generation {
 }
 
 /// The first context that a generation defines, after the empty context and `[elided]`.
-const FIRST: usize = Counts::FRESH.contexts as usize;
+const FIRST: usize = DefinitionCounts::FRESH.contexts as usize;

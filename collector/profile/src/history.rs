@@ -11,7 +11,7 @@ use crate::ids::CostCentreId;
 
 /// One entry of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Entry {
+pub struct HistoryEntry {
     /// The function.
     pub function: CostCentreId,
     /// Marked: this entry stands for the function's most recent activation. Unmarked: it only supplies the caller or
@@ -35,7 +35,7 @@ pub struct Item {
 /// The marked entries are exactly the functions on the stack, each once, ordered by most recent activation (I4).
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct History {
-    entries: Vec<Entry>,
+    entries: Vec<HistoryEntry>,
 }
 
 impl History {
@@ -54,13 +54,13 @@ impl History {
         history
     }
 
-    pub(crate) fn from_entries(entries: Vec<Entry>) -> Self {
+    pub(crate) fn from_entries(entries: Vec<HistoryEntry>) -> Self {
         Self { entries }
     }
 
     /// The entries, oldest first.
     #[must_use]
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[HistoryEntry] {
         &self.entries
     }
 
@@ -101,7 +101,7 @@ impl History {
             }
         }
         // A2: the new activation.
-        s.push(Entry { function, marked: true });
+        s.push(HistoryEntry { function, marked: true });
         // A4: an unmarked entry between two unmarked ones has no use.
         while let Some(i) = s.windows(3).position(|w| w.iter().all(|entry| !entry.marked)) {
             s.remove(i + 1);

@@ -12,12 +12,12 @@ use hashbrown::HashMap;
 
 use crate::accounting::TruncationReason;
 use crate::ids::{ContextId, CostCentreId, LineId, ThreadId};
-use crate::limits::{Limits, MAX_METRICS};
+use crate::limits::{MAX_METRICS, ProfileLimits};
 use crate::model::{CostCentre, Image, Metric, Process, Session, Thread, Unit};
 use crate::origin::begins_at_entry;
 use crate::profile::Profile;
 use crate::update::Update;
-use sample::Sample;
+use sample::ScriptSample;
 
 /// Options of `perf script` with which it prints what [`perf_script`] reads: all of each stack, and what was lost.
 pub const PERF_SCRIPT: [&str; 7] = [
@@ -59,7 +59,7 @@ pub fn perf_script(
     event: Option<&str>,
     mut write: impl FnMut(&Session, Option<&Update>) -> io::Result<()>,
 ) -> io::Result<(Profile, Passed)> {
-    let mut header = Header { session, events: Vec::new() };
+    let mut header = ScriptHeader { session, events: Vec::new() };
     let mut importer: Option<Importer> = None;
     let mut line = Vec::new();
     let mut unknown_before = 0;
@@ -72,7 +72,7 @@ pub fn perf_script(
             }
         } else if let Some(comment) = text.strip_prefix('#') {
             header.line(comment);
-        } else if let Some((sample, _)) = Sample::parse(&text, begins).filter(|(sample, _)| sample.is_of(event)) {
+        } else if let Some((sample, _)) = ScriptSample::parse(&text, begins).filter(|(sample, _)| sample.is_of(event)) {
             header.finish(&sample, event);
             write(&header.session, None)?;
             let mut new = Importer::new(std::mem::take(&mut header));
@@ -110,12 +110,12 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
 
 /// What comes before the first sample.
 #[derive(Default)]
-struct Header {
+struct ScriptHeader {
     session: Session,
     events: Vec<String>,
 }
 
-impl Header {
+impl ScriptHeader {
     fn line(&mut self, comment: &str) {
         let Some((key, value)) = comment.split_once(':') else { return };
         let value = value.trim();
@@ -147,7 +147,7 @@ impl Header {
         }
     }
 
-    fn finish(&mut self, first: &Sample<'_>, event: Option<&str>) {
+    fn finish(&mut self, first: &ScriptSample<'_>, event: Option<&str>) {
         if self.events.is_empty() || event.is_some() {
             self.events = vec![first.event.to_owned()];
         }
@@ -219,9 +219,9 @@ struct Importer {
 }
 
 impl Importer {
-    fn new(header: Header) -> Importer {
+    fn new(header: ScriptHeader) -> Importer {
         Importer {
-            profile: Profile::new(header.session, Limits::default()),
+            profile: Profile::new(header.session, ProfileLimits::default()),
             events: header.events,
             passed: Passed::default(),
             functions: HashMap::new(),
@@ -253,11 +253,11 @@ impl Importer {
             return None;
         }
         // A command may look like an address; no frame has a time.
-        let is_frame = || Sample::parse(line, false).is_none_or(|(sample, _)| sample.time_ns.is_none());
+        let is_frame = || ScriptSample::parse(line, false).is_none_or(|(sample, _)| sample.time_ns.is_none());
         if line.starts_with([' ', '\t']) && self.open.is_some() && is_frame() && self.frame(text) {
             return None;
         }
-        if let Some((sample, frame)) = Sample::parse(line, begins) {
+        if let Some((sample, frame)) = ScriptSample::parse(line, begins) {
             self.charge();
             let update = sample.time_ns.and_then(|time| self.time(time));
             self.open(&sample);
@@ -289,7 +289,7 @@ impl Importer {
         Some(self.profile.take_update())
     }
 
-    fn open(&mut self, sample: &Sample<'_>) {
+    fn open(&mut self, sample: &ScriptSample<'_>) {
         // Where no sample names its event there is only one.
         let position = self.events.iter().position(|event| event == sample.event);
         let Some(metric) = position.or((sample.event == sample::NO_EVENT).then_some(0)) else {

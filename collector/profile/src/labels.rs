@@ -228,13 +228,13 @@ fn at_line(file: &str, line: u32) -> String {
 }
 
 /// Something that may tell a function from others of its name.
-type Attribute<'a, T> = &'a dyn Fn(T) -> Option<String>;
+type Distinction<'a, T> = &'a dyn Fn(T) -> Option<String>;
 
 /// Finds what tells functions of one name apart: of each attribute in which they differ the value, until no two are left with
 /// the same. The first attribute is the file name of the image, the others the most telling first.
 pub(crate) fn tell_apart<'n, T: Copy + Eq + Hash>(
     functions: impl Iterator<Item = (Cow<'n, str>, T)>,
-    attributes: &[Attribute<'_, T>],
+    attributes: &[Distinction<'_, T>],
 ) -> HashMap<T, Apart> {
     let mut named: HashMap<Cow<'_, str>, Vec<T>> = HashMap::new();
     for (name, function) in functions {
@@ -250,7 +250,7 @@ pub(crate) fn tell_apart<'n, T: Copy + Eq + Hash>(
 /// Tells these functions, which are the same in all attributes before, apart by `attributes`.
 fn split<T: Copy + Eq + Hash>(
     functions: Vec<T>,
-    attributes: &[Attribute<'_, T>],
+    attributes: &[Distinction<'_, T>],
     is_image: bool,
     apart: &mut HashMap<T, Apart>,
 ) {
@@ -282,7 +282,7 @@ fn split<T: Copy + Eq + Hash>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::Limits;
+    use crate::limits::ProfileLimits;
     use crate::model::{Image, Session};
 
     /// Adds a function: image, name as printed, linkage name, file and line, start.
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn names_are_told_apart_by_the_first_thing_that_differs() {
-        let mut profile = Profile::new(Session::default(), Limits::default());
+        let mut profile = Profile::new(Session::default(), ProfileLimits::default());
         let (prog, lib, other) = (("/bin/prog", 1), ("/lib/lib.so", 2), ("/opt/lib.so", 3));
         let newer = ("/opt/lib.so", 4);
         let none = (None, 0);
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn an_address_that_got_its_name_later_is_no_namesake() {
-        let mut profile = Profile::new(Session::default(), Limits::default());
+        let mut profile = Profile::new(Session::default(), ProfileLimits::default());
         let function = add(&mut profile, ("[jit]", 0), ("f", "f"), (None, 0), None);
         let image = profile.add_image(Image { name: "[jit]".to_owned(), build_id: vec![0; 4] });
         let nameless = CostCentre {
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn functions_have_short_names_and_answer_to_all_of_them() {
-        let mut profile = Profile::new(Session::default(), Limits::default());
+        let mut profile = Profile::new(Session::default(), ProfileLimits::default());
         let prog = ("/bin/prog", 1);
         let mut function = |name: &str, line| add(&mut profile, prog, (name, name), (Some("/a.cc"), line), None);
         let push = function("std::vector<int, std::allocator<int> >::push_back(int&&)", 1);

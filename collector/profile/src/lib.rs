@@ -62,7 +62,7 @@ mod walk;
 pub use accounting::{Accounting, OwnCost, StackCounts, TruncationReason, Truncations};
 pub use causes::{ByCause, Cause};
 pub use codec::{
-    Decoded, Decoder, Encoder, Intervals, Loaded, Recovery, Window, read_profile, read_profile_with, read_window,
+    Decoded, Decoder, Encoder, Intervals, Loaded, Recovery, TimeWindow, read_profile, read_profile_with, read_window,
 };
 pub use context::{ContextStats, ContextTable};
 pub use crash::{
@@ -71,20 +71,22 @@ pub use crash::{
 };
 pub use error::{DecodeError, EncodeError, MergeError, UpdateError};
 pub use fold::fold;
-pub use history::{Entry, History, Item};
+pub use history::{History, HistoryEntry, Item};
 pub use ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, RouteId, ThreadId};
 pub use labels::{Definition, Labels};
-pub use limits::{Limits, MAX_HISTORY_ENTRIES, MAX_METRICS, MAX_RECORD_BYTES, MAX_STRING_BYTES, MIN_CONTEXT_BYTES};
+pub use limits::{
+    MAX_HISTORY_ENTRIES, MAX_METRICS, MAX_RECORD_BYTES, MAX_STRING_BYTES, MIN_CONTEXT_BYTES, ProfileLimits,
+};
 pub use merge::{Canonical, ChargeKey, ChargeSums, CostCentreKey, SiteKey};
 pub use model::{CostCentre, Image, Line, Membership, Metric, Process, Session, Thread, Unit};
 pub use not_sampled::{NotSampled, Unseen};
 pub use own_cpu::{OwnCpu, Phase};
-pub use pace::{Pace, RateSpan};
+pub use pace::{RateSpan, SamplingRates};
 pub use profile::{Charge, Profile};
 pub use readable::shown as readable_names;
 pub use routes::{NewRoute, RouteTable};
 pub use shed::{Shed, ShedCounts};
 pub use squares::{Squares, equal_squares, squared_metrics};
 pub use text::sanitise;
-pub use update::{ChargeDelta, Counts, NewContext, Update};
+pub use update::{ChargeDelta, DefinitionCounts, NewContext, Update};
 pub use update_merge::Updates;

@@ -19,7 +19,7 @@ pub const MAX_STRING_BYTES: usize = 64 * 1024;
 /// Names of source files in one stream. The kernel has some 60,000.
 pub(crate) const MAX_FILES: usize = 1 << 20;
 
-/// Places of charges in one generation of contexts: twice as many as [`Limits::reading`] has room for charges, so none of
+/// Places of charges in one generation of contexts: twice as many as [`ProfileLimits::reading`] has room for charges, so none of
 /// ours is refused. A place takes a few bits of a hostile file, and 12 bytes of memory.
 pub(crate) const MAX_PLACES: usize = 1 << 25;
 
@@ -39,7 +39,7 @@ pub const MIN_CONTEXT_BYTES: usize = 64 * 1024;
 
 /// Budgets of one profile. What does not fit is charged to a coarser place and counted, never dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ProfileLimits {
     /// Bytes of the context table, everything counted. At least [`MIN_CONTEXT_BYTES`]. A full table charges new paths
     /// to `[elided]` below the callers that it knows.
     pub context_bytes: usize,
@@ -62,7 +62,7 @@ pub struct Limits {
     pub threads: usize,
 }
 
-impl Default for Limits {
+impl Default for ProfileLimits {
     /// For collecting. 64 MiB of contexts are about 1.5 million, and `cc1 -O2`, a program rich in contexts, made
     /// 33,730 in 25 seconds. The names of the functions of a large C++ program that are ever sampled take a few
     /// megabytes, 128 MiB are those of a million functions. The other counts are ten times and more what the largest known programs need.
@@ -81,7 +81,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl ProfileLimits {
     /// For reading and merging: room for several full sessions, and still a bound on what a hostile file can take.
     #[must_use]
     pub fn reading() -> Self {

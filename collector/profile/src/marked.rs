@@ -2,7 +2,7 @@
 //! push in one pass that can be undone.
 
 use crate::gaps::MARK;
-use crate::history::{Entry, History};
+use crate::history::{History, HistoryEntry};
 use crate::ids::CostCentreId;
 
 /// Longest run of unmarked entries that a push can make: A4 leaves runs of at most two, and a push unmarks one entry
@@ -141,6 +141,6 @@ pub(crate) fn to_history(entries: &[u32]) -> History {
 }
 
 /// One compact entry.
-pub(crate) fn to_entry(entry: u32) -> Entry {
-    Entry { function: CostCentreId(entry & !MARK), marked: entry & MARK != 0 }
+pub(crate) fn to_entry(entry: u32) -> HistoryEntry {
+    HistoryEntry { function: CostCentreId(entry & !MARK), marked: entry & MARK != 0 }
 }

@@ -3,7 +3,7 @@
 //! Programs that generate code say late how it is called: V8 keeps up to 2 MiB of names in its buffer, Java writes them
 //! when it is asked to or at its end. Until then a sample is charged to a cost centre without a name. When the name is
 //! known, the profile gets a *naming*: that cost centre was this function all along. Contexts and charges stay as they
-//! are, because readers of the stream have them already; a [`Walk`](crate::walk::Walk) of the profile sees the names.
+//! are, because readers of the stream have them already; a [`SelectionWalk`](crate::walk::Walk) of the profile sees the names.
 
 use hashbrown::HashMap;
 

@@ -1,10 +1,10 @@
 //! Beginning a new generation of contexts, routes and charges; see [`crate::generation`].
 
-use crate::charges::Charges;
+use crate::charges::ChargeTable;
 use crate::context::{ContextStats, ContextTable};
 use crate::profile::Profile;
 use crate::routes::RouteTable;
-use crate::update::{Counts, Update};
+use crate::update::{DefinitionCounts, Update};
 
 /// Contexts that must be in a table before another generation begins: an attempt to make room must gain some.
 const LEAST_CONTEXTS: usize = 256;
@@ -33,9 +33,10 @@ impl Profile {
     pub fn begin_generation(&mut self) {
         self.generations.earlier_contexts = Some(self.context_stats());
         self.contexts = ContextTable::new(self.limits.context_bytes);
-        self.charges = Charges::new(self.session.metrics.len(), self.limits.charge_bytes);
+        self.charges = ChargeTable::new(self.session.metrics.len(), self.limits.charge_bytes);
         self.routes = RouteTable::new(self.limits.route_bytes);
-        (self.sent.counts.contexts, self.sent.counts.routes) = (Counts::FRESH.contexts, Counts::FRESH.routes);
+        (self.sent.counts.contexts, self.sent.counts.routes) =
+            (DefinitionCounts::FRESH.contexts, DefinitionCounts::FRESH.routes);
     }
 
     /// Whether a generation has begun since the first.
@@ -68,7 +69,11 @@ impl Profile {
         Some(Update {
             from_ns: now,
             to_ns: now,
-            base: Counts { contexts: Counts::FRESH.contexts, routes: Counts::FRESH.routes, ..self.sent.counts },
+            base: DefinitionCounts {
+                contexts: DefinitionCounts::FRESH.contexts,
+                routes: DefinitionCounts::FRESH.routes,
+                ..self.sent.counts
+            },
             contexts: generation.contexts.clone(),
             routes: generation.new_routes.clone(),
             accounting: self.sent.accounting.clone(),
@@ -81,6 +86,6 @@ impl Update {
     /// Whether contexts are numbered anew from this update on, for a reader that has so many.
     #[must_use]
     pub const fn begins_generation(&self, contexts: u32) -> bool {
-        self.base.contexts == Counts::FRESH.contexts && contexts > Counts::FRESH.contexts
+        self.base.contexts == DefinitionCounts::FRESH.contexts && contexts > DefinitionCounts::FRESH.contexts
     }
 }

@@ -307,7 +307,7 @@ pub(crate) const SCRIPTS: [&str; 7] = ["JS", "LazyCompile", "Function", "Script"
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::Limits;
+    use crate::limits::ProfileLimits;
     use crate::model::{Image, Session};
 
     #[test]
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn entries() {
         let begins = |root_first: &[(&str, Option<&str>)]| {
-            let mut profile = Profile::new(Session::default(), Limits::default());
+            let mut profile = Profile::new(Session::default(), ProfileLimits::default());
             let functions: Vec<CostCentreId> = root_first
                 .iter()
                 .map(|&(image, name)| {

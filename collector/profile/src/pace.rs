@@ -7,7 +7,7 @@ pub const MAX_RATES: usize = 64;
 
 /// The rates of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Pace {
+pub struct SamplingRates {
     /// Each rate at which samples were taken, the first one first, and for how long. Empty where it was
     /// [`Session::rate_hz`](crate::Session::rate_hz) all the time.
     pub rates: Vec<RateSpan>,
@@ -32,7 +32,7 @@ pub struct RateSpan {
     pub duration_ns: u64,
 }
 
-impl Pace {
+impl SamplingRates {
     /// Counts time at a rate. Beyond [`MAX_RATES`] it is counted for the nearest rate that there is.
     pub fn spend(&mut self, rate_hz: u32, duration_ns: u64) {
         self.last_hz = rate_hz;
@@ -52,19 +52,19 @@ impl Pace {
 
     /// What there was after an earlier point of the same session. Of rates that were not used since, nothing is left.
     #[must_use]
-    pub fn since(&self, earlier: &Pace) -> Pace {
+    pub fn since(&self, earlier: &SamplingRates) -> SamplingRates {
         let before = |span: &RateSpan| {
             let same = earlier.rates.iter().find(|other| other.rate_hz == span.rate_hz);
             same.map_or(0, |other| other.duration_ns)
         };
         let later = |span: &RateSpan| RateSpan { duration_ns: span.duration_ns.saturating_sub(before(span)), ..*span };
         let rates = self.rates.iter().map(later).filter(|span| span.duration_ns > 0).collect();
-        Pace { rates, changes: self.changes.saturating_sub(earlier.changes), ..self.clone() }
+        SamplingRates { rates, changes: self.changes.saturating_sub(earlier.changes), ..self.clone() }
     }
 
     /// Adds another session's. Of budgets, costs and last rates the larger stay.
-    pub fn merge(&mut self, other: &Pace) {
-        let Pace { rates, changes, last_hz, budget_ppm, target_cost_ns, own_cost_ns } = other;
+    pub fn merge(&mut self, other: &SamplingRates) {
+        let SamplingRates { rates, changes, last_hz, budget_ppm, target_cost_ns, own_cost_ns } = other;
         let last_hz = self.last_hz.max(*last_hz);
         rates.iter().for_each(|span| self.spend(span.rate_hz, span.duration_ns));
         self.last_hz = last_hz;
@@ -88,9 +88,9 @@ impl Pace {
     }
 
     /// From such numbers.
-    pub(crate) fn from_numbers(numbers: &[u64]) -> Pace {
+    pub(crate) fn from_numbers(numbers: &[u64]) -> SamplingRates {
         let number = |at: usize| numbers.get(at).copied().unwrap_or(0);
-        let mut pace = Pace {
+        let mut pace = SamplingRates {
             changes: number(0),
             budget_ppm: number(1),
             target_cost_ns: number(2),
@@ -114,15 +114,16 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn pace(rates: &[(u32, u64)]) -> Pace {
-        let mut pace = Pace { changes: rates.len() as u64, ..Pace::default() };
+    fn pace(rates: &[(u32, u64)]) -> SamplingRates {
+        let mut pace = SamplingRates { changes: rates.len() as u64, ..SamplingRates::default() };
         rates.iter().for_each(|&(rate, ns)| pace.spend(rate, ns));
         pace
     }
 
     #[test]
     fn time_is_kept_by_rate() {
-        let spans = |pace: &Pace| pace.rates.iter().map(|span| (span.rate_hz, span.duration_ns)).collect::<Vec<_>>();
+        let spans =
+            |pace: &SamplingRates| pace.rates.iter().map(|span| (span.rate_hz, span.duration_ns)).collect::<Vec<_>>();
         let later = pace(&[(999, 5), (499, 7), (999, 2)]);
         assert_eq!(spans(&later), [(999, 7), (499, 7)]);
         let since = later.since(&pace(&[(999, 7), (499, 3)]));
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn rates_are_bounded() {
-        let mut pace = Pace::default();
+        let mut pace = SamplingRates::default();
         (0..1_000).for_each(|rate| pace.spend(rate, 1));
         assert_eq!(pace.rates.len(), MAX_RATES);
         assert_eq!(pace.rates.iter().map(|span| span.duration_ns).sum::<u64>(), 1_000);
@@ -144,14 +145,18 @@ mod tests {
 
     #[test]
     fn numbers_are_read_back() {
-        let whole =
-            Pace { budget_ppm: 10_000, target_cost_ns: 16_000, own_cost_ns: 8_000, ..pace(&[(999, 5), (499, 0)]) };
-        for pace in [Pace::default(), pace(&[(999, 5)]), pace(&[(999, 5), (499, 7)]), whole] {
-            assert_eq!(Pace::from_numbers(&pace.numbers()), pace);
+        let whole = SamplingRates {
+            budget_ppm: 10_000,
+            target_cost_ns: 16_000,
+            own_cost_ns: 8_000,
+            ..pace(&[(999, 5), (499, 0)])
+        };
+        for pace in [SamplingRates::default(), pace(&[(999, 5)]), pace(&[(999, 5), (499, 7)]), whole] {
+            assert_eq!(SamplingRates::from_numbers(&pace.numbers()), pace);
         }
-        assert!(Pace::default().numbers().is_empty());
+        assert!(SamplingRates::default().numbers().is_empty());
         // Whatever stands there.
-        let odd = Pace::from_numbers(&[1, 2, 3, 4, 5, u64::MAX, 5, 6]);
+        let odd = SamplingRates::from_numbers(&[1, 2, 3, 4, 5, u64::MAX, 5, 6]);
         assert_eq!((odd.rates.len(), odd.rates[0].rate_hz), (1, 6));
     }
 }

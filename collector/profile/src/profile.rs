@@ -3,20 +3,20 @@
 use std::sync::Arc;
 
 use crate::accounting::{Accounting, TruncationReason};
-use crate::charges::{Charges, Room};
+use crate::charges::{ChargeTable, RowKind};
 use crate::context::ContextTable;
 use crate::crash::{Crash, MAX_CRASH_FRAMES, MAX_CRASH_INNER, MAX_CRASH_OUTER, MAX_CRASHES, MAX_CRASHES_BYTES};
 use crate::generation::{Generation, Generations};
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, RouteId, ThreadId};
-use crate::limits::{Limits, MAX_METRICS, MAX_NOTE_BYTES, MAX_NOTES, MAX_STRING_BYTES};
+use crate::limits::{MAX_METRICS, MAX_NOTE_BYTES, MAX_NOTES, MAX_STRING_BYTES, ProfileLimits};
 use crate::model::{CostCentre, Image, Line, Process, Session, Thread};
 use crate::naming::Namings;
 use crate::routes::RouteTable;
 use crate::shed::Shed;
 use crate::squares::Squares;
-use crate::symbols::{Files, Table, clip, clip_string};
+use crate::symbols::{Files, InternTable, clip, clip_string};
 use crate::uncertain::Uncertain;
-use crate::update::Counts;
+use crate::update::DefinitionCounts;
 
 /// Everything charged in one place: a thread, a context, a line of the context's running function, the lines of its callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct Charge<'a> {
 /// How far the updates go that were taken of a profile.
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
-    pub(crate) counts: Counts,
+    pub(crate) counts: DefinitionCounts,
     pub(crate) notes: usize,
     pub(crate) namings: usize,
     pub(crate) crashes: usize,
@@ -69,20 +69,20 @@ pub(crate) struct Flags {
 #[derive(Debug)]
 pub struct Profile {
     pub(crate) session: Session,
-    pub(crate) limits: Limits,
-    pub(crate) images: Table<Image>,
-    pub(crate) cost_centres: Table<CostCentre>,
-    pub(crate) lines: Table<Line>,
+    pub(crate) limits: ProfileLimits,
+    pub(crate) images: InternTable<Image>,
+    pub(crate) cost_centres: InternTable<CostCentre>,
+    pub(crate) lines: InternTable<Line>,
     pub(crate) files: Files,
-    pub(crate) processes: Table<Process>,
-    pub(crate) threads: Table<Thread>,
+    pub(crate) processes: InternTable<Process>,
+    pub(crate) threads: InternTable<Thread>,
     pub(crate) contexts: ContextTable,
     pub(crate) routes: RouteTable,
     pub(crate) generations: Generations,
     pub(crate) namings: Namings,
     /// What is uncertain in contexts that were made from those of another profile. Collected ones have none.
     pub(crate) uncertain: Uncertain,
-    pub(crate) charges: Charges,
+    pub(crate) charges: ChargeTable,
     pub(crate) crashes: Vec<Crash>,
     pub(crate) accounting: Accounting,
     /// Samples that are `[elided]` here and not in the stream that was read.
@@ -98,16 +98,16 @@ pub struct Profile {
 impl Profile {
     /// An empty profile. `session.metrics` is cut to [`MAX_METRICS`].
     #[must_use]
-    pub fn new(mut session: Session, limits: Limits) -> Self {
+    pub fn new(mut session: Session, limits: ProfileLimits) -> Self {
         session.metrics.truncate(MAX_METRICS);
         Self::with_all_metrics(session, limits)
     }
 
     /// The same however many metrics there are; it cannot be written.
-    pub(crate) fn with_all_metrics(mut session: Session, limits: Limits) -> Self {
+    pub(crate) fn with_all_metrics(mut session: Session, limits: ProfileLimits) -> Self {
         session.notes.truncate(MAX_NOTES);
         let mut profile = Self {
-            charges: Charges::new(session.metrics.len(), limits.charge_bytes),
+            charges: ChargeTable::new(session.metrics.len(), limits.charge_bytes),
             contexts: ContextTable::new(limits.context_bytes),
             routes: RouteTable::new(limits.route_bytes),
             generations: Generations::default(),
@@ -118,12 +118,12 @@ impl Profile {
             crashes: Vec::new(),
             session,
             limits,
-            images: Table::new(),
-            cost_centres: Table::new(),
-            lines: Table::new(),
+            images: InternTable::new(),
+            cost_centres: InternTable::new(),
+            lines: InternTable::new(),
             files: Files::new(),
-            processes: Table::new(),
-            threads: Table::new(),
+            processes: InternTable::new(),
+            threads: InternTable::new(),
             accounting: Accounting::default(),
             flags: Flags { collecting: true, full_names: false, merges_functions: false },
             string_bytes: 0,
@@ -186,12 +186,12 @@ impl Profile {
 
     /// The budgets.
     #[must_use]
-    pub const fn limits(&self) -> &Limits {
+    pub const fn limits(&self) -> &ProfileLimits {
         &self.limits
     }
 
     /// Changes the budgets. A table that holds more already stays as it is.
-    pub fn set_limits(&mut self, limits: Limits) {
+    pub fn set_limits(&mut self, limits: ProfileLimits) {
         self.contexts.set_limit(limits.context_bytes);
         self.charges.set_limit(limits.charge_bytes);
         self.routes.set_limit(limits.route_bytes);
@@ -592,7 +592,7 @@ impl Profile {
         let elided = self.contexts.is_elided(context);
         if !known {
             self.charge_elided(thread, samples, weights, squares);
-        } else if !self.charges.add((thread.0, context.0, line.0, route.0), samples, weights, squares, Room::Own) {
+        } else if !self.charges.add((thread.0, context.0, line.0, route.0), samples, weights, squares, RowKind::Own) {
             self.accounting.shed.add(Shed::Charges, samples);
             self.charge_caller(thread, context, samples, weights, squares);
         } else if elided {
@@ -625,10 +625,10 @@ impl Profile {
             deeper = Some(at);
             at = self.contexts.parent(at).unwrap_or(ContextId::ROOT);
         }
-        if let Some(deeper) = deeper.filter(|_| self.charges.has_room(Room::Coarse)) {
+        if let Some(deeper) = deeper.filter(|_| self.charges.has_room(RowKind::Coarse)) {
             found = self.contexts.elide(deeper);
         }
-        if found == ContextId::ELIDED || !self.charges.add(row(found), samples, weights, squares, Room::Coarse) {
+        if found == ContextId::ELIDED || !self.charges.add(row(found), samples, weights, squares, RowKind::Coarse) {
             return self.charge_elided(thread, samples, weights, squares);
         }
         self.accounting.elided = self.accounting.elided.saturating_add(samples);
@@ -647,7 +647,7 @@ impl Profile {
         let thread = if thread.index() < self.threads.len() { thread } else { self.other_thread() };
         self.accounting.elided = self.accounting.elided.saturating_add(samples);
         let key = (thread.0, ContextId::ELIDED.0, LineId::UNKNOWN.0, RouteId::EMPTY.cut().0);
-        self.charges.add(key, samples, weights, squares, Room::Always);
+        self.charges.add(key, samples, weights, squares, RowKind::Always);
     }
 
     /// Calls `visit` with every charge, in order of first occurrence.

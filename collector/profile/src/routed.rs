@@ -112,13 +112,13 @@ impl Profile {
     }
 
     /// The lines of calls of every function that has some. Looks at all sites of the route: see [`CallBudget`].
-    pub(crate) fn calls_of(&self, route: RouteId) -> HashMap<CostCentreId, Calls> {
-        let mut calls: HashMap<CostCentreId, Calls> = HashMap::new();
+    pub(crate) fn calls_of(&self, route: RouteId) -> HashMap<CostCentreId, CallerLines> {
+        let mut calls: HashMap<CostCentreId, CallerLines> = HashMap::new();
         if route.is_cut() || self.flags.merges_functions {
             return calls;
         }
         for (function, line) in self.routes.sites(route) {
-            let known = calls.entry(self.real(function)).or_insert(Calls { latest: line, only: line });
+            let known = calls.entry(self.real(function)).or_insert(CallerLines { latest: line, only: line });
             if known.only != line {
                 known.only = LineId::UNKNOWN;
             }
@@ -129,7 +129,7 @@ impl Profile {
 
 /// From where a function on a stack made its calls.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Calls {
+pub(crate) struct CallerLines {
     /// The line of its latest activation; unknown where that is not sure.
     pub(crate) latest: LineId,
     /// The line of all its activations, if it is one.

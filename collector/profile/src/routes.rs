@@ -31,7 +31,7 @@ pub struct NewRoute {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Node {
+struct RouteNode {
     parent: u32,
     function: u32,
     line: u32,
@@ -53,7 +53,7 @@ struct Jump {
 /// Routes and the call sites that lead from one to another.
 #[derive(Debug)]
 pub struct RouteTable {
-    nodes: Vec<Node>,
+    nodes: Vec<RouteNode>,
     /// Routes by (parent, function, line).
     children: HashTable<u32>,
     jumps: HashTable<Jump>,
@@ -67,7 +67,7 @@ pub struct RouteTable {
 }
 
 /// The empty route.
-const EMPTY: Node = Node { parent: 0, function: 0, line: 0, depth: 0, content: 0 };
+const EMPTY: RouteNode = RouteNode { parent: 0, function: 0, line: 0, depth: 0, content: 0 };
 
 impl RouteTable {
     /// A table with the empty route, of at most `limit_bytes`.
@@ -99,7 +99,7 @@ impl RouteTable {
     #[inline]
     fn find(&self, from: RouteId, function: CostCentreId, line: LineId) -> Option<RouteId> {
         let (at, function, line) = (from.number(), function.0, line.0);
-        let is_here = |node: &Node| node.function == function && node.line == line;
+        let is_here = |node: &RouteNode| node.function == function && node.line == line;
         if at != 0 && self.nodes.get(at as usize).is_some_and(is_here) {
             return Some(from);
         }
@@ -158,7 +158,7 @@ impl RouteTable {
             return None;
         }
         let parent = from.number();
-        self.nodes.push(Node { parent, function: function.0, line: line.0, depth, content });
+        self.nodes.push(RouteNode { parent, function: function.0, line: line.0, depth, content });
         let (nodes, seed) = (&self.nodes, self.seed);
         self.children.insert_unique(mix3(seed, parent, function.0, line.0), id, |&id| {
             nodes.get(id as usize).map_or(0, |node| mix3(seed, node.parent, node.function, node.line))
@@ -220,7 +220,7 @@ impl RouteTable {
     fn index_contents(&mut self) {
         self.contents.clear();
         for id in 1..self.nodes.len() as u32 {
-            let Some(&Node { parent, function, line, .. }) = self.nodes.get(id as usize) else { continue };
+            let Some(&RouteNode { parent, function, line, .. }) = self.nodes.get(id as usize) else { continue };
             let content = self.content_with(parent, function, line);
             if let Some(node) = self.nodes.get_mut(id as usize) {
                 node.content = content;
@@ -241,7 +241,7 @@ impl RouteTable {
     }
 
     /// Nodes from a route up to the empty one.
-    fn path(&self, from: u32) -> impl Iterator<Item = &Node> {
+    fn path(&self, from: u32) -> impl Iterator<Item = &RouteNode> {
         let node = |id: u32| self.nodes.get(id as usize).filter(|_| id != 0);
         std::iter::successors(node(from), move |it| node(it.parent))
     }
@@ -296,7 +296,7 @@ impl RouteTable {
     pub(crate) fn range(&self, first: u32, end: u32) -> Vec<NewRoute> {
         let end = self.nodes.len().min(end as usize);
         let nodes = self.nodes.get(first as usize..end).unwrap_or(&[]);
-        let new = |node: &Node| NewRoute {
+        let new = |node: &RouteNode| NewRoute {
             parent: RouteId::new(node.parent),
             function: CostCentreId(node.function),
             line: LineId(node.line),
@@ -318,7 +318,7 @@ impl RouteTable {
     /// Bytes allocated.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.nodes.capacity() * size_of::<Node>()
+        self.nodes.capacity() * size_of::<RouteNode>()
             + self.children.allocation_size()
             + self.jumps.allocation_size()
             + self.contents.allocation_size()

@@ -1,6 +1,6 @@
 //! Profiles as streams of updates: what is new is taken at one end and applied at the other.
 
-use crate::charges::{Room, Row};
+use crate::charges::{ChargeRow, RowKind};
 use crate::error::UpdateError;
 use crate::generation::Generation;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, RouteId, ThreadId};
@@ -8,13 +8,13 @@ use crate::model::Line;
 use crate::profile::{Profile, string_bytes};
 use crate::shed::Shed;
 use crate::squares::{Squares, squared_metrics};
-use crate::symbols::{Identity, Table, clip};
-use crate::update::{ChargeDelta, Counts, NewContext, Update};
+use crate::symbols::{Identity, InternTable, clip};
+use crate::update::{ChargeDelta, DefinitionCounts, NewContext, Update};
 
 impl Profile {
-    pub(crate) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> DefinitionCounts {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Counts {
+        DefinitionCounts {
             images: count(self.images.len()),
             cost_centres: count(self.cost_centres.len()),
             lines: count(self.lines.len()),
@@ -77,7 +77,7 @@ impl Profile {
     /// with the following updates has the whole (I7).
     #[must_use]
     pub fn snapshot(&self) -> Update {
-        let mut update = self.definitions(Counts::FRESH, self.sent.counts);
+        let mut update = self.definitions(DefinitionCounts::FRESH, self.sent.counts);
         let Update { charges, weights, squares, .. } = &mut update;
         self.charges.for_each_settled(|row, samples, settled, settled_squares| {
             charges.push(delta(row, samples));
@@ -96,7 +96,7 @@ impl Profile {
     }
 
     /// An update with the definitions of ids from `base` up to `end`.
-    fn definitions(&self, base: Counts, end: Counts) -> Update {
+    fn definitions(&self, base: DefinitionCounts, end: DefinitionCounts) -> Update {
         fn range<T: Clone>(items: &[T], from: u32, to: u32) -> Vec<T> {
             items.get(from as usize..to as usize).unwrap_or(&[]).to_vec()
         }
@@ -210,7 +210,7 @@ impl Profile {
             let squares = update.squares_of(i, metrics);
             let Some(generation) = &self.generations.current else {
                 let key = (charge.thread.0, charge.context.0, charge.line.0, charge.route.0);
-                if !self.charges.add(key, charge.samples, weights, squares, Room::Coarse) {
+                if !self.charges.add(key, charge.samples, weights, squares, RowKind::Coarse) {
                     // No context of the reader's own: the ids are the writer's.
                     self.charge_elided(charge.thread, charge.samples, weights, squares);
                     self.count_elided_in_reading(charge.samples);
@@ -254,8 +254,8 @@ impl Profile {
         let base = update.base;
         let before = self.stream_contexts();
         let begins = update.begins_generation(before);
-        let stream_contexts = if begins { Counts::FRESH.contexts } else { before };
-        let stream_routes = if begins { Counts::FRESH.routes } else { self.stream_routes() };
+        let stream_contexts = if begins { DefinitionCounts::FRESH.contexts } else { before };
+        let stream_routes = if begins { DefinitionCounts::FRESH.routes } else { self.stream_routes() };
         let sequence = [
             ("image", base.images, counts.images),
             ("function", base.cost_centres, counts.cost_centres),
@@ -377,7 +377,7 @@ fn total(what: &'static str, now: u32, more: usize, limit: usize) -> Result<u32,
 }
 
 /// Checks that no new item equals a known one or another new one.
-fn unique<T: Identity>(what: &'static str, known: &Table<T>, new: &[T]) -> Result<(), UpdateError> {
+fn unique<T: Identity>(what: &'static str, known: &InternTable<T>, new: &[T]) -> Result<(), UpdateError> {
     let mut seen = hashbrown::HashSet::new();
     for (i, item) in new.iter().enumerate() {
         let key = item.key();
@@ -388,7 +388,7 @@ fn unique<T: Identity>(what: &'static str, known: &Table<T>, new: &[T]) -> Resul
     Ok(())
 }
 
-fn delta(row: &Row, samples: u64) -> ChargeDelta {
+fn delta(row: &ChargeRow, samples: u64) -> ChargeDelta {
     ChargeDelta {
         thread: ThreadId(row.thread),
         context: ContextId(row.context),

@@ -27,10 +27,10 @@ impl Identity for Image {
 }
 
 /// What tells apart functions of one name in one image: file and line, or the address where no file is known.
-pub(crate) type Definition<'a> = (Option<&'a str>, Option<u64>);
+pub(crate) type DefinitionKey<'a> = (Option<&'a str>, Option<u64>);
 
 impl Identity for CostCentre {
-    type Key<'a> = (u32, Option<&'a str>, Definition<'a>);
+    type Key<'a> = (u32, Option<&'a str>, DefinitionKey<'a>);
     fn key(&self) -> Self::Key<'_> {
         let linkage = self.linkage_name.as_deref();
         let definition = match (linkage, self.local, self.file.as_deref()) {
@@ -65,13 +65,13 @@ impl Identity for Thread {
 
 /// One table.
 #[derive(Debug)]
-pub(crate) struct Table<T> {
+pub(crate) struct InternTable<T> {
     items: Vec<T>,
     index: HashTable<u32>,
     hasher: DefaultHashBuilder,
 }
 
-impl<T: Identity> Table<T> {
+impl<T: Identity> InternTable<T> {
     pub(crate) fn new() -> Self {
         Self { items: Vec::new(), index: HashTable::new(), hasher: DefaultHashBuilder::default() }
     }

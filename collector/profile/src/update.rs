@@ -9,7 +9,7 @@ use crate::squares::{Squares, equal_squares, squared_metrics};
 
 /// How many of each there were before an update: the ids of its definitions continue from here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct DefinitionCounts {
     /// Images, `[ccsd]` among them.
     pub images: u32,
     /// Cost centres, `[elided]` and `[root]` among them.
@@ -27,7 +27,7 @@ pub struct Counts {
     pub routes: u32,
 }
 
-impl Counts {
+impl DefinitionCounts {
     /// What every profile has from its beginning.
     pub const FRESH: Self =
         Self { images: 1, cost_centres: 2, lines: 1, processes: 0, threads: 0, contexts: 2, routes: 1 };
@@ -65,7 +65,7 @@ pub struct Update {
     /// End of the interval, nanoseconds since the session began.
     pub to_ns: u64,
     /// How many of each there were before.
-    pub base: Counts,
+    pub base: DefinitionCounts,
     /// New images.
     pub images: Vec<Image>,
     /// New cost centres.

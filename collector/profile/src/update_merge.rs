@@ -2,11 +2,11 @@
 
 use std::cmp::Ordering;
 
-use crate::charges::Key;
+use crate::charges::ChargeTableKey;
 use crate::crash::Crash;
 use crate::error::UpdateError;
 use crate::squares::{equal_squares, squared_metrics};
-use crate::update::{ChargeDelta, Counts, Update};
+use crate::update::{ChargeDelta, DefinitionCounts, Update};
 
 /// Updates that follow each other, merged as far as they are of one generation of contexts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,9 +46,9 @@ impl IntoIterator for Updates {
 impl Update {
     /// How many of each there are after this update.
     #[must_use]
-    pub fn end(&self) -> Counts {
+    pub fn end(&self) -> DefinitionCounts {
         let after = |count: u32, more: usize| count.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
-        Counts {
+        DefinitionCounts {
             images: after(self.base.images, self.images.len()),
             cost_centres: after(self.base.cost_centres, self.cost_centres.len()),
             lines: after(self.base.lines, self.lines.len()),
@@ -170,7 +170,7 @@ impl Update {
     }
 }
 
-fn key(charge: &ChargeDelta) -> Key {
+fn key(charge: &ChargeDelta) -> ChargeTableKey {
     (charge.thread.0, charge.context.0, charge.line.0, charge.route.0)
 }
 
@@ -187,7 +187,7 @@ fn rename<I: Copy + Ord>(names: &mut Vec<(I, String)>, later: &[(I, String)]) {
     names.reverse();
 }
 
-fn in_sequence(expected: Counts, found: Counts) -> Result<(), UpdateError> {
+fn in_sequence(expected: DefinitionCounts, found: DefinitionCounts) -> Result<(), UpdateError> {
     let both = [
         ("image", found.images, expected.images),
         ("function", found.cost_centres, expected.cost_centres),

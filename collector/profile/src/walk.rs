@@ -8,14 +8,14 @@ use hashbrown::HashMap;
 
 use crate::context::ContextTable;
 use crate::ids::{ContextId, CostCentreId, LineId, RouteId};
-use crate::limits::Limits;
+use crate::limits::ProfileLimits;
 use crate::profile::{Charge, Profile};
 use crate::remap::{Contexts, Remapped, remap};
 use crate::selection::Selection;
 use crate::uncertain::Uncertain;
 
 /// What a selection shows of a profile.
-pub(crate) struct Walk<'a> {
+pub(crate) struct SelectionWalk<'a> {
     profile: &'a Profile,
     selection: &'a Selection,
     /// The contexts with other functions, and where each context of the profile is among them; `None` where nothing is
@@ -32,10 +32,10 @@ pub(crate) struct Walk<'a> {
 
 impl Profile {
     /// Walks what a selection shows.
-    pub(crate) fn walk<'a>(&'a self, selection: &'a Selection) -> Walk<'a> {
+    pub(crate) fn walk<'a>(&'a self, selection: &'a Selection) -> SelectionWalk<'a> {
         let counts = selection.counts(self);
         let visible = selection.visible(self);
-        let mut walk = Walk {
+        let mut walk = SelectionWalk {
             profile: self,
             selection,
             remapped: None,
@@ -64,7 +64,7 @@ impl Profile {
 
     /// A profile of the same session, processes, threads and images, under the same ids, without functions and charges.
     pub(crate) fn emptied(&self) -> Profile {
-        let mut new = Profile::with_all_metrics(self.session.clone(), Limits::reading());
+        let mut new = Profile::with_all_metrics(self.session.clone(), ProfileLimits::reading());
         for process in self.processes() {
             new.add_process(process.clone());
         }
@@ -84,7 +84,7 @@ fn set(places: &mut [bool], context: ContextId) {
     }
 }
 
-impl<'a> Walk<'a> {
+impl<'a> SelectionWalk<'a> {
     pub(crate) const fn profile(&self) -> &'a Profile {
         self.profile
     }

@@ -186,7 +186,7 @@ proptest! {
         let whole = profile_of(&stacks);
         let (early, late) = stacks.split_at(cut.min(stacks.len()));
         let mut maker = Maker::new();
-        let mut reader = Profile::new(session(), Limits::reading());
+        let mut reader = Profile::new(session(), ProfileLimits::reading());
         let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
         for part in [early, late] {
             part.iter().for_each(|stack| charge(&mut maker, stack));
@@ -201,7 +201,7 @@ proptest! {
         prop_assert!(matches!(loaded.recovery, Recovery::Whole));
         let mut merged = profile_of(late);
         merged.merge(&profile_of(early)).unwrap();
-        let mut copy = Profile::new(session(), Limits::reading());
+        let mut copy = Profile::new(session(), ProfileLimits::reading());
         copy.apply(&reader.snapshot()).unwrap();
         for profile in [&reader, &loaded.profile, &merged, &copy] {
             prop_assert_eq!(profile.canonical(), whole.canonical());
@@ -212,7 +212,7 @@ proptest! {
 
     #[test]
     fn what_has_no_room_is_missing_and_counted(stacks in stacks(), route_bytes in 0..6_000usize) {
-        let mut maker = Maker::with(session(), Limits { route_bytes, ..Limits::default() });
+        let mut maker = Maker::with(session(), ProfileLimits { route_bytes, ..ProfileLimits::default() });
         stacks.iter().for_each(|stack| charge(&mut maker, stack));
         let profile = maker.profile;
         prop_assert!(profile.routes().bytes() <= route_bytes.max(64), "{} of {route_bytes}", profile.routes().bytes());
@@ -268,7 +268,7 @@ fn the_latest_call_may_have_no_line() {
 /// What is elided may hold the latest call of a function: none of them has a line then.
 #[test]
 fn what_is_elided_hides_which_call_was_the_latest() {
-    let mut maker = Maker::with(session(), Limits { context_bytes: 1, ..Limits::default() });
+    let mut maker = Maker::with(session(), ProfileLimits { context_bytes: 1, ..ProfileLimits::default() });
     for i in 0..20_000 {
         maker.charge_sites(1, &[("v", 10), ("a", 20), (NAMES[i % 6], 30), (&format!("f{i}"), 40)], 1);
     }

@@ -32,7 +32,7 @@ struct Recording {
 
 impl Recording {
     fn new() -> Self {
-        let maker = Maker::with(Session { notes: Vec::new(), ..session() }, Limits::default());
+        let maker = Maker::with(Session { notes: Vec::new(), ..session() }, ProfileLimits::default());
         let encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
         Self { maker, encoder, written: Written::default(), updates: Vec::new() }
     }
@@ -105,7 +105,7 @@ impl Recording {
 /// The intervals of a stream as its reader sees them.
 fn intervals(stream: &[u8]) -> Vec<(u64, u64)> {
     let mut list = Vec::new();
-    read_profile_with(stream, Limits::reading(), |update| list.push((update.from_ns, update.to_ns))).unwrap();
+    read_profile_with(stream, ProfileLimits::reading(), |update| list.push((update.from_ns, update.to_ns))).unwrap();
     list
 }
 
@@ -149,7 +149,7 @@ proptest! {
         // Windows that begin and end where intervals do have the same in them; the limits of others are told as they are.
         for (at, &(from_ns, _)) in list.iter().enumerate() {
             let until_ns = list[(at + at % 3).min(list.len() - 1)].1;
-            let window = Window { from_ns, until_ns };
+            let window = TimeWindow { from_ns, until_ns };
             let (coarse, of_coarse) = read_window(&coarser.encoder.get_ref()[..], window).unwrap();
             let (fine, of_fine) = read_window(&original.encoder.get_ref()[..], window).unwrap();
             if until_ns > from_ns {
@@ -177,7 +177,7 @@ proptest! {
         prop_assert_eq!(intervals(&compacted), intervals(&original));
         let list = intervals(&original);
         for (at, &(from_ns, _)) in list.iter().enumerate() {
-            let window = Window { from_ns, until_ns: list[(at + at % 3).min(list.len() - 1)].1 };
+            let window = TimeWindow { from_ns, until_ns: list[(at + at % 3).min(list.len() - 1)].1 };
             let (found, expected) = (read_window(&compacted[..], window).unwrap(), read_window(&original[..], window).unwrap());
             prop_assert_eq!(found.1, expected.1);
             prop_assert_eq!(state(&found.0.profile), state(&expected.0.profile));
@@ -319,7 +319,7 @@ fn what_is_too_large_to_be_merged_is_of_its_interval() {
     assert_eq!(now.len(), 1);
     let list = intervals(coarser.get_ref());
     assert!(list.len() > 1 && list.len() < 12 && list.iter().all(|&it| it == (0, 12_000)), "{list:?}");
-    let read = read_window(&coarser.get_ref()[..], Window::ALL).unwrap();
+    let read = read_window(&coarser.get_ref()[..], TimeWindow::ALL).unwrap();
     assert_eq!((read.1.all, read.1.longest_ns), (1, 12_000));
     assert_eq!(state(&read.0.profile), state(&maker.profile));
 }

@@ -20,7 +20,7 @@ fn demo_of(version: u32) -> (Vec<u8>, Vec<(usize, merge_state::State)>) {
     let mut maker = Maker::new();
     let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
     // The reader of all generations of contexts.
-    let mut whole = Profile::new(maker.profile.session().clone(), Limits::default());
+    let mut whole = Profile::new(maker.profile.session().clone(), ProfileLimits::default());
     let mut states = vec![(encoder.get_ref().len(), merge_state::of(&maker.profile))];
     for round in 0..3u32 {
         let lines: Vec<_> = (0..3).map(|i| maker.profile.add_line("src/demo.c", 10 * round + i)).collect();
@@ -226,7 +226,7 @@ fn what_is_no_profile_is_refused_by_name() {
 #[test]
 fn intervals_can_be_left_out() {
     let (file, _) = demo();
-    let loaded = read_profile_with(&file[..], Limits::reading(), |update| {
+    let loaded = read_profile_with(&file[..], ProfileLimits::reading(), |update| {
         if update.from_ns < 1_000_000_000 || update.to_ns > 2_000_000_000 {
             update.clear_charges();
         }
@@ -393,7 +393,9 @@ fn names_are_within_their_budget_when_they_are_read() {
     let mut maker = Maker::new();
     maker.charge("main f", 1);
     let update = maker.profile.take_update();
-    let apply = |string_bytes| Profile::new(session(), Limits { string_bytes, ..Limits::default() }).apply(&update);
+    let apply = |string_bytes| {
+        Profile::new(session(), ProfileLimits { string_bytes, ..ProfileLimits::default() }).apply(&update)
+    };
     assert!(matches!(apply(10), Err(UpdateError::TooMany { what: "bytes of names", limit: 10 })));
     apply(100).unwrap();
 }
@@ -421,7 +423,7 @@ fn a_bad_update_changes_nothing() {
     for (i, spoil) in bad.iter().enumerate() {
         let mut update = good.clone();
         spoil(&mut update);
-        let mut profile = Profile::new(session(), Limits::default());
+        let mut profile = Profile::new(session(), ProfileLimits::default());
         assert!(profile.apply(&update).is_err(), "{i}");
         profile.apply(&good).unwrap();
         assert!(profile.apply(&good).is_err(), "twice");
@@ -660,7 +662,7 @@ fn crashes_come_with_their_update_or_not_at_all() {
         }
     }
     // A reader that begins late has them all, and one that is slow, too (I7).
-    let mut late = Profile::new(maker.profile.session().clone(), Limits::reading());
+    let mut late = Profile::new(maker.profile.session().clone(), ProfileLimits::reading());
     late.apply(&maker.profile.snapshot()).unwrap();
     assert_eq!(late.crashes(), maker.profile.crashes());
     let mut decoder = Decoder::new(&file[..]).unwrap();

@@ -6,7 +6,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccsd_profile::view::{DiffRow, DiffTree, DiffView, Run, Selection, TreeView};
-use ccsd_profile::{ContextId, CostCentre, Image, Limits, LineId, Profile};
+use ccsd_profile::{ContextId, CostCentre, Image, LineId, Profile, ProfileLimits};
 use common::{Maker, Random, session};
 use proptest::prelude::*;
 
@@ -180,7 +180,7 @@ fn drawn(random: &mut Random, shares: &[f64], samples: u32) -> Profile {
         let at = random.fraction() * sum;
         counts[ends.partition_point(|&end| end <= at).min(shares.len() - 1)] += 1;
     }
-    let mut maker = Maker::with(session(), Limits::default());
+    let mut maker = Maker::with(session(), ProfileLimits::default());
     let main = maker.function("main");
     let thread = maker.thread(7);
     let root = maker.profile.contexts_mut().push(ContextId::ROOT, main);
@@ -302,7 +302,7 @@ fn many_flags_have_few_false_ones() {
 /// A profile of a program of this file name, with a function of it, and of other images.
 fn of_program(name: &str, others: &[&str]) -> Profile {
     let session = ccsd_profile::Session { command: vec![format!("./{name}")], ..session() };
-    let mut maker = Maker::with(session, Limits::default());
+    let mut maker = Maker::with(session, ProfileLimits::default());
     let template = maker.function("template");
     let thread = maker.thread(7);
     for image in [&[name], others].concat() {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccsd_profile::export::Format;
 use ccsd_profile::view::{CyclesView, DiffTree, GraphArc, GraphView, Selection, StacksView, TreeView};
-use ccsd_profile::{CostCentre, CostCentreId, History, Limits, Profile};
+use ccsd_profile::{CostCentre, CostCentreId, History, Profile, ProfileLimits};
 use common::readers::{self, Edges, calls, text};
 use common::{Maker, session};
 use proptest::prelude::*;
@@ -178,7 +178,7 @@ proptest! {
         assert_real(&grouped, &Selection::all(), &stacks);
         assert_marked(&grouped, &Selection::all(), &stacks);
         // A merge keeps the marks.
-        let mut merged = Profile::new(session(), Limits::default());
+        let mut merged = Profile::new(session(), ProfileLimits::default());
         merged.merge(&grouped).unwrap();
         assert_real(&merged, &Selection::all(), &stacks);
         assert_marked(&merged, &Selection::all(), &stacks);

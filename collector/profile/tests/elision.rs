@@ -29,7 +29,7 @@ struct Run {
     total: u64,
 }
 
-fn run(limits: Limits, functions: u32, depth: u32, samples: u32, seed: u64) -> Run {
+fn run(limits: ProfileLimits, functions: u32, depth: u32, samples: u32, seed: u64) -> Run {
     let mut maker = Maker::with(session(), limits);
     let main = maker.function("main");
     let others: Vec<CostCentreId> = (0..functions).map(|i| maker.function(&format!("f{i}"))).collect();
@@ -85,11 +85,11 @@ impl Run {
         if callers_kept {
             assert_eq!(view.row(self.main).unwrap().inherited_weight, self.total);
         }
-        let mut reader = Profile::new(session(), Limits::reading());
+        let mut reader = Profile::new(session(), ProfileLimits::reading());
         reader.apply(&self.profile.take_update()).unwrap();
         assert_eq!(reader.canonical(), self.profile.canonical());
         // And whoever makes other profiles of it.
-        let mut merged = Profile::new(session(), Limits::reading());
+        let mut merged = Profile::new(session(), ProfileLimits::reading());
         merged.merge(&reader).unwrap();
         assert_eq!(merged.canonical(), self.profile.canonical());
         assert_eq!(merged.accounting().elided, self.profile.accounting().elided);
@@ -105,7 +105,7 @@ proptest! {
         depth in 2..120u32,
         kib in 64..400usize,
     ) {
-        let limits = Limits { context_bytes: kib << 10, ..Limits::default() };
+        let limits = ProfileLimits { context_bytes: kib << 10, ..ProfileLimits::default() };
         run(limits, functions, depth, 1_500, seed).check(true);
     }
 }
@@ -136,7 +136,7 @@ fn a_full_table_has_still_an_elided_context_for_each() {
 
 #[test]
 fn callers_keep_their_time_where_charges_have_no_row() {
-    let limits = Limits { charge_bytes: 64 << 10, ..Limits::default() };
+    let limits = ProfileLimits { charge_bytes: 64 << 10, ..ProfileLimits::default() };
     let mut run = run(limits, 12, 60, 20_000, 7);
     let elided = run.profile.accounting().elided;
     assert!(elided > 15_000, "{elided}");
@@ -152,7 +152,7 @@ fn callers_keep_their_time_where_charges_have_no_row() {
 
 #[test]
 fn a_table_may_grow_later() {
-    let limits = Limits { context_bytes: MIN_CONTEXT_BYTES, charge_bytes: 8 << 10, ..Limits::default() };
+    let limits = ProfileLimits { context_bytes: MIN_CONTEXT_BYTES, charge_bytes: 8 << 10, ..ProfileLimits::default() };
     let mut maker = Maker::with(session(), limits.clone());
     assert!(!maker.profile.is_tight());
     let mut random = Random(9);
@@ -167,7 +167,7 @@ fn a_table_may_grow_later() {
     (0..500).for_each(|_| charge(&mut maker));
     let elided = maker.profile.accounting().elided;
     assert!(elided > 0);
-    maker.profile.set_limits(Limits::default());
+    maker.profile.set_limits(ProfileLimits::default());
     assert!(!maker.profile.is_tight());
     (0..500).for_each(|_| charge(&mut maker));
     assert_eq!(maker.profile.accounting().elided, elided);

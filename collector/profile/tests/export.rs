@@ -7,7 +7,7 @@ mod common;
 use ccsd_profile::codec::TimeColumn;
 use ccsd_profile::export::{DEFAULT_MAX_BYTES, Export, Format};
 use ccsd_profile::view::Selection;
-use ccsd_profile::{ContextId, Limits, LineId, Metric, Unit};
+use ccsd_profile::{ContextId, LineId, Metric, ProfileLimits, Unit};
 use common::Maker;
 use common::readers::{cells, page, text};
 use serde_json::Value;
@@ -133,7 +133,7 @@ fn speedscope_knows_the_order_of_intervals_or_says_that_it_does_not() {
     let mut session = common::session();
     let column = |name: &str| Metric { name: name.into(), unit: Unit::Nanoseconds };
     session.metrics.extend([column("0"), column("1")]);
-    let mut maker = Maker::with(session, Limits::default());
+    let mut maker = Maker::with(session, ProfileLimits::default());
     // The context that comes first in the table ran last.
     for (stack, weights) in [("main late", [9, 0, 9]), ("main early", [5, 5, 0]), ("main", [2, 1, 1])] {
         let context = stack.split(' ').fold(ContextId::ROOT, |at, name| {

@@ -28,7 +28,7 @@ struct Recording {
 }
 
 fn record(intervals: &[Interval]) -> Recording {
-    let make = || Maker::with(session(), Limits::default());
+    let make = || Maker::with(session(), ProfileLimits::default());
     let (mut maker, mut whole) = (make(), make());
     let mut updates = Vec::new();
     for (number, (samples, begins)) in (1..).zip(intervals) {
@@ -49,7 +49,7 @@ fn record(intervals: &[Interval]) -> Recording {
 }
 
 fn fresh() -> Profile {
-    Profile::new(session(), Limits::reading())
+    Profile::new(session(), ProfileLimits::reading())
 }
 
 /// The histories of all contexts that are charged, as text, with their weights.
@@ -203,7 +203,7 @@ fn generations_that_repeat_each_other_are_put_together() {
 /// A collector of random recursion below `main` that begins a generation whenever it has to. Returns the stream, how many
 /// generations there were, and the weight of all.
 fn random_recursion(samples: u64) -> (Vec<u8>, u64, u64, u64) {
-    let limits = Limits { context_bytes: 256 << 10, charge_bytes: 256 << 10, ..Limits::default() };
+    let limits = ProfileLimits { context_bytes: 256 << 10, charge_bytes: 256 << 10, ..ProfileLimits::default() };
     let mut maker = Maker::with(session(), limits);
     let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
     let mut random = Random::new(7);
@@ -239,10 +239,10 @@ fn readers_keep_their_limits() {
         view.rows.iter().find(|row| row.name == name).map_or(0, |row| row.inherited_weight)
     };
     let noted = |profile: &Profile| profile.session().notes.iter().any(|note| note.contains("in reading it"));
-    let whole = read(Limits::reading());
+    let whole = read(ProfileLimits::reading());
     assert_eq!((inherited(&whole, "main"), inherited(&whole, "[elided]")), (total, 0));
     assert!(!noted(&whole));
-    let small = read(Limits { context_bytes: 512 << 10, charge_bytes: 512 << 10, ..Limits::reading() });
+    let small = read(ProfileLimits { context_bytes: 512 << 10, charge_bytes: 512 << 10, ..ProfileLimits::reading() });
     assert!(small.contexts().bytes() <= 512 << 10);
     let share = inherited(&small, "[elided]") as f64 / total as f64;
     assert!((0.5..1.0).contains(&share), "{share}");

@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ccsd_profile::query::By;
+use ccsd_profile::query::Grouping;
 use ccsd_profile::view::{FlatView, Selection};
 use ccsd_profile::*;
 use common::session;
@@ -64,20 +64,20 @@ fn with_members(profile: &mut Profile, first_pid: u32) {
     charge(profile, first_pid, &members);
 }
 
-fn weights(profile: &Profile, by: By) -> BTreeMap<String, u64> {
+fn weights(profile: &Profile, by: Grouping) -> BTreeMap<String, u64> {
     let by = profile.by(by);
     FlatView::new(&by, &Selection::all()).rows.into_iter().map(|row| (row.name, row.self_weight)).collect()
 }
 
 fn assert_groups(profile: &Profile, times: u64) {
-    let expect = |by: By, rows: &[(&str, u64)]| {
+    let expect = |by: Grouping, rows: &[(&str, u64)]| {
         let rows: BTreeMap<String, u64> =
             rows.iter().map(|(name, weight)| ((*name).to_owned(), times * weight)).collect();
         assert_eq!(weights(profile, by), rows, "{by:?}");
     };
     let scope = format!("docker-{ID}.scope");
     expect(
-        By::Unit,
+        Grouping::Unit,
         &[
             ("nginx.service", 3),
             (&scope, 4),
@@ -88,7 +88,7 @@ fn assert_groups(profile: &Profile, times: u64) {
         ],
     );
     expect(
-        By::Container,
+        Grouping::Container,
         &[
             ("[no container]", 19),
             ("docker 0123456789ab", 4),
@@ -97,20 +97,20 @@ fn assert_groups(profile: &Profile, times: u64) {
             ("[unknown]", 64),
         ],
     );
-    expect(By::User, &[("www-data", 3), ("uid 0", 60), ("[unknown]", 64)]);
+    expect(Grouping::User, &[("www-data", 3), ("uid 0", 60), ("[unknown]", 64)]);
     // Every way to sum has all of it.
-    for by in By::ALL {
+    for by in Grouping::ALL {
         assert_eq!(weights(profile, by).values().sum::<u64>(), times * 127, "{by:?}");
     }
 }
 
 #[test]
 fn sums_by_what_processes_belong_to() {
-    let mut profile = Profile::new(session(), Limits::default());
+    let mut profile = Profile::new(session(), ProfileLimits::default());
     with_members(&mut profile, 10);
     assert_groups(&profile, 1);
     // Of another host, or of another time: the same names.
-    let mut other = Profile::new(session(), Limits::default());
+    let mut other = Profile::new(session(), ProfileLimits::default());
     with_members(&mut other, 1_000);
     profile.merge(&other).unwrap();
     assert_groups(&profile, 2);
@@ -118,7 +118,7 @@ fn sums_by_what_processes_belong_to() {
 
 #[test]
 fn groups_are_in_the_file() {
-    let mut profile = Profile::new(session(), Limits::default());
+    let mut profile = Profile::new(session(), ProfileLimits::default());
     let mut encoder = Encoder::new(Vec::new(), profile.session()).unwrap();
     with_members(&mut profile, 10);
     encoder.write(&profile.take_update()).unwrap();
@@ -131,11 +131,11 @@ fn groups_are_in_the_file() {
     let read = |bytes: &[u8]| read_profile(bytes).unwrap().profile;
     let whole = read(&bytes);
     assert_eq!(whole.canonical(), profile.canonical());
-    assert_eq!(weights(&whole, By::Unit)["late.service"], 1_000);
+    assert_eq!(weights(&whole, Grouping::Unit)["late.service"], 1_000);
     assert_groups(&read(&bytes[..first]), 1);
     // However much is cut off, what is left is a profile up to its last whole record, groups included.
     for end in first..bytes.len() {
-        let units = weights(&read(&bytes[..end]), By::Unit);
+        let units = weights(&read(&bytes[..end]), Grouping::Unit);
         assert!(units["nginx.service"] == 3 || units.get("late.service") == Some(&1_000), "{end}: {units:?}");
     }
 }

@@ -17,7 +17,7 @@ fn file(functions: u32, calls: &[(u32, u32, bool)], lines: u32) -> Vec<u8> {
 
 /// The same; functions are called so and by their number.
 fn named_file(name: &str, functions: u32, calls: &[(u32, u32, bool)], lines: u32) -> Vec<u8> {
-    let mut profile = Profile::new(session(), Limits::reading());
+    let mut profile = Profile::new(session(), ProfileLimits::reading());
     let image = profile.add_image(Image { name: "demo".into(), build_id: Vec::new() });
     let process = profile.add_process(Process {
         pid: 1,
@@ -171,7 +171,7 @@ fn differences_lines_and_trees_of_deep_stacks() {
 fn routes(depth: u32, count: u32) -> Vec<u8> {
     let (functions, mut calls) = below(1, depth, 0);
     calls.last_mut().unwrap().2 = true;
-    let mut profile = Profile::new(session(), Limits::reading());
+    let mut profile = Profile::new(session(), ProfileLimits::reading());
     let read = read_profile(&file(functions, &calls, 0)[..]).unwrap().profile;
     profile.merge(&read).unwrap();
     for line in 0..=count {
@@ -244,7 +244,7 @@ fn many_routes_of_a_deep_stack() {
 #[test]
 fn routes_that_are_none_are_refused() {
     let bytes = routes(10, 3);
-    let mut profile = Profile::new(session(), Limits::reading());
+    let mut profile = Profile::new(session(), ProfileLimits::reading());
     let mut decoder = codec::Decoder::new(&bytes[..]).unwrap();
     let Some(codec::Decoded::Update(update)) = decoder.next_record().unwrap() else {
         unreachable!("there is an update")
@@ -268,7 +268,7 @@ fn routes_that_are_none_are_refused() {
 
 #[test]
 fn notes_without_end() {
-    let mut profile = Profile::new(session(), Limits::reading());
+    let mut profile = Profile::new(session(), ProfileLimits::reading());
     let mut update = profile.take_update();
     update.notes = (0..60_000).map(|note| format!("note {note}")).collect();
     let mut encoder = Encoder::new(Vec::new(), &session()).unwrap();
@@ -311,8 +311,8 @@ fn file_names_without_end() {
 
 #[test]
 fn renamed_threads_are_within_the_budget_of_names() {
-    let mut profile = Profile::new(session(), Limits { string_bytes: 1_100, ..Limits::default() });
-    let mut source = Profile::new(session(), Limits::default());
+    let mut profile = Profile::new(session(), ProfileLimits { string_bytes: 1_100, ..ProfileLimits::default() });
+    let mut source = Profile::new(session(), ProfileLimits::default());
     let process = source.add_process(Process {
         pid: 1,
         start_time: 1,

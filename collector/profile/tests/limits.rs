@@ -7,7 +7,7 @@ use ccsd_profile::view::{FlatView, LinesView, Selection, ThreadsView};
 use ccsd_profile::*;
 use common::{Maker, session};
 
-const TIGHT: Limits = Limits {
+const TIGHT: ProfileLimits = ProfileLimits {
     context_bytes: MIN_CONTEXT_BYTES,
     charge_bytes: 4 << 10,
     route_bytes: 4 << 10,
@@ -84,16 +84,16 @@ fn nothing_is_lost_beyond_the_limits() {
 /// Each table alone is driven over its limit: that one and no other counts, all weight is there, and the named row has it.
 #[test]
 fn each_limit_alone_is_counted_and_sheds_to_its_row() {
-    let wide = Limits::default();
+    let wide = ProfileLimits::default();
     let cases = [
-        (Shed::Contexts, Limits { context_bytes: MIN_CONTEXT_BYTES, ..wide.clone() }),
-        (Shed::Charges, Limits { charge_bytes: 8 << 10, ..wide.clone() }),
-        (Shed::Names, Limits { string_bytes: 4 << 10, ..wide.clone() }),
-        (Shed::Functions, Limits { cost_centres: 64, ..wide.clone() }),
-        (Shed::Lines, Limits { lines: 16, ..wide.clone() }),
-        (Shed::Images, Limits { images: 4, ..wide.clone() }),
-        (Shed::Processes, Limits { processes: 4, ..wide.clone() }),
-        (Shed::Threads, Limits { threads: 8, ..wide.clone() }),
+        (Shed::Contexts, ProfileLimits { context_bytes: MIN_CONTEXT_BYTES, ..wide.clone() }),
+        (Shed::Charges, ProfileLimits { charge_bytes: 8 << 10, ..wide.clone() }),
+        (Shed::Names, ProfileLimits { string_bytes: 4 << 10, ..wide.clone() }),
+        (Shed::Functions, ProfileLimits { cost_centres: 64, ..wide.clone() }),
+        (Shed::Lines, ProfileLimits { lines: 16, ..wide.clone() }),
+        (Shed::Images, ProfileLimits { images: 4, ..wide.clone() }),
+        (Shed::Processes, ProfileLimits { processes: 4, ..wide.clone() }),
+        (Shed::Threads, ProfileLimits { threads: 8, ..wide.clone() }),
     ];
     for (table, limits) in cases {
         let mut profile = Profile::new(session(), limits.clone());
@@ -155,7 +155,8 @@ fn each_limit_alone_is_counted_and_sheds_to_its_row() {
 /// What a stack that was cut short is charged to must stay, however many functions there are.
 #[test]
 fn what_says_why_a_stack_is_cut_has_always_room() {
-    let mut profile = Profile::new(session(), Limits { cost_centres: 3, string_bytes: 0, ..Limits::default() });
+    let mut profile =
+        Profile::new(session(), ProfileLimits { cost_centres: 3, string_bytes: 0, ..ProfileLimits::default() });
     let image = profile.add_image(Image { name: String::new(), build_id: vec![1] });
     for start in 0..9 {
         let bare = CostCentre {
@@ -229,7 +230,7 @@ fn profiles_of_different_metrics_do_not_merge() {
     maker.charge("main", 1);
     let mut cycles = session();
     cycles.metrics[0].name = "cycles".into();
-    let mut other = Profile::new(cycles, Limits::default());
+    let mut other = Profile::new(cycles, ProfileLimits::default());
     let error = other.merge(&maker.profile).unwrap_err();
     assert_eq!(error.to_string(), "the profiles measure different things: cycles and cpu-clock");
     assert_eq!(other.charge_count(), 0);
@@ -267,9 +268,9 @@ fn what_a_reader_elides_is_counted() {
         }
     }
     let file = encoder.finish().unwrap();
-    let limits = Limits { charge_bytes: 64 << 10, ..Limits::reading() };
-    let read = |limits: Limits| read_profile_with(&file[..], limits, |_| {}).unwrap().profile;
-    assert_eq!(read(Limits::reading()).accounting().elided, 0);
+    let limits = ProfileLimits { charge_bytes: 64 << 10, ..ProfileLimits::reading() };
+    let read = |limits: ProfileLimits| read_profile_with(&file[..], limits, |_| {}).unwrap().profile;
+    assert_eq!(read(ProfileLimits::reading()).accounting().elided, 0);
     let profile = read(limits);
     let view = FlatView::new(&profile, &Selection::all());
     let elided = view.rows.iter().find(|row| row.name == "[elided]").unwrap().samples_self;

@@ -149,7 +149,7 @@ proptest! {
     #[test]
     fn i7_i8_streams(intervals in prop::collection::vec((samples(), any::<bool>()), 1..4), joined in 0..4usize) {
         let mut maker = Maker::new();
-        let mut reader = Profile::new(session(), Limits::default());
+        let mut reader = Profile::new(session(), ProfileLimits::default());
         let mut late: Option<Profile> = None;
         let mut encoder = Encoder::new(Vec::new(), &session()).unwrap();
         for (i, (samples, name)) in intervals.iter().enumerate() {
@@ -158,7 +158,7 @@ proptest! {
                 name_all(&mut maker);
             }
             if i == joined.min(intervals.len() - 1) {
-                let mut profile = Profile::new(session(), Limits::default());
+                let mut profile = Profile::new(session(), ProfileLimits::default());
                 profile.apply(&maker.profile.snapshot()).unwrap();
                 late = Some(profile);
             }
@@ -190,7 +190,7 @@ proptest! {
         }
         name_all(&mut second);
         let merged = |parts: [&Profile; 2]| {
-            let mut sum = Profile::new(session(), Limits::default());
+            let mut sum = Profile::new(session(), ProfileLimits::default());
             parts.iter().for_each(|part| sum.merge(part).unwrap());
             sum
         };
@@ -237,7 +237,7 @@ fn a_reader_refuses_what_no_writer_says() {
     let mut maker = Maker::new();
     let ids = [unnamed(&mut maker, 1, 0), unnamed(&mut maker, 1, 1), maker.function("f"), CostCentreId::new(99)];
     let definitions = maker.profile.take_update();
-    let mut reader = Profile::new(session(), Limits::default());
+    let mut reader = Profile::new(session(), ProfileLimits::default());
     let before = reader.canonical();
     let [a, b, f, missing] = ids;
     for namings in [

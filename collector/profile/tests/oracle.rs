@@ -46,7 +46,7 @@ fn profile(recorded: &[Recorded]) -> Profile {
         Metric { name: "faults".into(), unit: Unit::Count },
     ];
     let session = Session { metrics, ..session() };
-    let mut maker = Maker::with(session.clone(), ccsd_profile::Limits::default());
+    let mut maker = Maker::with(session.clone(), ccsd_profile::ProfileLimits::default());
     let mut encoder = Encoder::new(Vec::new(), &session).unwrap();
     for half in [&recorded[..recorded.len() / 2], &recorded[recorded.len() / 2..]] {
         for (tid, stack, line, weights) in half {
@@ -398,7 +398,7 @@ fn assert_views(profile: &Profile, selection: &Selection, samples: &[Sample]) {
     assert_eq!(arcs, raw::arcs(samples, metric));
 
     let stacks = StacksView::new(profile, selection);
-    let entry = |names: &ccsd_profile::view::Names, it: &ccsd_profile::view::StackEntry| {
+    let entry = |names: &ccsd_profile::view::FunctionNames, it: &ccsd_profile::view::StackEntry| {
         assert!(!it.approximate);
         (names[&it.function].clone(), it.marked, it.gap)
     };

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use ccsd_profile::codec::{columns, read_columns};
 use ccsd_profile::export::{Export, Format};
-use ccsd_profile::query::By;
-use ccsd_profile::view::{Column, FlatView, LinesView, Selection, StacksView, TimelineView};
-use ccsd_profile::{CostCentreId, Encoder, LineId, Profile, Window, read_window};
+use ccsd_profile::query::Grouping;
+use ccsd_profile::view::{FlatView, LinesView, Selection, StacksView, TimelineView, ViewColumn};
+use ccsd_profile::{CostCentreId, Encoder, LineId, Profile, TimeWindow, read_window};
 use common::Maker;
 use proptest::prelude::*;
 
@@ -105,7 +105,7 @@ proptest! {
             encoder.write(&maker.profile.take_update()).unwrap();
         }
         let file = encoder.finish().unwrap();
-        let read = |from_ns, until_ns| read_window(&file[..], Window { from_ns, until_ns }).unwrap();
+        let read = |from_ns, until_ns| read_window(&file[..], TimeWindow { from_ns, until_ns }).unwrap();
         let cut = at * 1_000 + 300 * inside;
         let (early, of_early) = read(0, cut);
         let (late, of_late) = read(cut, u64::MAX);
@@ -158,12 +158,12 @@ proptest! {
             let at = profile.cost_centres().iter().position(|it| it.linkage_name == name);
             Selection::all().hide(at.map(|at| CostCentreId::new(at as u32)))
         };
-        let lexical = read.loaded.profile.selected(&hidden(&read.loaded.profile)).by(By::Lexical);
+        let lexical = read.loaded.profile.selected(&hidden(&read.loaded.profile)).by(Grouping::Lexical);
         for profile in [&read.loaded.profile, &lexical] {
             let view = TimelineView::new(profile, &hidden(profile), &columns, inherited, usize::MAX, |_| true);
             prop_assert_eq!(view.weights.iter().sum::<u64>(), view.total.weight);
             for (at, column) in columns.iter().enumerate() {
-                let window = Window { from_ns: column.from_ns, until_ns: column.to_ns };
+                let window = TimeWindow { from_ns: column.from_ns, until_ns: column.to_ns };
                 let part = read_window(&file[..], window).unwrap().0.profile;
                 let flat = FlatView::new(&part, &hidden(&part));
                 prop_assert_eq!(view.weights[at], flat.total.weight);
@@ -195,17 +195,17 @@ proptest! {
             let mut sorted = usual.clone();
             sorted.sort(column);
             let keys: Vec<_> = sorted.rows.iter().map(|row| match column {
-                Column::Inherited => u64::MAX - row.inherited_weight,
-                Column::Child => u64::MAX - row.child_weight(),
-                Column::Samples => u64::MAX - row.samples_self,
-                Column::Own => u64::MAX - row.self_weight,
+                ViewColumn::Inherited => u64::MAX - row.inherited_weight,
+                ViewColumn::Child => u64::MAX - row.child_weight(),
+                ViewColumn::Samples => u64::MAX - row.samples_self,
+                ViewColumn::Own => u64::MAX - row.self_weight,
                 _ => 0,
             }).collect();
             prop_assert!(keys.is_sorted(), "{:?}", column);
-            if column == Column::Name {
+            if column == ViewColumn::Name {
                 prop_assert!(sorted.rows.iter().map(|row| &row.name).is_sorted());
             }
-            sorted.sort(Column::Own);
+            sorted.sort(ViewColumn::Own);
             let mut again = usual.clone();
             again.rows.sort_by(|a, b| (&a.name, a.function).cmp(&(&b.name, b.function)));
             sorted.rows.sort_by(|a, b| (&a.name, a.function).cmp(&(&b.name, b.function)));

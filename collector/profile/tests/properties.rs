@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccsd_profile::view::{FlatView, GraphView, Selection};
 use ccsd_profile::{
-    ContextId, ContextTable, CostCentreId, History, Limits, NotSampled, OwnCpu, Phase, Profile, Unseen,
+    ContextId, ContextTable, CostCentreId, History, NotSampled, OwnCpu, Phase, Profile, ProfileLimits, Unseen,
 };
 use common::{Maker, session};
 use proptest::prelude::*;
@@ -157,7 +157,7 @@ proptest! {
         // In two updates: merged, applied one by one, and as a snapshot.
         let mut maker = profile(first);
         let mut earlier = maker.profile.take_update();
-        let mut reader = Profile::new(session(), Limits::default());
+        let mut reader = Profile::new(session(), ProfileLimits::default());
         reader.apply(&earlier).unwrap();
         for (stack, weight) in second {
             maker.charge(&names(stack), *weight);
@@ -206,7 +206,7 @@ proptest! {
     ) {
         let split = NotSampled::split(unseen.iter().map(|(_, ns)| ns).sum(), &[(Unseen::Ended, 1_000)]);
         let mut maker = profile(&samples);
-        let mut first = Profile::new(session(), Limits::default());
+        let mut first = Profile::new(session(), ProfileLimits::default());
         let charge = |maker: &mut Maker, unseen: &[(u32, u64)]| {
             for &(tid, ns) in unseen {
                 let thread = maker.thread(tid);
@@ -364,7 +364,7 @@ proptest! {
     fn i7_merge(a in samples(), b in samples(), c in samples()) {
         let [pa, pb, pc] = [&a, &b, &c].map(|samples| profile(samples).profile);
         let merged = |parts: &[&Profile]| {
-            let mut sum = Profile::new(session(), Limits::default());
+            let mut sum = Profile::new(session(), ProfileLimits::default());
             for part in parts {
                 sum.merge(part).unwrap();
             }
@@ -385,7 +385,7 @@ proptest! {
     #[test]
     fn i7_snapshot_and_updates(intervals in prop::collection::vec(samples(), 1..5), joined in 0..5usize) {
         let mut maker = Maker::new();
-        let mut early = Profile::new(session(), Limits::default());
+        let mut early = Profile::new(session(), ProfileLimits::default());
         let mut late: Option<Profile> = None;
         for (i, interval) in intervals.iter().enumerate() {
             for (stack, weight) in interval {
@@ -393,7 +393,7 @@ proptest! {
             }
             // A charge that is not in any update yet must not be in the snapshot either.
             if i == joined.min(intervals.len() - 1) {
-                let mut profile = Profile::new(session(), Limits::default());
+                let mut profile = Profile::new(session(), ProfileLimits::default());
                 profile.apply(&maker.profile.snapshot()).unwrap();
                 late = Some(profile);
             }
@@ -418,7 +418,7 @@ proptest! {
     #[test]
     fn i7_merged_updates(intervals in prop::collection::vec(samples(), 3..7), cuts in prop::collection::vec(any::<bool>(), 7)) {
         let mut maker = Maker::new();
-        let mut one_by_one = Profile::new(session(), Limits::default());
+        let mut one_by_one = Profile::new(session(), ProfileLimits::default());
         let mut updates = Vec::new();
         for (i, interval) in intervals.iter().enumerate() {
             for (stack, weight) in interval {
@@ -445,7 +445,7 @@ proptest! {
                 _ => groups.push(update.clone()),
             }
         }
-        let mut grouped = Profile::new(session(), Limits::default());
+        let mut grouped = Profile::new(session(), ProfileLimits::default());
         groups.iter().for_each(|group| grouped.apply(group).unwrap());
         prop_assert_eq!(grouped.canonical(), one_by_one.canonical());
         prop_assert_eq!(grouped.threads(), one_by_one.threads());
@@ -508,7 +508,7 @@ impl Random {
 #[test]
 fn a_full_table_keeps_its_budget_and_all_weight() {
     for budget in [64 << 10, 1 << 20] {
-        let mut maker = Maker::with(session(), Limits { context_bytes: budget, ..Limits::default() });
+        let mut maker = Maker::with(session(), ProfileLimits { context_bytes: budget, ..ProfileLimits::default() });
         let functions: Vec<_> = (0..200).map(|i| maker.function(&name(i))).collect();
         let thread = maker.thread(1);
         let mut random = Random(1);
@@ -536,7 +536,7 @@ fn a_full_table_keeps_its_budget_and_all_weight() {
         assert_eq!(view.total.weight, total);
         assert_eq!(view.rows.iter().map(|row| row.self_weight).sum::<u64>(), total);
         // What another profile makes of it keeps the weight, too.
-        let mut reader = Profile::new(session(), Limits::reading());
+        let mut reader = Profile::new(session(), ProfileLimits::reading());
         reader.apply(&maker.profile.take_update()).unwrap();
         assert_eq!(reader.canonical(), maker.profile.canonical());
     }

@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccsd_profile::query::{By, Filter, Preset, QueryError};
+use ccsd_profile::query::{Filter, Grouping, Preset, QueryError};
 use ccsd_profile::view::{FlatView, Selection, ThreadsView};
 use ccsd_profile::{ContextId, CostCentre, CostCentreId, Image, LineId, Profile};
 use common::Maker;
@@ -136,7 +136,7 @@ fn presets() {
         weights(&maker.profile, &preset(Preset::Phases)),
         table(&[("main", 5, 115), ("read", 60, 60), ("write", 30, 30), ("inflate", 20, 20)])
     );
-    let modules = maker.profile.by(By::Module);
+    let modules = maker.profile.by(Grouping::Module);
     assert_eq!(weights(&modules, &Selection::all()), table(&[("demo", 95, 115), ("libz.so.1", 20, 20)]));
 }
 
@@ -148,14 +148,14 @@ fn other_cost_centres() {
     maker.charge_at(8, "main work", line, 4);
     maker.charge_at(8, "main malloc memset", ccsd_profile::LineId::UNKNOWN, 5);
     let by = |by| weights(&maker.profile.by(by), &Selection::all());
-    assert_eq!(by(By::Function).len(), 5);
-    assert_eq!(by(By::Lexical), table(&[("main", 0, 12), ("work", 7, 7), ("malloc", 0, 5), ("memset", 5, 5)]));
-    assert_eq!(by(By::File), table(&[("demo.c", 12, 12)]));
-    assert_eq!(by(By::Line), table(&[("demo.c:12", 7, 7), ("[line not known] memset", 5, 5)]));
-    assert_eq!(by(By::Thread), table(&[("worker 7 (7)", 3, 3), ("worker 8 (8)", 9, 9)]));
-    assert_eq!(by(By::Process), table(&[("demo (7)", 12, 12)]));
-    assert_eq!(by(By::Group), table(&[("demo", 7, 12), ("[allocator]", 5, 5)]));
-    for it in By::ALL {
+    assert_eq!(by(Grouping::Function).len(), 5);
+    assert_eq!(by(Grouping::Lexical), table(&[("main", 0, 12), ("work", 7, 7), ("malloc", 0, 5), ("memset", 5, 5)]));
+    assert_eq!(by(Grouping::File), table(&[("demo.c", 12, 12)]));
+    assert_eq!(by(Grouping::Line), table(&[("demo.c:12", 7, 7), ("[line not known] memset", 5, 5)]));
+    assert_eq!(by(Grouping::Thread), table(&[("worker 7 (7)", 3, 3), ("worker 8 (8)", 9, 9)]));
+    assert_eq!(by(Grouping::Process), table(&[("demo (7)", 12, 12)]));
+    assert_eq!(by(Grouping::Group), table(&[("demo", 7, 12), ("[allocator]", 5, 5)]));
+    for it in Grouping::ALL {
         let grouped = maker.profile.by(it);
         assert_eq!(grouped.accounting(), maker.profile.accounting(), "{it:?}");
         assert_eq!(
@@ -172,7 +172,7 @@ fn a_hidden_function_hides_its_line() {
     maker.charge_at(7, "main leaf", line, 3);
     maker.charge_at(7, "main", line, 4);
     let selected = maker.profile.selected(&filter("hide leaf").select(&maker.profile).unwrap());
-    let lines = weights(&selected.by(By::Line), &Selection::all());
+    let lines = weights(&selected.by(Grouping::Line), &Selection::all());
     assert_eq!(lines, table(&[("demo.c:5", 4, 4), ("[line not known] main", 3, 3)]));
 }
 
@@ -308,7 +308,7 @@ fn a_lambda_counts_for_the_function_that_it_is_written_in() {
     );
     push(&mut maker, &[main, bar, ("bar::{lambda#2}::operator()", None)], 5);
     push(&mut maker, &[main, apply], 75);
-    let lexical = weights(&maker.profile.by(By::Lexical), &Selection::all());
+    let lexical = weights(&maker.profile.by(Grouping::Lexical), &Selection::all());
     assert_eq!(lexical["bar(int)"], (25, 25));
     assert_eq!(lexical[apply.1.unwrap()], (75, 75));
     assert_eq!(lexical.len(), 3, "{lexical:?}");
@@ -351,7 +351,7 @@ fn a_lambda_counts_for_the_function_of_its_file() {
     charge(&mut maker, &[centre("hop()", None, 0, 0xa0)], 128);
     charge(&mut maker, &[centre("hop()", None, 0, 0xb0)], 256);
     charge(&mut maker, &[centre("hop()::{lambda()#1}::operator()() const", None, 0, 0xc0)], 512);
-    let mut lexical = maker.profile.by(By::Lexical);
+    let mut lexical = maker.profile.by(Grouping::Lexical);
     lexical.set_full_names(true);
     let labels = lexical.labels();
     let rows = FlatView::new(&lexical, &Selection::all()).rows;

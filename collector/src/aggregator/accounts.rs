@@ -3,14 +3,14 @@
 use ccsd_profile::{Accounting, OwnCpu, Phase, Shed};
 
 use super::Aggregator;
-use crate::batch::{Counts, part_of};
+use crate::batch::{BatchCounts, part_of};
 use crate::perf::attr::Event;
-use crate::perf::layout::Layout;
+use crate::perf::layout::EventLayout;
 use crate::usage::{self, Aside};
 
 impl Aggregator {
     /// Brings the accounting up to what has been counted. What went wrong is noted at the end.
-    pub(super) fn account(&mut self, counts: &Counts, last: bool) {
+    pub(super) fn account(&mut self, counts: &BatchCounts, last: bool) {
         let spec = self.spec;
         let named_later = self.resolver.take_named_later();
         let (own_cpu_ns, own_cpu) = self.own_cpu(counts);
@@ -48,8 +48,8 @@ impl Aggregator {
             };
             // The events count the time of processes that do not fit the filter, too.
             let own = |all: u64| match self.layout {
-                Layout::Cpus => own_share(all, counts),
-                Layout::Threads | Layout::Compact => {
+                EventLayout::Cpus => own_share(all, counts),
+                EventLayout::Threads | EventLayout::Compact => {
                     let expected = expected.unwrap_or(0);
                     part_of(all, expected.saturating_sub(counts.tracker.filtered).into(), expected.into())
                 }
@@ -93,7 +93,7 @@ impl Aggregator {
 impl Aggregator {
     /// The session's own CPU time, and what it was spent for. Of a session that shares its process, that of its two threads
     /// and of the process that reads images.
-    fn own_cpu(&self, counts: &Counts) -> (u64, OwnCpu) {
+    fn own_cpu(&self, counts: &BatchCounts) -> (u64, OwnCpu) {
         let worker = self.resolver.worker_cpu_ns();
         let here = usage::thread_cpu_ns();
         let total = match self.own_process {
@@ -122,7 +122,7 @@ const SLOW: &str = "samples were lost because ccsd had to wait for the CPU; it w
 
 /// The part of a number that is of processes that fit the filter, where CPUs are sampled. Whose the samples are that did not
 /// come, or were dropped unjudged, is unknown: the same share as of the others.
-fn own_share(all: u64, counts: &Counts) -> u64 {
+fn own_share(all: u64, counts: &BatchCounts) -> u64 {
     let own = u128::from(counts.samples.received);
     let others = counts.tracker.filtered.saturating_sub(counts.tracker.unjudged);
     part_of(all, own, own + u128::from(others))
@@ -130,7 +130,7 @@ fn own_share(all: u64, counts: &Counts) -> u64 {
 
 /// How many of the samples that the kernel lost were probably the target's, where others are sampled, too: it does not say
 /// whose they were.
-fn own_part(lost: u64, counts: &Counts) -> u64 {
+fn own_part(lost: u64, counts: &BatchCounts) -> u64 {
     let (own, all) =
         (u128::from(counts.samples.received), u128::from(counts.samples.received) + u128::from(counts.tracker.others));
     part_of(lost, own, all)
@@ -138,7 +138,7 @@ fn own_part(lost: u64, counts: &Counts) -> u64 {
 
 /// Samples of the target that the kernel lost. Where it loses other records from the same rings, how many of them were
 /// samples is an estimate, but no more than those that were expected and have not come.
-fn lost_samples(counts: &Counts, expected: Option<u64>) -> u64 {
+fn lost_samples(counts: &BatchCounts, expected: Option<u64>) -> u64 {
     let lost = own_part(counts.lost_samples(), counts);
     let here = counts.samples.received.saturating_add(counts.rings.throttled).saturating_add(counts.samples.dropped);
     let most =
@@ -153,7 +153,7 @@ const UNSEEN_PERCENT: u64 = 5;
 
 /// A warning where much of the CPU time fell between samples, because shares then leave out short-lived threads. Of
 /// `leftovers`, a thread's time since its last sample on one CPU, there were so many at most.
-fn unseen(accounting: &Accounting, layout: Layout, leftovers: u64, more_samples: &str) -> Option<String> {
+fn unseen(accounting: &Accounting, layout: EventLayout, leftovers: u64, more_samples: &str) -> Option<String> {
     let (undelivered, expected) = (accounting.undelivered(), accounting.expected?);
     let short = format!(
         "it was spent by threads that live for about a sampling period or less; shares are of what was sampled, and \
@@ -161,15 +161,17 @@ fn unseen(accounting: &Accounting, layout: Layout, leftovers: u64, more_samples:
     );
     let (chance, why) = match layout {
         // A CPU's timer meets a thread by chance: three standard deviations.
-        Layout::Cpus => (3.0 * (expected as f64).sqrt(), "its samples did not arrive; shares are of those that did"),
+        EventLayout::Cpus => {
+            (3.0 * (expected as f64).sqrt(), "its samples did not arrive; shares are of those that did")
+        }
         // A timer that comes after several periods gives one sample. Of few threads nothing else misses so many.
-        Layout::Threads | Layout::Compact if undelivered > leftovers => (
+        EventLayout::Threads | EventLayout::Compact if undelivered > leftovers => (
             24.0,
             "timers came late, one for several samples (a busy machine, or a virtual one whose host is busy); shares are of \
              what was sampled",
         ),
         // Two dozen samples are within what chance does to a short run.
-        Layout::Threads | Layout::Compact => (24.0, short.as_str()),
+        EventLayout::Threads | EventLayout::Compact => (24.0, short.as_str()),
     };
     let much = undelivered.saturating_mul(100) > expected.saturating_mul(UNSEEN_PERCENT);
     (much && undelivered as f64 > chance).then(|| {
@@ -178,7 +180,7 @@ fn unseen(accounting: &Accounting, layout: Layout, leftovers: u64, more_samples:
 }
 
 /// What went wrong and has no place of its own in the accounting, a line each.
-fn troubles(counts: &Counts) -> impl Iterator<Item = String> {
+fn troubles(counts: &BatchCounts) -> impl Iterator<Item = String> {
     let line = |count: u64, what: &str| (count > 0).then(|| format!("{count} {what}"));
     [
         line(
@@ -234,17 +236,17 @@ mod tests {
     use crate::batch::{RingStats, SampleStats};
     use crate::tracker::TrackerStats;
     use crate::unwind::UnwindStats;
-    use crate::unwind::memory::Refusals;
+    use crate::unwind::memory::MemoryRefusals;
 
     #[test]
     fn what_went_wrong_is_noted() {
-        assert_eq!(troubles(&Counts::default()).count(), 0);
-        let memory = Refusals { not_permitted: 5, over_budget: 6, moved_on: 7 };
-        let counts = Counts {
+        assert_eq!(troubles(&BatchCounts::default()).count(), 0);
+        let memory = MemoryRefusals { not_permitted: 5, over_budget: 6, moved_on: 7 };
+        let counts = BatchCounts {
             rings: RingStats { lost_tracking: 1, malformed: 3, late: 4, ..RingStats::default() },
             tracker: TrackerStats { others: 2, ..TrackerStats::default() },
             unwind: UnwindStats { memory, cut_stacks: 8, refused_images: 9, ..UnwindStats::default() },
-            ..Counts::default()
+            ..BatchCounts::default()
         };
         let notes: Vec<String> = troubles(&counts).collect();
         // That a stack had moved on is said by the stack.
@@ -256,14 +258,14 @@ mod tests {
     fn what_was_lost_beside_samples_is_not_samples() {
         let samples = SampleStats { received: 800, ..SampleStats::default() };
         let rings = RingStats { lost: 1000, ..RingStats::default() };
-        let counts = Counts { samples, rings, ..Counts::default() };
+        let counts = BatchCounts { samples, rings, ..BatchCounts::default() };
         assert_eq!(lost_samples(&counts, Some(900)), 1000, "nothing else is in these rings");
-        let beside = Counts { rings: RingStats { beside_samples: 200, ..rings }, ..counts };
+        let beside = BatchCounts { rings: RingStats { beside_samples: 200, ..rings }, ..counts };
         assert_eq!((lost_samples(&beside, None), beside.rings.lost - beside.lost_samples()), (800, 200));
         assert_eq!(lost_samples(&beside, Some(2_000)), 800);
         assert_eq!(troubles(&beside).next().map(|note| note.starts_with("200 records")), Some(true));
         // No more than were expected: but for those that were throttled and dropped, and fifty more, they are here.
-        let short = Counts {
+        let short = BatchCounts {
             samples: SampleStats { dropped: 30, ..samples },
             rings: RingStats { throttled: 20, ..beside.rings },
             ..beside
@@ -272,7 +274,7 @@ mod tests {
         // Where all CPUs are sampled, others' samples are lost as well.
         let samples = SampleStats { received: 400, ..samples };
         let tracker = TrackerStats { others: 400, ..TrackerStats::default() };
-        assert_eq!(lost_samples(&Counts { samples, tracker, ..counts }, None), 500);
+        assert_eq!(lost_samples(&BatchCounts { samples, tracker, ..counts }, None), 500);
     }
 
     #[test]
@@ -280,7 +282,7 @@ mod tests {
         let of = |received, filtered, unjudged| {
             let tracker = TrackerStats { filtered, unjudged, others: filtered, ..TrackerStats::default() };
             let samples = SampleStats { received, ..SampleStats::default() };
-            own_share(1_000, &Counts { samples, tracker, ..Counts::default() })
+            own_share(1_000, &BatchCounts { samples, tracker, ..BatchCounts::default() })
         };
         assert_eq!(of(900, 0, 0), 1_000, "all is the target's");
         assert_eq!((of(450, 450, 0), of(0, 900, 0)), (500, 0));
@@ -292,7 +294,7 @@ mod tests {
         let missing =
             |undelivered: u64| Accounting { expected: Some(300), received: 300 - undelivered, ..Accounting::default() };
         let why = |undelivered, leftovers| {
-            unseen(&missing(undelivered), Layout::Threads, leftovers, "-F").unwrap_or_default()
+            unseen(&missing(undelivered), EventLayout::Threads, leftovers, "-F").unwrap_or_default()
         };
         assert_eq!(why(15, 4), "");
         assert!(why(40, 4).starts_with("13% of the CPU time was not sampled: timers came late"), "{}", why(40, 4));

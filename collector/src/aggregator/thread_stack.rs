@@ -9,11 +9,11 @@ use super::thread_time::ThreadTime;
 use super::tick_time::TickTime;
 use crate::resolve::Resolver;
 use crate::stack_delta::{Common, LastStack, Reserve};
-use crate::unwind::{Frame, Gap, Root};
+use crate::unwind::{Frame, Gap, StackRoot};
 
 /// One frame of a thread's last stack.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+pub(super) struct LastFrame {
     pub(super) frame: Frame,
     /// The context after the frame's cost centres have been pushed.
     pub(super) context: ContextId,
@@ -43,8 +43,8 @@ fn push_frame(
 /// A thread as the profile knows it, and its last stack, root first.
 pub(super) struct ThreadState {
     pub(super) id: ThreadId,
-    pub(super) root: Option<Root>,
-    pub(super) steps: LastStack<Step>,
+    pub(super) root: Option<StackRoot>,
+    pub(super) steps: LastStack<LastFrame>,
     /// Whether `steps` ends before the leaf; see [`LastStack::end`].
     pub(super) cut_short: bool,
     /// Frames of the reserve that `until` and `generation` speak of; those beyond are resolved when they are shared.
@@ -91,7 +91,7 @@ impl ThreadState {
         self.resolved = shared.max(self.steps.shared());
         (self.until, self.generation) = (u64::MAX, resolver.generation());
         let until = &mut self.until;
-        self.steps.each_with_outer(self.resolved, |outer: Option<&Step>, step| {
+        self.steps.each_with_outer(self.resolved, |outer: Option<&LastFrame>, step| {
             let called = outer.and_then(|outer| {
                 let resolved = resolver.resolve(profile, outer.frame, time);
                 resolver.sites(&resolved).last()
@@ -112,7 +112,7 @@ impl ThreadState {
         time: u64,
         stack: &[Frame],
         outside: Outside,
-    ) -> Place {
+    ) -> ChargeTarget {
         let Outside { root, common, gap } = outside;
         let mut comparable = gap.is_none() && self.root == Some(root);
         let shared = common.shared as usize;
@@ -138,8 +138,8 @@ impl ThreadState {
         let (mut context, mut route) = match self.steps.last() {
             Some(step) => (step.context, step.route),
             None => match root {
-                Root::Complete => (ContextId::ROOT, RouteId::EMPTY),
-                Root::Truncated(reason) => {
+                StackRoot::Complete => (ContextId::ROOT, RouteId::EMPTY),
+                StackRoot::Truncated(reason) => {
                     let centre = profile.truncated_cost_centre(reason);
                     (profile.contexts_mut().descend(ContextId::ROOT, centre), RouteId::EMPTY)
                 }
@@ -164,7 +164,7 @@ impl ThreadState {
             self.until = self.until.min(resolved.until);
             let sites = resolver.sites(&resolved);
             ((context, route), called) = push_frame((context, route), called, sites, profile);
-            self.steps.push(Step { frame, context, route });
+            self.steps.push(LastFrame { frame, context, route });
             last = Some(resolved);
         }
         let depth = self.steps.depth() as u64;
@@ -185,20 +185,20 @@ impl ThreadState {
                 context = profile.contexts_mut().push(context, leaf);
             }
         }
-        Place { thread: self.id, context, line: self.line, route, named: self.named, depth }
+        ChargeTarget { thread: self.id, context, line: self.line, route, named: self.named, depth }
     }
 }
 
 /// What comes outside of the frames that a sample brings.
 #[derive(Clone, Copy)]
 pub(super) struct Outside {
-    pub(super) root: Root,
+    pub(super) root: StackRoot,
     pub(super) common: Common,
     pub(super) gap: Option<Gap>,
 }
 
 /// Where a sample is charged.
-pub(super) struct Place {
+pub(super) struct ChargeTarget {
     pub(super) thread: ThreadId,
     pub(super) context: ContextId,
     pub(super) line: LineId,

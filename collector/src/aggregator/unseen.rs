@@ -17,9 +17,9 @@ use ccsd_profile::{NotSampled, Process, Thread, ThreadId, Unseen};
 use super::Aggregator;
 use super::thread_time::ThreadTime;
 use super::tick_time::TickTime;
-use crate::batch::{Counts, part_of};
+use crate::batch::{BatchCounts, part_of};
 use crate::perf::attr::Event;
-use crate::perf::layout::Layout;
+use crate::perf::layout::EventLayout;
 
 /// Part of the CPU time, in percent, and periods that the rests of periods may come to without being charged.
 const MAX_RESTS_PERCENT: u64 = 5;
@@ -43,7 +43,7 @@ impl Aggregator {
 
     /// Charges what the target has used and no sample stands for, as far as that is known. Called at each update, after
     /// `accounting` has been brought up to date. Returns what to note at the end.
-    pub(super) fn charge_unseen(&mut self, counts: &Counts, last: bool) -> Option<String> {
+    pub(super) fn charge_unseen(&mut self, counts: &BatchCounts, last: bool) -> Option<String> {
         let period = self.spec.period_ns();
         let threads = self.threads.values_mut().filter(|thread| thread.tick.held > period);
         let excess: Vec<_> = threads.map(|thread| (thread.id, thread.tick.take_excess(period))).collect();
@@ -98,10 +98,10 @@ impl Aggregator {
 
     /// The CPU time that the samples should stand for, where it is known exactly: by the events and,
     /// as far as they did not count it, by the clocks of the target's processes.
-    fn exact_cpu_ns(&self, counts: &Counts) -> Option<u64> {
+    fn exact_cpu_ns(&self, counts: &BatchCounts) -> Option<u64> {
         let whole = !matches!(self.spec.event, Event::Cycles { .. })
             && self.spec.kernel
-            && self.layout != Layout::Cpus
+            && self.layout != EventLayout::Cpus
             && counts.tracker.others == 0
             && counts.tracker.withheld == 0;
         counts.target.counted.filter(|_| whole).map(|counted| counted.used.saturating_add(counts.target.uncounted_ns))
@@ -148,7 +148,7 @@ impl Aggregator {
 
     /// Charges time of which only the process is known, if that: to the only thread, if there was no other, else to a thread
     /// of its own.
-    fn charge_anyone(&mut self, counts: &Counts, ns: u64) {
+    fn charge_anyone(&mut self, counts: &BatchCounts, ns: u64) {
         if ns == 0 {
             return;
         }
@@ -175,7 +175,7 @@ impl Aggregator {
     }
 
     /// What has been charged, by cause.
-    fn split_unseen(&self, counts: &Counts, used: u64) -> NotSampled {
+    fn split_unseen(&self, counts: &BatchCounts, used: u64) -> NotSampled {
         let accounting = self.profile.accounting();
         let counted = counts.target.counted.unwrap_or_default();
         let period = match u128::from(counted.used).saturating_mul(1000).checked_div(counted.due_milli.into()) {
@@ -238,17 +238,17 @@ fn hint(cause: Unseen, more_samples: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ccsd_profile::{Limits, Metric, Profile, Session, Unit};
+    use ccsd_profile::{Metric, Profile, ProfileLimits, Session, Unit};
 
     use super::*;
-    use crate::batch::{Batch, Item};
+    use crate::batch::{Batch, BatchItem};
     use crate::budget::Budget;
     use crate::perf::attr::EventSpec;
-    use crate::perf::counters::Counted;
+    use crate::perf::counters::EventCounts;
     use crate::process::{ProcessKey, ThreadKey};
     use crate::stack_delta::Common;
     use crate::tracker::TrackerStats;
-    use crate::unwind::Root;
+    use crate::unwind::StackRoot;
 
     const PERIOD: u64 = 4_000_000;
 
@@ -317,7 +317,7 @@ mod tests {
     /// A session of one process whose threads run for a period before each sample, and now and then without one.
     struct Simulated {
         aggregator: Aggregator,
-        counts: Counts,
+        counts: BatchCounts,
         used: u64,
     }
 
@@ -325,18 +325,18 @@ mod tests {
         fn new(threads: u32) -> Simulated {
             let spec = EventSpec { kernel: true, ..EventSpec::CLOCK };
             let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
-            let profile = Profile::new(Session { metrics, ..Session::default() }, Limits::default());
-            let aggregator = Aggregator::new(profile, spec, Layout::Threads, true, &Budget::default());
+            let profile = Profile::new(Session { metrics, ..Session::default() }, ProfileLimits::default());
+            let aggregator = Aggregator::new(profile, spec, EventLayout::Threads, true, &Budget::default());
             let tracker = TrackerStats {
                 threads: threads.into(),
                 processes: 1,
                 live_threads: threads.into(),
                 ..TrackerStats::default()
             };
-            let counts = Counts { tracker, ..Counts::default() };
+            let counts = BatchCounts { tracker, ..BatchCounts::default() };
             let mut simulated = Simulated { aggregator, counts, used: 0 };
             let key = ProcessKey(0);
-            let process = Item::Process {
+            let process = BatchItem::Process {
                 key,
                 parent: None,
                 pid: 7,
@@ -345,13 +345,17 @@ mod tests {
                 name: "p".into(),
                 membership: None,
             };
-            let thread =
-                |tid| Item::Thread { key: ThreadKey(tid), process: key, tid: 7 + tid, name: format!("thread {tid}") };
+            let thread = |tid| BatchItem::Thread {
+                key: ThreadKey(tid),
+                process: key,
+                tid: 7 + tid,
+                name: format!("thread {tid}"),
+            };
             simulated.absorb(std::iter::once(process).chain((0..threads).map(thread)).collect());
             simulated
         }
 
-        fn absorb(&mut self, items: Vec<Item>) {
+        fn absorb(&mut self, items: Vec<BatchItem>) {
             self.aggregator.absorb(&mut Batch { items, ..Batch::default() });
         }
 
@@ -359,14 +363,25 @@ mod tests {
             let weights = [EventSpec::CLOCK.period_ns(), 0];
             self.used += weights[0];
             self.counts.samples.received += 1;
-            let (thread, root, common) = (ThreadKey(tid), Root::Complete, Common::default());
-            self.absorb(vec![Item::Sample { thread, time: self.used, frames: 0, common, gap: None, root, weights }]);
+            let (thread, root, common) = (ThreadKey(tid), StackRoot::Complete, Common::default());
+            self.absorb(vec![BatchItem::Sample {
+                thread,
+                time: self.used,
+                frames: 0,
+                common,
+                gap: None,
+                root,
+                weights,
+            }]);
         }
 
         /// All that is charged after an update, and what of that is not sampled.
         fn update(&mut self, last: bool) -> (u64, u64) {
-            self.counts.target.counted =
-                Some(Counted { used: self.used, ticks: 0, due_milli: self.used * 1000 / EventSpec::CLOCK.period_ns() });
+            self.counts.target.counted = Some(EventCounts {
+                used: self.used,
+                ticks: 0,
+                due_milli: self.used * 1000 / EventSpec::CLOCK.period_ns(),
+            });
             self.aggregator.account(&self.counts, last);
             let mut sum = 0;
             self.aggregator.profile.for_each_charge(|charge| sum += charge.weights[0]);
@@ -416,7 +431,8 @@ mod tests {
             let mut session = Simulated::new(4);
             let mut used = [0; 4];
             let read = |session: &mut Simulated, used: [u64; 4]| {
-                let time = |(tid, ns): (u32, u64)| Item::ThreadTime { key: ThreadKey(tid), ns: before + ns, is_whole };
+                let time =
+                    |(tid, ns): (u32, u64)| BatchItem::ThreadTime { key: ThreadKey(tid), ns: before + ns, is_whole };
                 session.absorb((0..).zip(used).map(time).collect());
             };
             read(&mut session, used);
@@ -435,7 +451,7 @@ mod tests {
                 session.used = used.iter().sum();
                 // The first ends early; of the others it is known until a while before the end.
                 match round {
-                    20 => session.absorb(vec![Item::ThreadEnd(ThreadKey(0))]),
+                    20 => session.absorb(vec![BatchItem::ThreadEnd(ThreadKey(0))]),
                     39 => {}
                     _ => read(&mut session, used),
                 }
@@ -458,9 +474,9 @@ mod tests {
         let mut session = Simulated::new(1);
         session.sample(0);
         session.used *= 1_000;
-        session.counts.target.counted = Some(Counted { used: session.used, ticks: 0, due_milli: 1_000_000 });
+        session.counts.target.counted = Some(EventCounts { used: session.used, ticks: 0, due_milli: 1_000_000 });
         for (others, kernel, layout) in
-            [(1, true, Layout::Threads), (0, false, Layout::Threads), (0, true, Layout::Cpus)]
+            [(1, true, EventLayout::Threads), (0, false, EventLayout::Threads), (0, true, EventLayout::Cpus)]
         {
             session.counts.tracker.others = others;
             session.aggregator.spec.kernel = kernel;
@@ -469,7 +485,7 @@ mod tests {
             assert_eq!(session.aggregator.profile.accounting().not_sampled, None);
             assert_eq!(session.aggregator.profile.not_sampled_cost_centre(), None);
         }
-        (session.aggregator.spec.kernel, session.aggregator.layout) = (true, Layout::Threads);
+        (session.aggregator.spec.kernel, session.aggregator.layout) = (true, EventLayout::Threads);
         assert_eq!(session.update(true), (session.used, session.used - EventSpec::CLOCK.period_ns()));
     }
 

@@ -12,7 +12,7 @@
 //!
 //! Threads in the last two kinds, and those that would wait for long, are not stopped: their stacks are read as they are.
 
-use super::look::Call;
+use super::look::SystemCall;
 use crate::arch::system_calls::{EPOLL_WAIT, IO_PGETEVENTS};
 
 /// The longest that a wait may become longer, milliseconds.
@@ -23,7 +23,7 @@ const IO_URING_ENTER: i64 = 426;
 const EPOLL_PWAIT2: i64 = 441;
 
 /// Why a thread in this call is not to be stopped, if it is not.
-pub fn not_to_be_interrupted(call: &Call) -> Option<&'static str> {
+pub fn not_to_be_interrupted(call: &SystemCall) -> Option<&'static str> {
     const PARTIAL: &str = "its system call would end with what it has done so far";
     const TIMEOUT: &str = "its wait would begin anew, with the whole of its timeout";
     let [_, _, third, fourth, fifth, _] = call.args;
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     fn call(number: i64, args: [u64; 6]) -> bool {
-        not_to_be_interrupted(&Call { number, args, sp: 0, ip: 0 }).is_some()
+        not_to_be_interrupted(&SystemCall { number, args, sp: 0, ip: 0 }).is_some()
     }
 
     #[test]

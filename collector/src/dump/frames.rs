@@ -1,6 +1,6 @@
 //! From registers and stack bytes to what a dump shows of them: by the tracker, unwinder and resolver of samples.
 
-use ccsd_profile::{CostCentreId, Limits, Profile, Session};
+use ccsd_profile::{CostCentreId, Profile, ProfileLimits, Session};
 use hashbrown::HashMap;
 
 use crate::budget::Budget;
@@ -12,11 +12,11 @@ use crate::process::owner::Owner;
 use crate::procfs::MapEntry;
 use crate::resolve::Resolver;
 use crate::tracker::Tracker;
-use crate::unwind::{Frame, Root};
+use crate::unwind::{Frame, StackRoot};
 use crate::unwinding::Unwinding;
 
-use super::model::{Dump, End, FrameInfo, State, ThreadDump};
-use super::take::{Known, Taken};
+use super::model::{Dump, End, FrameInfo, TaskState, ThreadDump};
+use super::take::{KnownRegisters, Taken};
 
 /// Frames of all threads together: 64 MiB of numbers. A thousand ordinary threads have some 30,000.
 const MAX_FRAMES_IN_ALL: usize = 1 << 24;
@@ -25,7 +25,7 @@ const MAX_FRAMES_IN_ALL: usize = 1 << 24;
 const NO_PROCESS: u32 = u32::MAX;
 
 /// A thread's frames as numbers of different ones, innermost first.
-struct Stack {
+struct FrameNumbers {
     frames: Vec<u32>,
     end: End,
 }
@@ -52,17 +52,18 @@ pub fn read(taken: Vec<Taken>, (owner, maps): (Option<Owner>, Option<Vec<MapEntr
     let pid = dump.pid;
     let mut tracker = Tracker::of_process(pid, owner, maps);
     // With the main thread its memory is no longer to be found under its number.
-    let main_has_ended = taken.iter().any(|thread| thread.tid == pid && thread.look.state == State::Zombie);
+    let main_has_ended = taken.iter().any(|thread| thread.tid == pid && thread.look.state == TaskState::Zombie);
     let mut unwinding = Unwinding::within(&Budget::default());
     let mut frames = Frames::default();
     let mut in_all = 0;
     let mut stacks = Vec::with_capacity(taken.len());
     for thread in &taken {
         let stack = match &thread.registers {
-            Err(why) => Stack { frames: Vec::new(), end: End::Missing(why.clone()) },
-            Ok(_) if in_all >= MAX_FRAMES_IN_ALL => {
-                Stack { frames: Vec::new(), end: End::Missing("the other threads have too many frames".to_owned()) }
-            }
+            Err(why) => FrameNumbers { frames: Vec::new(), end: End::Missing(why.clone()) },
+            Ok(_) if in_all >= MAX_FRAMES_IN_ALL => FrameNumbers {
+                frames: Vec::new(),
+                end: End::Missing("the other threads have too many frames".to_owned()),
+            },
             Ok(known) => {
                 let memory = match owner {
                     Some(_) => NO_PROCESS,
@@ -84,7 +85,7 @@ pub fn read(taken: Vec<Taken>, (owner, maps): (Option<Owner>, Option<Vec<MapEntr
         images.door().withhold(&format!("/proc/{pid}/task/*/stack, where threads wait in the kernel"));
     }
     let kernel_stack = |lines: Vec<String>| if owner.is_some() { Vec::new() } else { lines };
-    for (thread, Stack { frames, mut end }) in taken.into_iter().zip(stacks) {
+    for (thread, FrameNumbers { frames, mut end }) in taken.into_iter().zip(stacks) {
         let entries_of = |&frame: &u32| entries.get(frame as usize).map_or(&[][..], Vec::as_slice);
         let count = frames.iter().fold(0, |sum: usize, frame| sum.saturating_add(entries_of(frame).len()));
         let mut stack = Vec::new();
@@ -115,11 +116,11 @@ fn unwind(
     all: &mut Frames,
     (pid, memory): (u32, u32),
     thread: &Taken,
-    known: &Known,
-) -> Stack {
-    let missing = || Stack { frames: Vec::new(), end: End::Missing("its process has ended".to_owned()) };
+    known: &KnownRegisters,
+) -> FrameNumbers {
+    let missing = || FrameNumbers { frames: Vec::new(), end: End::Missing("its process has ended".to_owned()) };
     let Some((entered, process, images)) = tracker.thread(pid, thread.tid) else { return missing() };
-    let (Known::All(regs) | Known::Pointers(regs)) = *known;
+    let (KnownRegisters::All(regs) | KnownRegisters::Pointers(regs)) = *known;
     let sample = Sample {
         id: 0,
         pid: memory,
@@ -136,18 +137,18 @@ fn unwind(
     };
     let unwound = unwinding.unwind(&sample, entered, process, images, false);
     let end = match (unwound.root, known) {
-        (Root::Complete, _) => End::Complete,
-        (Root::Truncated(reason), Known::All(_)) => End::Truncated(reason.text().to_owned()),
-        (Root::Truncated(reason), Known::Pointers(_)) => {
+        (StackRoot::Complete, _) => End::Complete,
+        (StackRoot::Truncated(reason), KnownRegisters::All(_)) => End::Truncated(reason.text().to_owned()),
+        (StackRoot::Truncated(reason), KnownRegisters::Pointers(_)) => {
             End::Truncated(format!("{}; most registers are not known without stopping the thread", reason.text()))
         }
     };
-    Stack { frames: unwinding.frames().iter().map(|&frame| all.number(frame)).collect(), end }
+    FrameNumbers { frames: unwinding.frames().iter().map(|&frame| all.number(frame)).collect(), end }
 }
 
 /// Names all frames. For each the positions of its entries in the dump, innermost first.
 fn name(images: &mut Images, frames: &[Frame], dump: &mut Dump) -> Vec<Vec<u32>> {
-    let mut profile = Profile::new(Session::default(), Limits::default());
+    let mut profile = Profile::new(Session::default(), ProfileLimits::default());
     let mut resolver = Resolver::new(false, &Budget::default()).through(images.door().clone());
     for index in 0..images.count() {
         if let Some(image) = images.get(ImageIndex(index as u32)) {

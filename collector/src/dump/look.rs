@@ -4,7 +4,7 @@ use std::io;
 
 use crate::procfs;
 
-use super::model::State;
+use super::model::TaskState;
 
 /// Longest kernel stack kept, in lines. The kernel prints at most 64 entries.
 const MAX_KERNEL_LINES: usize = 64;
@@ -15,13 +15,13 @@ pub struct Look {
     /// Its name.
     pub name: String,
     /// What it does.
-    pub state: State,
+    pub state: TaskState,
     /// The kernel function that it waits in.
     pub wait: Option<String>,
     /// The kernel's part of its stack, innermost first.
     pub kernel_stack: Vec<String>,
     /// Where it is as seen by user code.
-    pub place: Place,
+    pub place: SyscallStatus,
     /// The process that traces it.
     pub tracer: Option<u32>,
     /// How often it has been given a CPU: while that stays the same it has not run.
@@ -30,11 +30,11 @@ pub struct Look {
 
 /// Where a thread is, as `/proc/PID/task/TID/syscall` tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SyscallStatus {
     /// On a CPU, or waiting for one.
     Running,
     /// In a system call.
-    InCall(Call),
+    InCall(SystemCall),
     /// Blocked outside a system call: in a page fault, or stopped.
     Blocked {
         /// Its stack pointer.
@@ -48,7 +48,7 @@ pub enum Place {
 
 /// A system call that a thread is blocked in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct SystemCall {
     /// Its number.
     pub number: i64,
     /// Its arguments.
@@ -66,17 +66,17 @@ impl Look {
         let text = |name: &str| file(name).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let place = match text("syscall") {
             Ok(text) => parse_place(&text),
-            Err(error) => Place::Unknown(error.kind()),
+            Err(error) => SyscallStatus::Unknown(error.kind()),
         };
         let stat = procfs::parse_stat(&file("stat").ok()?)?;
-        let state = State::of(stat.state);
+        let state = TaskState::of(stat.state);
         let status = text("status").unwrap_or_default();
         let number = |field: &str| status.lines().find_map(|line| line.strip_prefix(field)?.trim().parse::<u64>().ok());
         let switches = number("voluntary_ctxt_switches:").zip(number("nonvoluntary_ctxt_switches:"));
         // "0" is what it says of threads that run, and where it may not be known.
         let wait = text("wchan").ok().filter(|wait| !wait.is_empty() && wait != "0");
         let kernel_stack = match state {
-            State::Running => String::new(),
+            TaskState::Running => String::new(),
             _ => text("stack").unwrap_or_default(),
         };
         Some(Look {
@@ -92,15 +92,15 @@ impl Look {
 
     /// Whether it has not run between an earlier look and this one, and was blocked in both.
     pub fn is_undisturbed_since(&self, before: &Look) -> bool {
-        let blocked = matches!(self.place, Place::InCall(_) | Place::Blocked { .. });
+        let blocked = matches!(self.place, SyscallStatus::InCall(_) | SyscallStatus::Blocked { .. });
         blocked && self.place == before.place && self.switches.is_some() && self.switches == before.switches
     }
 
     /// The stack pointer and the instruction pointer of a thread that is blocked.
     pub fn pointers(&self) -> Option<(u64, u64)> {
         match self.place {
-            Place::InCall(Call { sp, ip, .. }) | Place::Blocked { sp, ip } => Some((sp, ip)),
-            Place::Running | Place::Unknown(_) => None,
+            SyscallStatus::InCall(SystemCall { sp, ip, .. }) | SyscallStatus::Blocked { sp, ip } => Some((sp, ip)),
+            SyscallStatus::Running | SyscallStatus::Unknown(_) => None,
         }
     }
 }
@@ -110,19 +110,21 @@ fn kernel_line(line: &str) -> String {
     line.split_once("] ").map_or(line, |(_, function)| function).trim().to_owned()
 }
 
-fn parse_place(text: &str) -> Place {
-    let invalid = Place::Unknown(io::ErrorKind::InvalidData);
+fn parse_place(text: &str) -> SyscallStatus {
+    let invalid = SyscallStatus::Unknown(io::ErrorKind::InvalidData);
     let text = text.trim();
     if text == "running" {
-        return Place::Running;
+        return SyscallStatus::Running;
     }
     let mut words = text.split_ascii_whitespace();
     let Some(number) = words.next().and_then(|word| word.parse::<i64>().ok()) else { return invalid };
     let values: Option<Vec<u64>> =
         words.map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()).take(8).collect();
     match values.as_deref() {
-        Some(&[sp, ip]) if number == -1 => Place::Blocked { sp, ip },
-        Some(&[a, b, c, d, e, f, sp, ip]) => Place::InCall(Call { number, args: [a, b, c, d, e, f], sp, ip }),
+        Some(&[sp, ip]) if number == -1 => SyscallStatus::Blocked { sp, ip },
+        Some(&[a, b, c, d, e, f, sp, ip]) => {
+            SyscallStatus::InCall(SystemCall { number, args: [a, b, c, d, e, f], sp, ip })
+        }
         _ => invalid,
     }
 }
@@ -133,12 +135,12 @@ mod tests {
 
     #[test]
     fn places() {
-        assert_eq!(parse_place("running\n"), Place::Running);
-        assert_eq!(parse_place("-1 0x7ffc 0x55\n"), Place::Blocked { sp: 0x7ffc, ip: 0x55 });
-        let call = Call { number: 232, args: [4, 0x10, 8, 0xffff_ffff, 0, 8], sp: 0x7ffc, ip: 0x55 };
-        assert_eq!(parse_place("232 0x4 0x10 0x8 0xffffffff 0x0 0x8 0x7ffc 0x55\n"), Place::InCall(call));
+        assert_eq!(parse_place("running\n"), SyscallStatus::Running);
+        assert_eq!(parse_place("-1 0x7ffc 0x55\n"), SyscallStatus::Blocked { sp: 0x7ffc, ip: 0x55 });
+        let call = SystemCall { number: 232, args: [4, 0x10, 8, 0xffff_ffff, 0, 8], sp: 0x7ffc, ip: 0x55 };
+        assert_eq!(parse_place("232 0x4 0x10 0x8 0xffffffff 0x0 0x8 0x7ffc 0x55\n"), SyscallStatus::InCall(call));
         for text in ["", "x", "1 2 3", "232 0x4", "-1 0x1", "-1 0x1 0x2 0x3 0x4 0x5 0x6 0x7"] {
-            assert_eq!(parse_place(text), Place::Unknown(io::ErrorKind::InvalidData), "{text:?}");
+            assert_eq!(parse_place(text), SyscallStatus::Unknown(io::ErrorKind::InvalidData), "{text:?}");
         }
     }
 
@@ -153,7 +155,7 @@ mod tests {
         let pid = std::process::id();
         let tid = nix::unistd::gettid().as_raw().unsigned_abs();
         let look = Look::at(pid, tid).unwrap();
-        assert_eq!((look.state, look.tracer), (State::Running, None));
+        assert_eq!((look.state, look.tracer), (TaskState::Running, None));
         assert!(Look::at(pid, u32::MAX - 1).is_none());
     }
 }

@@ -34,7 +34,7 @@ use crate::tracker::scan::ThreadScan;
 use crate::usage;
 use take::Taking;
 
-pub use model::{Dump, End, FrameInfo, Method, State, ThreadDump};
+pub use model::{Dump, End, FrameInfo, Method, TaskState, ThreadDump};
 
 /// Longest time for which threads are looked at. A thousand take less than a second.
 const MAX_TIME: Duration = Duration::from_secs(10);

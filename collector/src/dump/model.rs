@@ -34,7 +34,7 @@ pub struct ThreadDump {
     /// Its name, as it says.
     pub name: String,
     /// What it was doing just before it was looked at.
-    pub state: State,
+    pub state: TaskState,
     /// The function of the kernel that it waited in, where that may be known.
     pub wait: Option<String>,
     /// The kernel's part of its stack, innermost first, as the kernel prints it; only root may see it, and only of threads
@@ -51,7 +51,7 @@ pub struct ThreadDump {
 /// State of a thread, as `/proc/PID/stat` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum TaskState {
     /// `R`: it runs or waits for a CPU.
     Running,
     /// `S`: it waits for something.
@@ -73,34 +73,34 @@ pub enum State {
     Unknown,
 }
 
-impl State {
+impl TaskState {
     /// From the letter.
-    pub fn of(letter: char) -> State {
+    pub fn of(letter: char) -> TaskState {
         match letter {
-            'R' => State::Running,
-            'S' => State::Sleeping,
-            'D' => State::Uninterruptible,
-            'T' => State::Stopped,
-            't' => State::Traced,
-            'Z' => State::Zombie,
-            'X' | 'x' => State::Dead,
-            'I' => State::Idle,
-            _ => State::Unknown,
+            'R' => TaskState::Running,
+            'S' => TaskState::Sleeping,
+            'D' => TaskState::Uninterruptible,
+            'T' => TaskState::Stopped,
+            't' => TaskState::Traced,
+            'Z' => TaskState::Zombie,
+            'X' | 'x' => TaskState::Dead,
+            'I' => TaskState::Idle,
+            _ => TaskState::Unknown,
         }
     }
 
     /// In words.
     pub fn text(self) -> &'static str {
         match self {
-            State::Running => "running",
-            State::Sleeping => "sleeping",
-            State::Uninterruptible => "in uninterruptible sleep",
-            State::Stopped => "stopped by a signal",
-            State::Traced => "stopped by a tracer",
-            State::Zombie => "zombie",
-            State::Dead => "ended",
-            State::Idle => "idle",
-            State::Unknown => "in an unknown state",
+            TaskState::Running => "running",
+            TaskState::Sleeping => "sleeping",
+            TaskState::Uninterruptible => "in uninterruptible sleep",
+            TaskState::Stopped => "stopped by a signal",
+            TaskState::Traced => "stopped by a tracer",
+            TaskState::Zombie => "zombie",
+            TaskState::Dead => "ended",
+            TaskState::Idle => "idle",
+            TaskState::Unknown => "in an unknown state",
         }
     }
 }

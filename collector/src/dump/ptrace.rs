@@ -17,7 +17,7 @@ const EVENT_STOP: i32 = 128;
 
 /// Why a thread has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum TraceStop {
     /// Because it was interrupted, or with its whole process, which stays stopped.
     Asked,
     /// Because this signal is on its way to it, and has to be delivered.
@@ -30,7 +30,7 @@ pub enum Condition {
     /// It has not stopped yet.
     Runs,
     /// It has stopped.
-    Stopped(Stop),
+    Stopped(TraceStop),
     /// It has ended.
     Gone,
 }
@@ -83,8 +83,8 @@ impl Tracer {
         let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
         match info.si_code {
             _ if pid == 0 => Condition::Runs,
-            libc::CLD_TRAPPED | libc::CLD_STOPPED if status >> 8 == EVENT_STOP => Condition::Stopped(Stop::Asked),
-            libc::CLD_TRAPPED | libc::CLD_STOPPED => Condition::Stopped(Stop::Signal(status & 0xff)),
+            libc::CLD_TRAPPED | libc::CLD_STOPPED if status >> 8 == EVENT_STOP => Condition::Stopped(TraceStop::Asked),
+            libc::CLD_TRAPPED | libc::CLD_STOPPED => Condition::Stopped(TraceStop::Signal(status & 0xff)),
             _ => Condition::Gone,
         }
     }
@@ -122,10 +122,10 @@ impl Tracer {
     ///
     /// # Errors
     /// The thread, still traced, where it has not stopped or has been killed.
-    pub fn detach(self, stop: Stop) -> Result<(), Tracer> {
+    pub fn detach(self, stop: TraceStop) -> Result<(), Tracer> {
         let signal = match stop {
-            Stop::Asked => 0,
-            Stop::Signal(signal) => signal,
+            TraceStop::Asked => 0,
+            TraceStop::Signal(signal) => signal,
         };
         request(libc::PTRACE_DETACH, self.tid, signal).map_err(|_| self)
     }

@@ -24,14 +24,14 @@ const PRESENT: u64 = 1 << 63;
 
 /// Room for a stack, that is in memory already: the kernel must not have to find pages for it while a thread is stopped.
 #[derive(Debug)]
-pub struct Room(Vec<u8>);
+pub struct StackBuffer(Vec<u8>);
 
-impl Default for Room {
-    fn default() -> Room {
+impl Default for StackBuffer {
+    fn default() -> StackBuffer {
         let mut room = Vec::with_capacity(MAX);
         // Zeroed memory is mapped when it is first written to.
         room.resize(MAX, 1);
-        Room(room)
+        StackBuffer(room)
     }
 }
 
@@ -99,7 +99,7 @@ impl StackCopier {
     }
 
     /// Copies from the stack pointer upwards, what there is time for. Returns how much, and whether there may be more.
-    pub fn copy(&self, sp: u64, room: &mut Room) -> (usize, bool) {
+    pub fn copy(&self, sp: u64, room: &mut StackBuffer) -> (usize, bool) {
         let begun = now_ns();
         let mut held = 0;
         while held < MAX {
@@ -125,7 +125,7 @@ impl StackCopier {
 
 impl StackCopy {
     /// What [`StackCopier::copy`] has left in the room.
-    pub fn from_room(room: &Room, (held, more): (usize, bool)) -> StackCopy {
+    pub fn from_room(room: &StackBuffer, (held, more): (usize, bool)) -> StackCopy {
         StackCopy { bytes: room.0.get(..held).unwrap_or_default().to_vec(), more }
     }
 }
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn what_is_there_is_copied_to_its_end() {
         let (pid, tid) = (std::process::id(), nix::unistd::gettid().as_raw().unsigned_abs());
-        let (copier, mut room) = (StackCopier::new(pid, tid), Room::default());
+        let (copier, mut room) = (StackCopier::new(pid, tid), StackBuffer::default());
         let bytes: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();
         let copied = copier.copy(bytes.as_ptr() as u64, &mut room);
         let copy = StackCopy::from_room(&room, copied);
@@ -168,7 +168,7 @@ mod tests {
         let pid = child.id();
         // Until it waits for its line.
         let (sp, _) = std::iter::repeat_with(|| Look::at(pid, pid).unwrap().pointers()).flatten().next().unwrap();
-        let mut room = Room::default();
+        let mut room = StackBuffer::default();
         let mut stranger = StackCopier::new(pid, pid);
         let refused = stranger.bind(Owner { uid: uid.wrapping_add(1), gid });
         assert!(matches!(refused, Err(Denied::Forbidden(_))), "{refused:?}");

@@ -28,10 +28,10 @@ use crate::sched_priority::become_urgent;
 use crate::usage::{add_helper, thread_cpu_ns};
 
 use super::calls::{can_be_made_again, not_to_be_interrupted};
-use super::look::{Look, Place};
-use super::model::{Method, State};
+use super::look::{Look, SyscallStatus};
+use super::model::{Method, TaskState};
 use super::ptrace::{Condition, Tracer};
-use super::stack_copy::{Room, StackCopier, StackCopy};
+use super::stack_copy::{StackBuffer, StackCopier, StackCopy};
 
 /// How long a thread may take to stop. Running threads take some 10 us, sleeping ones until they get a CPU.
 const MAX_WAIT: Duration = Duration::from_millis(20);
@@ -66,7 +66,7 @@ pub struct Taken {
     /// What /proc said of it just before.
     pub look: Look,
     /// Its registers, or why there are none.
-    pub registers: std::result::Result<Known, String>,
+    pub registers: std::result::Result<KnownRegisters, String>,
     /// Its stack.
     pub stack: StackCopy,
     /// How.
@@ -75,7 +75,7 @@ pub struct Taken {
 
 /// Registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum KnownRegisters {
     /// All.
     All(UserRegs),
     /// The instruction pointer and the stack pointer; [`UNKNOWN`] in place of all others.
@@ -83,7 +83,7 @@ pub enum Known {
 }
 
 /// How the tracing thread is left behind by one thread.
-enum Left {
+enum TracerState {
     /// As it was: the next one can follow.
     Clean(Taken),
     /// It still traces.
@@ -116,7 +116,7 @@ impl Taking {
         self.pass(tids, MAX_WAIT, taken)?;
         let too_slow = |one: &Taken| {
             let gave_up = matches!(&one.method, Method::NotStopped { why } if why.starts_with(TOO_SLOW));
-            gave_up && one.look.state != State::Uninterruptible
+            gave_up && one.look.state != TaskState::Uninterruptible
         };
         let again: Vec<u32> = taken.iter().skip(first).filter(|one| too_slow(one)).map(|one| one.tid).collect();
         let again = again.get(..again.len().min(SECOND_CHANCES)).unwrap_or_default();
@@ -133,7 +133,7 @@ impl Taking {
     /// One look at each of them.
     fn pass(&mut self, tids: &[u32], wait: Duration, taken: &mut Vec<Taken>) -> Result<()> {
         let mut rest = tids;
-        let mut room = Room::default();
+        let mut room = StackBuffer::default();
         while !rest.is_empty() {
             let mut trace = || {
                 // Neither is necessary. A tracer that waits for its turn is what makes a stop long, but a user's threads are
@@ -146,10 +146,10 @@ impl Taking {
                     let in_time = Instant::now() < self.until;
                     let left = if in_time { self.one(tid, wait, &mut room) } else { too_late(self.pid, tid) };
                     match left {
-                        Left::Clean(one) => taken.push(one),
-                        Left::Gone => {}
-                        Left::TracingGone => return at + 1,
-                        Left::Tracing(one) => {
+                        TracerState::Clean(one) => taken.push(one),
+                        TracerState::Gone => {}
+                        TracerState::TracingGone => return at + 1,
+                        TracerState::Tracing(one) => {
                             taken.push(one);
                             return at + 1;
                         }
@@ -173,31 +173,31 @@ impl Taking {
     }
 
     /// What can be had of one thread.
-    fn one(&mut self, tid: u32, wait: Duration, room: &mut Room) -> Left {
+    fn one(&mut self, tid: u32, wait: Duration, room: &mut StackBuffer) -> TracerState {
         let pid = self.pid;
-        let Some(look) = Look::at(pid, tid) else { return Left::Gone };
-        if matches!(look.state, State::Zombie | State::Dead) {
-            return Left::Clean(nothing(tid, look, "it has ended".to_owned()));
+        let Some(look) = Look::at(pid, tid) else { return TracerState::Gone };
+        if matches!(look.state, TaskState::Zombie | TaskState::Dead) {
+            return TracerState::Clean(nothing(tid, look, "it has ended".to_owned()));
         }
         let mut copier = StackCopier::new(pid, tid);
         let why = match &look.place {
-            _ if look.state == State::Uninterruptible => Some("it is in uninterruptible sleep"),
+            _ if look.state == TaskState::Uninterruptible => Some("it is in uninterruptible sleep"),
             // One that is stopped has been interrupted already.
-            Place::InCall(call) if look.state != State::Stopped && is_32_bit(pid, call.ip) => {
+            SyscallStatus::InCall(call) if look.state != TaskState::Stopped && is_32_bit(pid, call.ip) => {
                 Some("what its 32-bit system call would lose is not known")
             }
-            Place::InCall(call) if look.state != State::Stopped => not_to_be_interrupted(call),
+            SyscallStatus::InCall(call) if look.state != TaskState::Stopped => not_to_be_interrupted(call),
             _ => None,
         };
         if let Some(why) = why
             && let Some(taken) = self.quietly(tid, &look, (&mut copier, room), why)
         {
-            return Left::Clean(taken);
+            return TracerState::Clean(taken);
         }
         let tracer = match Tracer::seize(tid) {
             Ok(tracer) => tracer,
-            Err(Errno::ESRCH) => return Left::Gone,
-            Err(error) => return Left::Clean(self.refused(tid, look, (&mut copier, room), error)),
+            Err(Errno::ESRCH) => return TracerState::Gone,
+            Err(error) => return TracerState::Clean(self.refused(tid, look, (&mut copier, room), error)),
         };
         self.stop(look, (&mut copier, room), tracer, wait)
     }
@@ -216,30 +216,30 @@ impl Taking {
     fn stop(
         &mut self,
         look: Look,
-        (copier, room): (&mut StackCopier, &mut Room),
+        (copier, room): (&mut StackCopier, &mut StackBuffer),
         tracer: Tracer,
         wait: Duration,
-    ) -> Left {
+    ) -> TracerState {
         let tid = tracer.tid();
         // One that is blocked in a call leaves it when it is told to, however late it gets a CPU for that; if it were given up
         // before, nobody would see to it that the call is made again.
-        let blocked = matches!(look.place, Place::InCall(_)) && look.state != State::Uninterruptible;
+        let blocked = matches!(look.place, SyscallStatus::InCall(_)) && look.state != TaskState::Uninterruptible;
         let wait = if blocked { wait.max(MAX_CALL_WAIT) } else { wait };
         let begun = Instant::now();
         let mut ran = now_ns();
         if tracer.interrupt().is_err() {
-            return Left::TracingGone;
+            return TracerState::TracingGone;
         }
         let mut looks = 0;
         let stop = loop {
             let now = now_ns();
             match tracer.condition() {
                 Condition::Stopped(stop) => break stop,
-                Condition::Gone => return Left::TracingGone,
+                Condition::Gone => return TracerState::TracingGone,
                 Condition::Runs if begun.elapsed() > wait => {
                     let why = format!("{TOO_SLOW} within {} ms", wait.as_millis());
                     let taken = self.quietly(tid, &look, (copier, room), &why);
-                    return Left::Tracing(taken.unwrap_or_else(|| nothing(tid, look, why)));
+                    return TracerState::Tracing(taken.unwrap_or_else(|| nothing(tid, look, why)));
                 }
                 Condition::Runs => ran = now,
             }
@@ -250,25 +250,30 @@ impl Taking {
         };
         match self.bind(tid, copier) {
             Ok(()) => {}
-            Err(Denied::Gone) => return Left::TracingGone,
+            Err(Denied::Gone) => return TracerState::TracingGone,
             Err(Denied::Forbidden(why)) => {
                 let taken = nothing(tid, look, format!("{NOT_PERMITTED}: {why}"));
-                return if tracer.detach(stop).is_ok() { Left::Clean(taken) } else { Left::Tracing(taken) };
+                return if tracer.detach(stop).is_ok() {
+                    TracerState::Clean(taken)
+                } else {
+                    TracerState::Tracing(taken)
+                };
             }
         }
-        let Ok(stopped) = tracer.registers() else { return Left::TracingGone };
+        let Ok(stopped) = tracer.registers() else { return TracerState::TracingGone };
         let copied = copier.copy(stopped.sp(), room);
         // By what it was in when it stopped: since the look at it, it may have begun another call.
         // Where a signal is being delivered, the kernel itself makes EINTR of it if a handler runs.
-        if look.state != State::Stopped && stopped.interrupted_call().is_some_and(can_be_made_again) {
+        if look.state != TaskState::Stopped && stopped.interrupted_call().is_some_and(can_be_made_again) {
             // Only a thread that has been killed refuses.
             let _ = tracer.restart(&stopped);
         }
         let detached = tracer.detach(stop);
         let method = Method::Stopped { ns: now_ns().saturating_sub(ran) };
-        let registers = stopped.user_regs().map(Known::All).ok_or_else(|| "a 32-bit program is not unwound".to_owned());
+        let registers =
+            stopped.user_regs().map(KnownRegisters::All).ok_or_else(|| "a 32-bit program is not unwound".to_owned());
         let taken = Taken { tid, look, registers, stack: StackCopy::from_room(room, copied), method };
-        if detached.is_ok() { Left::Clean(taken) } else { Left::Tracing(taken) }
+        if detached.is_ok() { TracerState::Clean(taken) } else { TracerState::Tracing(taken) }
     }
 
     /// What can be had without stopping a thread: the two pointers and the stack of one that is blocked. `None` if it runs
@@ -277,7 +282,7 @@ impl Taking {
         &mut self,
         tid: u32,
         look: &Look,
-        (copier, room): (&mut StackCopier, &mut Room),
+        (copier, room): (&mut StackCopier, &mut StackBuffer),
         why: &str,
     ) -> Option<Taken> {
         let pid = self.pid;
@@ -291,7 +296,7 @@ impl Taking {
                 let regs = UserRegs::of_pointers(ip, sp, UNKNOWN);
                 let method = Method::NotStopped { why: why.to_owned() };
                 let stack = StackCopy::from_room(room, copied);
-                return Some(Taken { tid, look: before, registers: Ok(Known::Pointers(regs)), stack, method });
+                return Some(Taken { tid, look: before, registers: Ok(KnownRegisters::Pointers(regs)), stack, method });
             }
             before = after;
         }
@@ -299,7 +304,13 @@ impl Taking {
     }
 
     /// A thread that may not be traced.
-    fn refused(&mut self, tid: u32, look: Look, (copier, room): (&mut StackCopier, &mut Room), error: Errno) -> Taken {
+    fn refused(
+        &mut self,
+        tid: u32,
+        look: Look,
+        (copier, room): (&mut StackCopier, &mut StackBuffer),
+        error: Errno,
+    ) -> Taken {
         let why = match (look.tracer, error) {
             (Some(tracer), _) => format!("it is traced by {} already", named(tracer)),
             (None, Errno::EPERM) => NOT_PERMITTED.to_owned(),
@@ -309,7 +320,7 @@ impl Taking {
             return taken;
         }
         let missing = match look.place {
-            Place::Unknown(_) => why,
+            SyscallStatus::Unknown(_) => why,
             _ => format!("{why}, and it runs"),
         };
         nothing(tid, look, missing)
@@ -326,9 +337,9 @@ fn is_32_bit(pid: u32, ip: u64) -> bool {
     read == Ok(2) && is_foreign_call(code)
 }
 
-fn too_late(pid: u32, tid: u32) -> Left {
+fn too_late(pid: u32, tid: u32) -> TracerState {
     let why = "not looked at: the dump took too long".to_owned();
-    Look::at(pid, tid).map_or(Left::Gone, |look| Left::Clean(nothing(tid, look, why)))
+    Look::at(pid, tid).map_or(TracerState::Gone, |look| TracerState::Clean(nothing(tid, look, why)))
 }
 
 fn nothing(tid: u32, look: Look, why: String) -> Taken {

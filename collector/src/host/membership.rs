@@ -6,7 +6,7 @@ use ccsd_profile::Membership;
 use hashbrown::HashMap;
 
 use crate::procfs;
-use crate::users::Users;
+use crate::users::PasswdUsers;
 
 /// Different memberships that are kept once each; of further ones every process has its own.
 const MAX_SHARED: usize = 8192;
@@ -43,7 +43,7 @@ impl ProcessGroups {
 #[derive(Debug, Default)]
 pub struct Memberships {
     /// Read when the first process is looked at.
-    users: Option<Users>,
+    users: Option<PasswdUsers>,
     shared: HashMap<(String, Option<u32>), Arc<Membership>>,
 }
 
@@ -60,7 +60,7 @@ impl Memberships {
         if let Some(known) = self.shared.get(&key) {
             return Some(Arc::clone(known));
         }
-        let users = self.users.get_or_insert_with(Users::read);
+        let users = self.users.get_or_insert_with(PasswdUsers::read);
         let user = uid.map_or("", |uid| users.name(uid)).to_owned();
         let membership = Arc::new(Membership { cgroup: key.0.clone(), uid, user });
         if self.shared.len() < MAX_SHARED {

@@ -6,7 +6,7 @@ use ccsd_profile::cgroup;
 use wildmatch::WildMatch;
 
 use super::membership::ProcessGroups;
-use crate::process::filter::{Executed, Filter};
+use crate::process::filter::{Executed, ProcessFilter};
 use crate::procfs;
 
 /// Where control groups are mounted.
@@ -96,7 +96,7 @@ pub fn path_in_hierarchy(path: &str) -> &str {
     below.trim_start_matches('/').split_once('/').map_or("/", |(_, rest)| rest)
 }
 
-impl Filter for ProcessSelection {
+impl ProcessFilter for ProcessSelection {
     fn keeps(&self, pid: u32) -> Option<bool> {
         let name = procfs::comm(pid, pid)?;
         if !self.keeps_name(&name) {

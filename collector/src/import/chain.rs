@@ -12,7 +12,7 @@ const KERNEL_CONTEXT: u64 = -128i64 as u64;
 const USER_CONTEXT: u64 = -512i64 as u64;
 
 /// A call chain in its two parts, innermost first.
-pub struct Chain {
+pub struct CallChain {
     /// The kernel's.
     pub kernel: Vec<u64>,
     user: Vec<u64>,
@@ -20,10 +20,10 @@ pub struct Chain {
     pub is_alone: bool,
 }
 
-impl Chain {
+impl CallChain {
     /// Of a sample.
-    pub fn of(sample: &SampleRecord<'_>) -> Chain {
-        let mut chain = Chain { kernel: Vec::new(), user: Vec::new(), is_alone: false };
+    pub fn of(sample: &SampleRecord<'_>) -> CallChain {
+        let mut chain = CallChain { kernel: Vec::new(), user: Vec::new(), is_alone: false };
         let entries = sample.callchain.as_ref();
         let mut context = USER_CONTEXT;
         for entry in entries.into_iter().flat_map(|entries| (0..entries.len()).filter_map(|at| entries.get(at))) {

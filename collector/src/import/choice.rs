@@ -6,22 +6,22 @@ use ccsd_profile::{MAX_METRICS, Metric, Unit, sanitise};
 use linux_perf_event_reader::{HardwareEventId, PerfEventType, RecordType, SoftwareCounterType};
 
 use super::error::ImportError;
-use super::header::{Attribute, Header};
-use super::records::{Record, Records};
+use super::header::{RecordedEvent, RecordingHeader};
+use super::records::{FileRecord, Records};
 
 /// The events that become metrics, by their numbers. There is one at least.
-pub struct Choice {
+pub struct MetricEvents {
     events: Vec<usize>,
     /// Events of the group beyond the metrics that a profile can have.
     left_out: usize,
 }
 
-impl Choice {
+impl MetricEvents {
     /// The event of this name alone; without a name the first event that has samples, and those of its group.
     ///
     /// # Errors
     /// If there is no such event, or none at all.
-    pub fn of(file: &File, header: &Header, event: Option<&str>) -> Result<Choice, ImportError> {
+    pub fn of(file: &File, header: &RecordingHeader, event: Option<&str>) -> Result<MetricEvents, ImportError> {
         let attributes = &header.attributes;
         let mut events = match event {
             Some(event) => vec![named(attributes, event)?],
@@ -31,11 +31,11 @@ impl Choice {
         };
         let left_out = events.len().saturating_sub(MAX_METRICS);
         events.truncate(MAX_METRICS);
-        Ok(Choice { events, left_out })
+        Ok(MetricEvents { events, left_out })
     }
 
     /// The first event.
-    pub fn first<'a>(&self, header: &'a Header) -> Option<&'a Attribute> {
+    pub fn first<'a>(&self, header: &'a RecordingHeader) -> Option<&'a RecordedEvent> {
         header.attributes.get(*self.events.first()?)
     }
 
@@ -45,7 +45,7 @@ impl Choice {
     }
 
     /// The metrics.
-    pub fn metrics(&self, header: &Header) -> Vec<Metric> {
+    pub fn metrics(&self, header: &RecordingHeader) -> Vec<Metric> {
         let events = || self.events.iter().filter_map(|&event| header.attributes.get(event));
         let mut metrics: Vec<Metric> = events().map(metric).collect();
         let names: Vec<String> = metrics.iter().map(|metric| metric.name.clone()).collect();
@@ -60,7 +60,7 @@ impl Choice {
     }
 
     /// What to say of events that are left out, of which there were so many samples.
-    pub fn notes(&self, header: &Header, samples: u64) -> impl Iterator<Item = String> {
+    pub fn notes(&self, header: &RecordingHeader, samples: u64) -> impl Iterator<Item = String> {
         let names =
             |metrics: &mut dyn Iterator<Item = Metric>| metrics.map(|it| it.name).collect::<Vec<_>>().join(", ");
         let others = (samples > 0).then(|| {
@@ -76,7 +76,7 @@ impl Choice {
 }
 
 /// The first event that has samples (those of tracers, intel_pt and dummy, have none), and those of its group.
-fn first_group(file: &File, header: &Header) -> Vec<usize> {
+fn first_group(file: &File, header: &RecordingHeader) -> Vec<usize> {
     let records = file.try_clone().map_err(|error| error.to_string()).and_then(|file| Records::new(file, header));
     let Ok(mut records) = records else { return vec![0] };
     let mut first: Option<(usize, Vec<usize>)> = None;
@@ -99,7 +99,7 @@ fn first_group(file: &File, header: &Header) -> Vec<usize> {
 }
 
 /// The events of a sample's counters.
-fn counted(record: &Record<'_>) -> Vec<usize> {
+fn counted(record: &FileRecord<'_>) -> Vec<usize> {
     let mut events: Vec<usize> = record.counters.iter().filter_map(|counter| record.event_of(counter)).collect();
     events.sort_unstable();
     events.dedup();
@@ -107,7 +107,7 @@ fn counted(record: &Record<'_>) -> Vec<usize> {
 }
 
 /// The number of the event with this name, with or without its modifiers.
-fn named(attributes: &[Attribute], event: &str) -> Result<usize, ImportError> {
+fn named(attributes: &[RecordedEvent], event: &str) -> Result<usize, ImportError> {
     let names =
         || attributes.iter().map(|attribute| (metric(attribute).name, attribute.name.clone().unwrap_or_default()));
     let is_it = |name: &str| name == event || name.strip_prefix(event).is_some_and(|rest| rest.starts_with([':', '/']));
@@ -118,7 +118,7 @@ fn named(attributes: &[Attribute], event: &str) -> Result<usize, ImportError> {
 }
 
 /// What an event counts, and its name.
-pub fn metric(event: &Attribute) -> Metric {
+pub fn metric(event: &RecordedEvent) -> Metric {
     let named = event.name.clone();
     let (unit, name) = match event.attr.type_ {
         PerfEventType::Software(SoftwareCounterType::CpuClock) => (Unit::Nanoseconds, "cpu-clock".to_owned()),

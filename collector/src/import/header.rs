@@ -48,7 +48,7 @@ const SIMPLEPERF_META_INFO: usize = 129;
 const DAMAGED: &str = "it is damaged: what it says of itself goes beyond its end";
 
 /// An event of the recording.
-pub struct Attribute {
+pub struct RecordedEvent {
     /// What was asked of the kernel.
     pub attr: PerfEventAttr,
     /// Which counters its samples carry.
@@ -60,9 +60,9 @@ pub struct Attribute {
 }
 
 /// What the file says of itself.
-pub struct Header {
+pub struct RecordingHeader {
     /// The events.
-    pub attributes: Vec<Attribute>,
+    pub attributes: Vec<RecordedEvent>,
     /// Groups of events: the number of the leader, and of the event behind the last member. The numbers may be wrong.
     pub groups: Vec<(usize, usize)>,
     /// Where the records are: offset and size.
@@ -83,7 +83,7 @@ pub struct Header {
 ///
 /// # Errors
 /// What is wrong.
-pub fn read(file: &File) -> Result<Header, &'static str> {
+pub fn read(file: &File) -> Result<RecordingHeader, &'static str> {
     let length = file.metadata().map_err(|_| "it cannot be read")?.len();
     let sections = Sections { file, length };
     let header = sections.read(0, HEADER as u64).map_err(|_| "it is no perf.data file: too short")?;
@@ -124,7 +124,7 @@ pub fn read(file: &File) -> Result<Header, &'static str> {
     let words = section(CMDLINE, MAX_LIST_BYTES)?;
     let mut words = Fields(&words);
     let count = words.u32().map_or(0, |count| MAX_WORDS.min(count as usize));
-    Ok(Header {
+    Ok(RecordingHeader {
         attributes,
         groups: groups(&section(GROUP_DESC, MAX_LIST_BYTES)?),
         data,
@@ -199,7 +199,7 @@ fn until_zero(bytes: &[u8]) -> String {
 
 /// The events of `EVENT_DESC`: their number and the size of an attribute, then for each the attribute, the number of its
 /// ids, its name, and the ids.
-fn described(section: &[u8]) -> Option<Vec<Attribute>> {
+fn described(section: &[u8]) -> Option<Vec<RecordedEvent>> {
     let mut fields = Fields(section);
     let (count, each) = (u64::from(fields.u32()?), u64::from(fields.u32()?));
     if count > MAX_EVENTS || !(MIN_ATTRIBUTE_BYTES..=MAX_ATTRIBUTE_BYTES).contains(&each) {
@@ -211,7 +211,7 @@ fn described(section: &[u8]) -> Option<Vec<Attribute>> {
         let ids = usize::try_from(fields.u32()?).ok()?;
         let name = fields.string();
         let mut ids = Fields(fields.take(ids.checked_mul(8)?)?);
-        attributes.push(Attribute { attr, reads, name, ids: std::iter::from_fn(|| ids.u64()).collect() });
+        attributes.push(RecordedEvent { attr, reads, name, ids: std::iter::from_fn(|| ids.u64()).collect() });
     }
     Some(attributes)
 }
@@ -222,7 +222,7 @@ fn listed(
     (offset, size): (u64, u64),
     each: u64,
     names: Vec<String>,
-) -> Result<Vec<Attribute>, &'static str> {
+) -> Result<Vec<RecordedEvent>, &'static str> {
     if !(MIN_ATTRIBUTE_BYTES + PLACE_BYTES..=MAX_ATTRIBUTE_BYTES).contains(&each) {
         return Err("it is damaged: its attributes have an impossible size");
     }
@@ -240,7 +240,12 @@ fn listed(
         room = room.checked_sub(size / 8).ok_or("it is damaged, or has too many ids of events")?;
         let ids = sections.read(offset, size)?;
         let mut ids = Fields(&ids);
-        attributes.push(Attribute { attr, reads, name: names.next(), ids: std::iter::from_fn(|| ids.u64()).collect() });
+        attributes.push(RecordedEvent {
+            attr,
+            reads,
+            name: names.next(),
+            ids: std::iter::from_fn(|| ids.u64()).collect(),
+        });
     }
     Ok(attributes)
 }

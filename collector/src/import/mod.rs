@@ -24,30 +24,30 @@ use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ccsd_profile::{Limits, Profile, Session, TruncationReason, Unit, Update};
+use ccsd_profile::{Profile, ProfileLimits, Session, TruncationReason, Unit, Update};
 use linux_perf_event_reader::{AttrFlags, EventRecord, SampleRecord, SamplingPolicy};
 
 use crate::aggregator::Aggregator;
 use crate::arch::NAME;
-use crate::batch::{Batch, Counts, MAX_METRICS};
+use crate::batch::{Batch, BatchCounts, MAX_METRICS};
 use crate::batch_builder::BatchBuilder;
 use crate::budget::Budget;
 use crate::perf::attr::{Event, EventSpec};
-use crate::perf::layout::Layout;
+use crate::perf::layout::EventLayout;
 use crate::perf::record::{Sample, UserRegs};
 use crate::perf::ring_buffer::Bytes;
 use crate::process::images::ImageIndex;
 use crate::process::recorded_files::RecordedFiles;
 use crate::tracker::Tracker;
-use crate::unwind::{Frame, Root};
+use crate::unwind::{Frame, StackRoot};
 use crate::unwinding::Unwinding;
-use chain::Chain;
-use choice::Choice;
+use chain::CallChain;
+use choice::MetricEvents;
 pub use error::ImportError;
-use header::{Attribute, Header};
+use header::{RecordedEvent, RecordingHeader};
 use lost::Lost;
 use reads::Counters;
-use records::{Record, Records, RecordsError};
+use records::{FileRecord, Records, RecordsError};
 
 /// An update of the profile for each second of the recording, nanoseconds, as ccsd itself makes them.
 const INTERVAL_NS: u64 = 1_000_000_000;
@@ -85,12 +85,12 @@ fn read(
         Recording::File(file) => (file.metadata().ok().and_then(|meta| meta.modified().ok()), pipe::plain(file)?),
         Recording::Pipe(stream) => (Some(SystemTime::now()), pipe::of_stream(stream)?),
     };
-    let pipe::Plain { file, is_cut } = plain;
+    let pipe::PlainRecording { file, is_cut } = plain;
     let header = header::read(&file).map_err(|why| ImportError::Damaged(why.to_owned()))?;
     if let Some(other) = header.arch.as_deref().filter(|&arch| arch != NAME) {
         return Err(ImportError::Unsupported(format!("it was recorded on {other:?}; only {NAME} can be read")));
     }
-    let choice = Choice::of(&file, &header, event)?;
+    let choice = MetricEvents::of(&file, &header, event)?;
     let Some(first) = choice.first(&header) else { return Err(ImportError::Empty) };
     let mut records = Records::new(file, &header).map_err(ImportError::Damaged)?;
     let started = modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
@@ -136,7 +136,7 @@ fn read(
     import.end()
 }
 
-fn session(header: &Header, choice: &Choice, first: &Attribute, modified_ns: u64) -> Session {
+fn session(header: &RecordingHeader, choice: &MetricEvents, first: &RecordedEvent, modified_ns: u64) -> Session {
     let metrics = choice.metrics(header);
     let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
     let is_time = metrics.first().is_some_and(|metric| metric.unit == Unit::Nanoseconds);
@@ -169,7 +169,7 @@ fn session(header: &Header, choice: &Choice, first: &Attribute, modified_ns: u64
 type Weights = [u64; ccsd_profile::MAX_METRICS];
 
 /// Finds out what samples stand for.
-struct Weighing {
+struct SampleWeigher {
     /// Of each event: what one sample stands for where samples do not say, and whether each thread that inherits the event
     /// has a counter of its own.
     events: Vec<(u64, bool)>,
@@ -178,19 +178,19 @@ struct Weighing {
     others: u64,
 }
 
-impl Weighing {
-    fn of(header: &Header) -> Weighing {
-        let event = |event: &Attribute| {
+impl SampleWeigher {
+    fn of(header: &RecordingHeader) -> SampleWeigher {
+        let event = |event: &RecordedEvent| {
             let period = if let SamplingPolicy::Period(period) = event.attr.sampling_policy { period.get() } else { 1 };
             (period, event.attr.flags.contains(AttrFlags::INHERIT))
         };
         let events = header.attributes.iter().map(event).collect();
-        Weighing { events, counters: Counters::default(), others: 0 }
+        SampleWeigher { events, counters: Counters::default(), others: 0 }
     }
 
     /// What a sample stands for, by each metric. `None` if it is of another event, or its counters have gained nothing since
     /// the group's last sample: perf makes no sample of these, either.
-    fn weigh(&mut self, choice: &Choice, record: &Record<'_>, sample: &SampleRecord<'_>) -> Option<Weights> {
+    fn weigh(&mut self, choice: &MetricEvents, record: &FileRecord<'_>, sample: &SampleRecord<'_>) -> Option<Weights> {
         let mut weights = [0; ccsd_profile::MAX_METRICS];
         let (period, inherited) = self.events.get(record.event).copied().unwrap_or((1, false));
         let counters =
@@ -226,7 +226,7 @@ struct ImportCounts {
 
 /// The times of samples, nanoseconds.
 #[derive(Default)]
-struct Times {
+struct SampleTimes {
     first: Option<u64>,
     last: u64,
     /// When the last update was made.
@@ -243,12 +243,12 @@ struct Import<'a> {
     aggregator: Option<Aggregator>,
     /// The profile before the first sample.
     profile: Option<Profile>,
-    weighing: Weighing,
+    weighing: SampleWeigher,
     /// Metrics of the profile.
     metrics: usize,
     /// Bytes of stack that were asked for with each sample.
     stack_bytes: usize,
-    times: Times,
+    times: SampleTimes,
     counts: ImportCounts,
     lost: Lost,
     notes: Vec<String>,
@@ -257,10 +257,10 @@ struct Import<'a> {
 
 impl<'a> Import<'a> {
     fn new(
-        header: &Header,
+        header: &RecordingHeader,
         session: Session,
-        choice: &Choice,
-        first: &Attribute,
+        choice: &MetricEvents,
+        first: &RecordedEvent,
         update: &'a mut dyn FnMut(&Session, &Update),
     ) -> Import<'a> {
         let budget = Budget::default();
@@ -270,11 +270,11 @@ impl<'a> Import<'a> {
             batch: BatchBuilder::within(budget.batch),
             spare: Batch::default(),
             aggregator: None,
-            profile: Some(Profile::new(session, Limits::default())),
-            weighing: Weighing::of(header),
+            profile: Some(Profile::new(session, ProfileLimits::default())),
+            weighing: SampleWeigher::of(header),
             metrics: choice.metrics(header).len(),
             stack_bytes: first.attr.sample_stack_user as usize,
-            times: Times::default(),
+            times: SampleTimes::default(),
             counts: ImportCounts::default(),
             lost: Lost::default(),
             notes: Vec::new(),
@@ -318,7 +318,7 @@ impl<'a> Import<'a> {
             return;
         };
         self.counts.received += 1;
-        let chain = Chain::of(sample);
+        let chain = CallChain::of(sample);
         let stack = sample.user_stack.as_ref().map(|(bytes, _)| bytes.as_slice());
         let registers = sample.user_regs.as_ref().and_then(|regs| UserRegs::of_perf(|number| regs.get(number)));
         let unwound = match (registers, &stack) {
@@ -352,7 +352,7 @@ impl<'a> Import<'a> {
                     // Names tell whether it is complete: that is the aggregator's to find out.
                     false => TruncationReason::NoEntry,
                 };
-                self.unwinding.adopt(thread, chain.kernel_frames().chain(user), Root::Truncated(reason))
+                self.unwinding.adopt(thread, chain.kernel_frames().chain(user), StackRoot::Truncated(reason))
             }
         };
         self.batch.announce_images(images);
@@ -382,10 +382,10 @@ impl<'a> Import<'a> {
                 tells_lost: false,
                 user_chain: false,
             };
-            let profile = profile.take().unwrap_or_else(|| Profile::new(Session::default(), Limits::default()));
-            Aggregator::new(profile, spec, Layout::Threads, true, &Budget::default()).with_metrics(metrics)
+            let profile = profile.take().unwrap_or_else(|| Profile::new(Session::default(), ProfileLimits::default()));
+            Aggregator::new(profile, spec, EventLayout::Threads, true, &Budget::default()).with_metrics(metrics)
         });
-        let mut batch = self.batch.take(Counts::default(), std::mem::take(&mut self.spare));
+        let mut batch = self.batch.take(BatchCounts::default(), std::mem::take(&mut self.spare));
         aggregator.absorb(&mut batch);
         self.spare = batch;
         if due {

@@ -35,7 +35,7 @@ const MAX_ATTRIBUTES: usize = 4096;
 const MAX_BUILD_ID_BYTES: usize = 64 << 20;
 
 /// A recording as a plain file, and whether it ends within a record.
-pub struct Plain {
+pub struct PlainRecording {
     pub file: File,
     pub is_cut: bool,
 }
@@ -44,7 +44,7 @@ pub struct Plain {
 ///
 /// # Errors
 /// What is wrong with it; what is wrong with one that is plain is not looked for.
-pub fn plain(mut file: File) -> Result<Plain, ImportError> {
+pub fn plain(mut file: File) -> Result<PlainRecording, ImportError> {
     let mut start = Vec::with_capacity(FILE_HEADER);
     (&file).take(FILE_HEADER as u64).read_to_end(&mut start).map_err(|error| io_error(&error))?;
     if start.first_chunk() == Some(MAGIC) && word(&start, 8) == PIPE_HEADER {
@@ -56,14 +56,14 @@ pub fn plain(mut file: File) -> Result<Plain, ImportError> {
         return of_compressed(&mut file, start);
     }
     file.rewind().map_err(|error| io_error(&error))?;
-    Ok(Plain { file, is_cut: false })
+    Ok(PlainRecording { file, is_cut: false })
 }
 
 /// Makes what comes through a pipe a plain file.
 ///
 /// # Errors
 /// As [`plain`].
-pub fn of_stream(stream: &mut dyn Read) -> Result<Plain, ImportError> {
+pub fn of_stream(stream: &mut dyn Read) -> Result<PlainRecording, ImportError> {
     let mut start = [0; PIPE_HEADER as usize];
     stream.read_exact(&mut start).map_err(|error| io_error(&error))?;
     if start.first_chunk() != Some(MAGIC) || word(&start, 8) != PIPE_HEADER {
@@ -134,7 +134,7 @@ fn pass(input: &mut impl Read, bytes: u64, is_cut: &mut bool) -> Result<(), Impo
     Ok(())
 }
 
-fn of_pipe(input: &mut impl Read) -> Result<Plain, ImportError> {
+fn of_pipe(input: &mut impl Read) -> Result<PlainRecording, ImportError> {
     let mut writer = Writer::new()?;
     writer.write(&[0; FILE_HEADER])?;
     let mut expander = Expander::default();
@@ -204,11 +204,11 @@ fn of_pipe(input: &mut impl Read) -> Result<Plain, ImportError> {
     let numbers = [FILE_HEADER as u64, each as u64 + 16, events.0, events.1, data.0, data.1, 0, 0];
     let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     let file = writer.finish(&[MAGIC.as_slice(), &numbers, &bits].concat())?;
-    Ok(Plain { file, is_cut })
+    Ok(PlainRecording { file, is_cut })
 }
 
 /// The same file with its records as they were before they were compressed. What follows the data is where its new end is.
-fn of_compressed(file: &mut File, mut header: Vec<u8>) -> Result<Plain, ImportError> {
+fn of_compressed(file: &mut File, mut header: Vec<u8>) -> Result<PlainRecording, ImportError> {
     let io = |error: std::io::Error| io_error(&error);
     let len = file.metadata().map_err(io)?.len();
     let (start, size) = (word(&header, DATA_AT), word(&header, DATA_AT + 8));
@@ -247,5 +247,5 @@ fn of_compressed(file: &mut File, mut header: Vec<u8>) -> Result<Plain, ImportEr
         size.copy_from_slice(&data_bytes.to_le_bytes());
     }
     let file = writer.finish(&header)?;
-    Ok(Plain { file, is_cut })
+    Ok(PlainRecording { file, is_cut })
 }

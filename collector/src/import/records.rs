@@ -13,7 +13,7 @@ use linux_perf_event_reader::{
     Endianness, PerfEventAttr, RawData, RawEventRecord, RecordParseInfo, RecordType, SampleFormat,
 };
 
-use super::header::Header;
+use super::header::RecordingHeader;
 use super::reads::{Counter, ReadFormat};
 
 /// What waits for its turn may have so many bytes.
@@ -45,11 +45,11 @@ pub enum RecordsError {
 }
 
 /// In order of time, and of place where that is the same. What has no time comes first.
-type Key = (Option<u64>, u64);
+type RecordOrder = (Option<u64>, u64);
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Pending {
-    key: Key,
+    key: RecordOrder,
     event: u32,
     kind: u32,
     misc: u16,
@@ -69,17 +69,17 @@ pub struct Records {
     pending: BinaryHeap<Reverse<Pending>>,
     pending_bytes: usize,
     /// Nothing comes any more that belongs before this.
-    settled: Key,
+    settled: RecordOrder,
     /// The last of the round before, and of this one.
-    last_before: Key,
-    last: Key,
+    last_before: RecordOrder,
+    last: RecordOrder,
     failure: Option<RecordsError>,
     current: Vec<u8>,
     counters: Vec<Counter>,
 }
 
 /// A record.
-pub struct Record<'a> {
+pub struct FileRecord<'a> {
     /// Which event it is of.
     pub event: usize,
     /// The counters that a sample carries.
@@ -89,7 +89,7 @@ pub struct Record<'a> {
     events: &'a HashMap<u64, usize>,
 }
 
-impl Record<'_> {
+impl FileRecord<'_> {
     /// Which event a counter is of.
     pub fn event_of(&self, counter: &Counter) -> Option<usize> {
         self.events.get(&counter.id?).copied()
@@ -101,7 +101,7 @@ impl Records {
     ///
     /// # Errors
     /// If it cannot be told which event a record is of, or the file cannot be read.
-    pub fn new(mut file: File, header: &Header) -> Result<Records, String> {
+    pub fn new(mut file: File, header: &RecordingHeader) -> Result<Records, String> {
         let info = |mut attr: PerfEventAttr| {
             attr.sample_format.remove(SampleFormat::READ);
             RecordParseInfo::new(&attr, Endianness::LittleEndian)
@@ -123,9 +123,9 @@ impl Records {
             events,
             pending: BinaryHeap::new(),
             pending_bytes: 0,
-            settled: Key::default(),
-            last_before: Key::default(),
-            last: Key::default(),
+            settled: RecordOrder::default(),
+            last_before: RecordOrder::default(),
+            last: RecordOrder::default(),
             failure: None,
             current: Vec::new(),
             counters: Vec::new(),
@@ -136,7 +136,7 @@ impl Records {
     ///
     /// # Errors
     /// When all records are out that there are before what cannot be read.
-    pub fn next(&mut self) -> Result<Option<Record<'_>>, RecordsError> {
+    pub fn next(&mut self) -> Result<Option<FileRecord<'_>>, RecordsError> {
         loop {
             let settled = self.pending.peek().is_some_and(|Reverse(first)| first.key <= self.settled);
             if settled || self.left == 0 || self.pending_bytes > MAX_PENDING_BYTES {
@@ -159,7 +159,7 @@ impl Records {
         }
         let raw =
             RawEventRecord::new(RecordType(record.kind), record.misc, RawData::from(self.current.as_slice()), info);
-        Ok(Some(Record { event, counters: &self.counters, raw, events: &self.events }))
+        Ok(Some(FileRecord { event, counters: &self.counters, raw, events: &self.events }))
     }
 
     /// Reads one record.

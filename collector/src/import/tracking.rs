@@ -2,7 +2,7 @@
 
 use linux_perf_event_reader::{CpuMode, EventRecord, Mmap2FileId};
 
-use crate::perf::record::{Change, Fork, Mmap};
+use crate::perf::record::{Fork, Mmap, TargetChange};
 
 /// Bytes of a name; the kernel has 16. Children have those of their parents.
 const MAX_NAME: usize = 64;
@@ -23,10 +23,10 @@ pub fn kernel_text(record: &EventRecord<'_>) -> Option<u64> {
 }
 
 /// What a record tells of a process.
-pub fn change(record: &EventRecord<'_>) -> Option<Change> {
+pub fn change(record: &EventRecord<'_>) -> Option<TargetChange> {
     Some(match record {
         // As older kernels tell of a mapping.
-        EventRecord::Mmap(mmap) if !is_kernel(mmap.cpu_mode, mmap.pid) => Change::Mmap(Mmap {
+        EventRecord::Mmap(mmap) if !is_kernel(mmap.cpu_mode, mmap.pid) => TargetChange::Mmap(Mmap {
             pid: mmap.pid.cast_unsigned(),
             start: mmap.address,
             len: mmap.length,
@@ -42,7 +42,7 @@ pub fn change(record: &EventRecord<'_>) -> Option<Change> {
                 Mmap2FileId::InodeAndVersion(id) => ((id.major, id.minor), id.inode, Vec::new()),
                 Mmap2FileId::BuildId(build_id) => ((0, 0), 0, build_id.clone()),
             };
-            Change::Mmap(Mmap {
+            TargetChange::Mmap(Mmap {
                 pid: mmap.pid.cast_unsigned(),
                 start: mmap.address,
                 len: mmap.length,
@@ -58,15 +58,15 @@ pub fn change(record: &EventRecord<'_>) -> Option<Change> {
             let name = comm.name.as_slice();
             let name = String::from_utf8_lossy(name.get(..MAX_NAME).unwrap_or(&name)).into_owned();
             let (pid, tid) = (comm.pid.cast_unsigned(), comm.tid.cast_unsigned());
-            Change::Comm { pid, tid, exec: comm.is_execve, name }
+            TargetChange::Comm { pid, tid, exec: comm.is_execve, name }
         }
-        EventRecord::Fork(fork) => Change::Fork(Fork {
+        EventRecord::Fork(fork) => TargetChange::Fork(Fork {
             pid: fork.pid.cast_unsigned(),
             tid: fork.tid.cast_unsigned(),
             parent_pid: fork.ppid.cast_unsigned(),
             parent_tid: fork.ptid.cast_unsigned(),
         }),
-        EventRecord::Exit(exit) => Change::Exit { pid: exit.pid.cast_unsigned(), tid: exit.tid.cast_unsigned() },
+        EventRecord::Exit(exit) => TargetChange::Exit { pid: exit.pid.cast_unsigned(), tid: exit.tid.cast_unsigned() },
         _ => return None,
     })
 }

@@ -25,7 +25,7 @@ const CLOCK_SLACK: Duration = Duration::from_secs(1);
 
 /// What a look at a file brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grown {
+pub enum FileGrowth {
     /// Nothing.
     No,
     /// Something.
@@ -88,16 +88,16 @@ impl GrowingFile {
 
     /// Reads on. `feed` takes bytes and says how many it used, which may be more than it got. True if a whole look was
     /// not enough.
-    pub fn look(&mut self, mut feed: impl FnMut(&[u8]) -> u64) -> (Grown, bool) {
-        let Ok(len) = self.file.metadata().map(|meta| meta.len()) else { return (Grown::No, false) };
+    pub fn look(&mut self, mut feed: impl FnMut(&[u8]) -> u64) -> (FileGrowth, bool) {
+        let Ok(len) = self.file.metadata().map(|meta| meta.len()) else { return (FileGrowth::No, false) };
         if len < self.len || !self.tail_holds() {
             (self.offset, self.len, self.tail) = (0, 0, Vec::new());
-            return (Grown::Anew, true);
+            return (FileGrowth::Anew, true);
         }
         self.len = len;
         let mut buffer = vec![0; if len > self.offset { CHUNK } else { 0 }];
         let mut left = LOOK_BYTES;
-        let mut grown = Grown::No;
+        let mut grown = FileGrowth::No;
         while self.offset < len && left > 0 && self.read < MAX_FILE_BYTES {
             let Ok(got) = self.file.read_at(&mut buffer, self.offset) else { break };
             let Some(bytes) = buffer.get(..got).filter(|bytes| !bytes.is_empty()) else { break };
@@ -105,7 +105,7 @@ impl GrowingFile {
             if used == 0 {
                 break;
             }
-            grown = Grown::Yes;
+            grown = FileGrowth::Yes;
             let of_these = bytes.get(..usize::try_from(used).unwrap_or(got).min(got)).unwrap_or(bytes);
             self.tail.clear();
             if used as usize == of_these.len() {
@@ -172,18 +172,18 @@ mod tests {
             });
             grown
         };
-        assert_eq!(look(&mut seen), Grown::No);
+        assert_eq!(look(&mut seen), FileGrowth::No);
         out.write_all(b"one\ntw").unwrap();
-        assert_eq!((look(&mut seen), seen.as_slice()), (Grown::Yes, &b"one\n"[..]));
-        assert_eq!(look(&mut seen), Grown::No);
+        assert_eq!((look(&mut seen), seen.as_slice()), (FileGrowth::Yes, &b"one\n"[..]));
+        assert_eq!(look(&mut seen), FileGrowth::No);
         out.write_all(b"o\n").unwrap();
-        assert_eq!((look(&mut seen), seen.as_slice()), (Grown::Yes, &b"one\ntwo\n"[..]));
+        assert_eq!((look(&mut seen), seen.as_slice()), (FileGrowth::Yes, &b"one\ntwo\n"[..]));
         // Written anew: shorter, then longer than before.
         for text in ["x\n", "xyz\nand much more than there was before\n"] {
             std::fs::write(&path, text).unwrap();
-            assert_eq!(look(&mut seen), Grown::Anew);
+            assert_eq!(look(&mut seen), FileGrowth::Anew);
             seen.clear();
-            assert_eq!((look(&mut seen), seen.as_slice()), (Grown::Yes, text.as_bytes()));
+            assert_eq!((look(&mut seen), seen.as_slice()), (FileGrowth::Yes, text.as_bytes()));
         }
         std::fs::remove_file(&path).unwrap();
     }
@@ -203,15 +203,15 @@ mod tests {
             grown
         };
         out.write_all(b"2xx5x").unwrap();
-        assert_eq!((look(&mut seen), seen.as_slice()), (Grown::Yes, &b"25"[..]));
+        assert_eq!((look(&mut seen), seen.as_slice()), (FileGrowth::Yes, &b"25"[..]));
         // Neither is it another file because of that, nor is what is missing read as if it were something.
-        assert_eq!(look(&mut seen), Grown::No);
+        assert_eq!(look(&mut seen), FileGrowth::No);
         out.write_all(b"xx").unwrap();
-        assert_eq!(look(&mut seen), Grown::No);
+        assert_eq!(look(&mut seen), FileGrowth::No);
         out.write_all(b"xx1").unwrap();
-        assert_eq!((look(&mut seen), seen.as_slice()), (Grown::Yes, &b"251"[..]));
+        assert_eq!((look(&mut seen), seen.as_slice()), (FileGrowth::Yes, &b"251"[..]));
         std::fs::write(&path, b"3").unwrap();
-        assert_eq!(look(&mut seen), Grown::Anew);
+        assert_eq!(look(&mut seen), FileGrowth::Anew);
         std::fs::remove_file(&path).unwrap();
     }
 }

@@ -27,4 +27,4 @@
 mod files;
 mod names;
 
-pub use names::{Answer, JitNames};
+pub use names::{JitFrameName, JitNames};

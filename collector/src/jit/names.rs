@@ -3,11 +3,11 @@
 use std::fs::File;
 
 use ccsd_profile::{CostCentre, CostCentreId, Image, ImageId, Profile, Shed};
-use ccsd_symbolizer::jit::{Found, JitDump, PerfMap};
+use ccsd_symbolizer::jit::{CodeAtTime, JitDump, PerfMap};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use super::files::{GrowingFile, Grown};
+use super::files::{FileGrowth, GrowingFile};
 use crate::clock::now_ns;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::jit_code::JitSource;
@@ -37,7 +37,7 @@ const LAST_LOOKS: usize = 32;
 
 /// What a frame of generated code is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct JitFrameName {
     /// Its cost centre.
     pub centre: CostCentreId,
     /// Whether that has a name.
@@ -64,7 +64,7 @@ pub struct JitNames {
     source: JitSource,
     map: Option<(GrowingFile, PerfMap)>,
     dumps: Vec<(GrowingFile, JitDump)>,
-    known: HashMap<u64, Answer, FxBuildHasher>,
+    known: HashMap<u64, JitFrameName, FxBuildHasher>,
     /// Names that have been met, so that they are met again without being copied. As many as `known` may be.
     centres: HashMap<Box<str>, CostCentreId, FxBuildHasher>,
     waiting: HashMap<u64, Waiting, FxBuildHasher>,
@@ -166,14 +166,14 @@ impl JitNames {
 
     /// What has been found out about an address, without looking anything up.
     #[inline]
-    pub fn known(&mut self, address: u64, time: u64) -> Option<Answer> {
+    pub fn known(&mut self, address: u64, time: u64) -> Option<JitFrameName> {
         if let Some(answer) = self.known.get(&address) {
             return Some(*answer).filter(|answer| answer.from <= time && time < answer.until);
         }
         let waiting = self.waiting.get_mut(&address)?;
         (waiting.first, waiting.last) = (waiting.first.min(time), waiting.last.max(time));
         let Waiting { centre, first, .. } = *waiting;
-        Some(Answer { centre, named: false, from: 0, until: self.unnamed_until(address, first, time) })
+        Some(JitFrameName { centre, named: false, from: 0, until: self.unnamed_until(address, first, time) })
     }
 
     /// Until when an address has no name, that has had none since `first`. Where a dump may still name the code that was
@@ -191,17 +191,17 @@ impl JitNames {
     }
 
     /// What the files read so far say of an address.
-    pub fn find(&self, address: u64, time: u64) -> Found<'_> {
-        let mut answer = Found { name: None, from: 0, until: u64::MAX };
+    pub fn find(&self, address: u64, time: u64) -> CodeAtTime<'_> {
+        let mut answer = CodeAtTime { name: None, from: 0, until: u64::MAX };
         for (_, dump) in &self.dumps {
             let found = dump.code().find(address, time);
             answer.until = answer.until.min(found.until);
             if found.name.is_some() {
-                return Found { until: answer.until, ..found };
+                return CodeAtTime { until: answer.until, ..found };
             }
         }
         let name = self.map.as_ref().and_then(|(_, map)| map.code().find(address, time).name);
-        Found { name, ..answer }
+        CodeAtTime { name, ..answer }
     }
 
     /// Remembers a name, if one is known from this process's own files or else from those of the one that forked it.
@@ -211,7 +211,7 @@ impl JitNames {
         inherited: Option<&JitNames>,
         address: u64,
         time: u64,
-    ) -> Option<Answer> {
+    ) -> Option<JitFrameName> {
         let (name, from, until) = self.find_or_inherited(inherited, address, time)?;
         let (centre, new): (_, Option<Box<str>>) = match self.centres.get(name) {
             Some(&centre) => (centre, None),
@@ -230,16 +230,16 @@ impl JitNames {
             self.known = HashMap::default();
             profile.accounting_mut().count_shed(Shed::GeneratedCode);
         }
-        let answer = Answer { centre, named: true, from, until };
+        let answer = JitFrameName { centre, named: true, from, until };
         self.known.insert(address, answer);
         Some(answer)
     }
 
     /// Lets an address wait for its name.
-    pub fn wait(&mut self, profile: &mut Profile, address: u64, time: u64) -> Answer {
+    pub fn wait(&mut self, profile: &mut Profile, address: u64, time: u64) -> JitFrameName {
         if self.waiting.len() >= self.most_waiting {
             profile.accounting_mut().count_shed(Shed::GeneratedCode);
-            return Answer { centre: nameless(profile), named: false, from: 0, until: u64::MAX };
+            return JitFrameName { centre: nameless(profile), named: false, from: 0, until: u64::MAX };
         }
         let image = self.waiting_image(profile);
         let centre = profile.add_cost_centre(bare(image, None, Some(address)));
@@ -249,7 +249,7 @@ impl JitNames {
         if centre != CostCentreId::ELIDED {
             self.waiting.insert(address, Waiting { centre, first: time, last: time, as_leaf: 0 });
         }
-        Answer { centre, named: false, from: 0, until }
+        JitFrameName { centre, named: false, from: 0, until }
     }
 
     /// Counts a sample that ended at an address without a name.
@@ -274,12 +274,12 @@ impl JitNames {
                 ccsd_worker::parse_code(&key, map.parser(), bytes).map_or(0, |parsed| map.apply(parsed))
             };
             let mut look = file.look(|bytes| feed(map, bytes));
-            if look.0 == Grown::Anew {
+            if look.0 == FileGrowth::Anew {
                 map.clear();
                 look = file.look(|bytes| feed(map, bytes));
                 grown = true;
             }
-            grown |= look.0 == Grown::Yes;
+            grown |= look.0 == FileGrowth::Yes;
         }
         for (file, dump) in self.dumps.iter_mut().filter(|(_, dump)| !dump.is_over()) {
             let key = file.key().clone();
@@ -287,12 +287,12 @@ impl JitNames {
                 ccsd_worker::parse_code(&key, dump.parser(), bytes).map_or(0, |parsed| dump.apply(parsed))
             };
             match file.look(|bytes| feed(dump, bytes)) {
-                (Grown::Anew, _) => {
+                (FileGrowth::Anew, _) => {
                     *dump = JitDump::default();
                     file.look(|bytes| feed(dump, bytes));
                     grown = true;
                 }
-                (now, _) => grown |= now == Grown::Yes,
+                (now, _) => grown |= now == FileGrowth::Yes,
             }
         }
         if grown {
@@ -348,7 +348,7 @@ impl JitNames {
             Some(_) => own,
             None => inherited.map_or(own, |parent| {
                 let theirs = parent.find(address, time);
-                Found { until: theirs.until.min(own.until), ..theirs }
+                CodeAtTime { until: theirs.until.min(own.until), ..theirs }
             }),
         };
         found.name.map(|name| (name, found.from, found.until))

@@ -5,7 +5,7 @@
 
 use perf_event_open_sys::bindings as sys;
 
-use super::layout::Layout;
+use super::layout::EventLayout;
 use super::record::SampleLayout;
 use crate::arch::user_regs::SAMPLED;
 
@@ -190,11 +190,11 @@ impl EventSpec {
         Some(attr)
     }
 
-    /// The attributes of the event that samples a thread: in [`Layout::Compact`] it also reports what
+    /// The attributes of the event that samples a thread: in [`EventLayout::Compact`] it also reports what
     /// [`EventSpec::tracking_attr`] does.
-    pub fn thread_attr(&self, layout: Layout) -> sys::perf_event_attr {
+    pub fn thread_attr(&self, layout: EventLayout) -> sys::perf_event_attr {
         let mut attr = self.sampling_attr();
-        if layout == Layout::Compact {
+        if layout == EventLayout::Compact {
             report_changes(&mut attr);
         }
         attr

@@ -76,14 +76,14 @@ pub enum Scope {
 
 /// The event that was chosen, and why not a better one.
 #[derive(Clone, Debug)]
-pub struct Choice {
+pub struct ChosenEvent {
     /// Attributes for the session.
     pub spec: EventSpec,
     /// One line per step down.
     pub notes: Vec<String>,
 }
 
-impl Choice {
+impl ChosenEvent {
     /// The event as outputs name it: `cpu-clock:u` for user only, as perf writes it.
     pub fn label(&self) -> String {
         format!("{}{}", self.spec.event.name(), if self.spec.kernel { "" } else { ":u" })
@@ -107,7 +107,7 @@ pub fn check_rate(rate: u64) -> Result<u32> {
 /// # Errors
 /// [`Error::Paranoid`] or [`Error::NoPerfEvents`] where nothing can be opened, [`Error::EventUnavailable`] or
 /// [`Error::KernelRefused`] where what was asked for cannot.
-pub fn choose(event: EventChoice, scope: Scope, rate_hz: u32, inherit: bool) -> Result<Choice> {
+pub fn choose(event: EventChoice, scope: Scope, rate_hz: u32, inherit: bool) -> Result<ChosenEvent> {
     let base = EventSpec {
         event: Event::CpuClock,
         rate_hz,
@@ -145,7 +145,7 @@ pub fn choose(event: EventChoice, scope: Scope, rate_hz: u32, inherit: bool) -> 
 
     if matches!(event, EventChoice::Auto | EventChoice::Cycles) {
         match cycles(&base) {
-            Some(spec) => return Ok(Choice { spec, notes }),
+            Some(spec) => return Ok(ChosenEvent { spec, notes }),
             None if event == EventChoice::Cycles => {
                 return Err(Error::EventUnavailable {
                     event: "cycles".to_owned(),
@@ -157,7 +157,7 @@ pub fn choose(event: EventChoice, scope: Scope, rate_hz: u32, inherit: bool) -> 
     }
     if matches!(event, EventChoice::Auto | EventChoice::CpuClockTsc) {
         match tsc(&base) {
-            Ok(spec) => return Ok(Choice { spec, notes }),
+            Ok(spec) => return Ok(ChosenEvent { spec, notes }),
             Err(why) if event == EventChoice::CpuClockTsc => {
                 return Err(Error::EventUnavailable { event: "cpu-clock+tsc".to_owned(), why: why.to_owned() });
             }
@@ -166,7 +166,7 @@ pub fn choose(event: EventChoice, scope: Scope, rate_hz: u32, inherit: bool) -> 
             Err(why) => notes.push(format!("no TSC cycles: {why}")),
         }
     }
-    Ok(Choice { spec: base, notes })
+    Ok(ChosenEvent { spec: base, notes })
 }
 
 /// Whether this user may sample whatever runs on a CPU: root, CAP_PERFMON, or everybody at `perf_event_paranoid` 0.
@@ -195,7 +195,7 @@ fn tsc(base: &EventSpec) -> std::result::Result<EventSpec, &'static str> {
 }
 
 /// The tick comes as often as it comes, in user code and in the kernel.
-fn tick(base: &EventSpec, scope: Scope) -> Result<Choice> {
+fn tick(base: &EventSpec, scope: Scope) -> Result<ChosenEvent> {
     let unavailable = |why: &str| Error::EventUnavailable { event: "tick".to_owned(), why: why.to_owned() };
     if scope == Scope::User {
         return Err(unavailable("it is an event of the kernel, and user code alone is to be sampled"));
@@ -208,7 +208,7 @@ fn tick(base: &EventSpec, scope: Scope) -> Result<Choice> {
         .map_err(|_| unavailable("this kernel does not read event groups of child threads (Linux 6.12 does)"))?;
     let note =
         format!("{}, {rate_hz} times a second: what runs in step with it is seen always or never", notes::BY_TICK);
-    Ok(Choice { spec, notes: vec![note] })
+    Ok(ChosenEvent { spec, notes: vec![note] })
 }
 
 fn probe(spec: &EventSpec) -> io::Result<()> {

@@ -27,13 +27,13 @@ struct Kept {
     until: RawFd,
 }
 
-/// Keeps `files` open in a child until the [`Leaving`] that is returned is dropped, at the latest by the end of this
+/// Keeps `files` open in a child until the [`LeavingChild`] that is returned is dropped, at the latest by the end of this
 /// process. `None` where that cannot be done: then closing them takes as long as it takes.
 ///
 /// The child has the memory of this process, not a copy. A copy would have the kernel copy the page tables, and then every
 /// page that is written to; and so what a process has in memory when it ends is given back by the child, too. A few
 /// kilobytes are never given back before that.
-pub fn leave(files: &[OwnedFd]) -> Option<Leaving> {
+pub fn leave(files: &[OwnedFd]) -> Option<LeavingChild> {
     // (An empty range is EINVAL where it is known, since Linux 5.9. In the child it must not fail: see `keep`.)
     let unknown = !close_range(RawFd::MAX, 0) && Errno::last() == Errno::ENOSYS;
     if files.is_empty() || files.len() > MAX_KEPT || unknown {
@@ -57,7 +57,7 @@ pub fn leave(files: &[OwnedFd]) -> Option<Leaving> {
     };
     let _ = before.thread_set_mask();
     // Its own end of the pipe it has by now.
-    (pid > 0).then_some(Leaving { _gone: gone })
+    (pid > 0).then_some(LeavingChild { _gone: gone })
 }
 
 /// All that the child does. It allocates nothing, takes no lock, and touches nothing of the thread whose thread-local variables
@@ -75,11 +75,11 @@ extern "C" fn keep(kept: *mut c_void) -> c_int {
 }
 
 /// While this is there, so is the child.
-pub struct Leaving {
+pub struct LeavingChild {
     _gone: OwnedFd,
 }
 
-impl Leaving {
+impl LeavingChild {
     /// Leaves it to the end of this process.
     pub fn until_exit(self) {
         std::mem::forget(self);

@@ -9,7 +9,7 @@ use super::event;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CounterTotals {
     /// What they counted. `None` if none of them can be read, or if there were too many threads to count them all.
-    pub counted: Option<Counted>,
+    pub counted: Option<EventCounts>,
     /// Records of samples that the kernel lost, those included of which no record tells yet. Never more than there are, but
     /// less where the kernel does not say so: before Linux 6.0, and of groups that threads alive have inherited (see
     /// [`event::Reading`]).
@@ -18,7 +18,7 @@ pub struct CounterTotals {
 
 /// What the events of a session counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct EventCounts {
     /// Nanoseconds of CPU time, or cycles.
     pub used: u64,
     /// Ticks, where they sample.
@@ -32,7 +32,7 @@ pub fn sum_of<'a>(events: impl Iterator<Item = &'a OwnedFd>, spec: &EventSpec) -
     let (format, by_tick) = (spec.read_format(), matches!(spec.event, Event::Tick { .. }));
     let mut totals = CounterTotals::default();
     for event::Reading { count, member, lost } in events.filter_map(|fd| event::read(fd, format).ok()) {
-        let sum: &mut Counted = totals.counted.get_or_insert_default();
+        let sum: &mut EventCounts = totals.counted.get_or_insert_default();
         let (more, tick) = if by_tick { (member, count) } else { (count, 0) };
         sum.used = sum.used.saturating_add(more);
         sum.ticks = sum.ticks.saturating_add(tick);
@@ -45,25 +45,25 @@ pub fn sum_of<'a>(events: impl Iterator<Item = &'a OwnedFd>, spec: &EventSpec) -
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Past {
     /// By events that are closed.
-    pub closed: Counted,
+    pub closed: EventCounts,
     /// What had been counted in all when the present rate began, and what was due then.
-    pub before: Counted,
+    pub before: EventCounts,
     /// Records that events which are closed had lost.
     pub lost: u64,
 }
 
 impl Past {
     /// With what the present events have counted since at a period of `period_ns`.
-    pub fn with(&self, present: Option<Counted>, period_ns: u64) -> Option<Counted> {
-        if present.is_none() && [self.before, self.closed] == [Counted::default(); 2] {
+    pub fn with(&self, present: Option<EventCounts>, period_ns: u64) -> Option<EventCounts> {
+        if present.is_none() && [self.before, self.closed] == [EventCounts::default(); 2] {
             return None;
         }
-        let Counted { used, ticks, .. } = present.unwrap_or_default();
+        let EventCounts { used, ticks, .. } = present.unwrap_or_default();
         let used = self.closed.used.saturating_add(used);
         let since = used.saturating_sub(self.before.used);
         let due = u128::from(since) * 1000 / u128::from(period_ns.max(1));
         let due_milli = self.before.due_milli.saturating_add(u64::try_from(due).unwrap_or(u64::MAX));
-        Some(Counted { used, ticks: self.closed.ticks.saturating_add(ticks), due_milli })
+        Some(EventCounts { used, ticks: self.closed.ticks.saturating_add(ticks), due_milli })
     }
 }
 
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn what_is_due_is_due_at_the_rate_of_its_time() {
-        let counted = |used| Some(Counted { used, ..Counted::default() });
+        let counted = |used| Some(EventCounts { used, ..EventCounts::default() });
         let mut past = Past::default();
         assert_eq!(past.with(None, 1_000), None);
         assert_eq!(past.with(counted(10_500), 1_000).unwrap().due_milli, 10_500);
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!((total.used, total.due_milli), (14_500, 12_500));
         assert_eq!(past.with(None, 2_000), Some(past.before));
         // CPUs: what counts goes on.
-        past.closed = Counted::default();
+        past.closed = EventCounts::default();
         let total = past.with(counted(14_500), 2_000).unwrap();
         assert_eq!((total.used, total.due_milli), (14_500, 12_500));
     }

@@ -6,7 +6,7 @@
 
 /// How the events are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum EventLayout {
     /// On every thread and CPU an event that samples, one that tells of mappings, forks and names, and the TSC where it
     /// is read. Nothing but the target is sampled, and under load nothing but samples can be lost.
     Threads,

@@ -1,7 +1,7 @@
-//! Which [`Layout`] a machine and a target leave room for.
+//! Which [`EventLayout`] a machine and a target leave room for.
 
 use super::attr::{Event, EventSpec};
-use super::layout::Layout;
+use super::layout::EventLayout;
 
 /// Files that ccsd needs beside events: those of the images that the target has mapped (256 and more; see
 /// [`crate::process::images`]), the profile, pipes.
@@ -30,29 +30,29 @@ impl LayoutChoice {
     }
 
     /// Descriptors that a layout takes, those of the rings included.
-    pub fn files(&self, layout: Layout, spec: &EventSpec) -> u64 {
+    pub fn files(&self, layout: EventLayout, spec: &EventSpec) -> u64 {
         let per_cpu = files_per_target(layout, spec);
         // Two for the owner of each ring: it is duplicated for redirecting events to it.
-        let targets = if layout == Layout::Cpus { 1 } else { self.threads };
+        let targets = if layout == EventLayout::Cpus { 1 } else { self.threads };
         per_cpu.saturating_mul(targets).saturating_add(4).saturating_mul(self.cpus)
     }
 
     /// The layouts to try with their events, the best first; the last resort is tried even if it should not fit.
     /// `asked_for` says whether the user named the event, so that no other will do.
-    pub fn candidates(&self, spec: &EventSpec, asked_for: bool) -> Vec<(Layout, EventSpec)> {
+    pub fn candidates(&self, spec: &EventSpec, asked_for: bool) -> Vec<(EventLayout, EventSpec)> {
         let fits = |layout, spec, most: u64| self.files(layout, spec) <= most.min(self.room());
         let mut candidates = Vec::new();
-        if fits(Layout::Threads, spec, MANY_EVENTS) {
-            candidates.push((Layout::Threads, *spec));
+        if fits(EventLayout::Threads, spec, MANY_EVENTS) {
+            candidates.push((EventLayout::Threads, *spec));
         }
         let mut plain = *spec;
         if spec.reads_group() && !asked_for {
             plain.event = Event::CpuClock;
         }
         if self.whole_machine && can_be_per_cpu(&plain) {
-            candidates.push((Layout::Cpus, plain));
+            candidates.push((EventLayout::Cpus, plain));
         }
-        candidates.push((Layout::Compact, plain));
+        candidates.push((EventLayout::Compact, plain));
         candidates
     }
 }
@@ -62,12 +62,12 @@ pub fn room(limit: u64) -> u64 {
     limit.saturating_sub(OTHER_FILES).max(limit / 2)
 }
 
-/// Events for one CPU and, except for [`Layout::Cpus`], thread.
-pub fn files_per_target(layout: Layout, spec: &EventSpec) -> u64 {
+/// Events for one CPU and, except for [`EventLayout::Cpus`], thread.
+pub fn files_per_target(layout: EventLayout, spec: &EventSpec) -> u64 {
     match layout {
-        Layout::Threads => 2 + u64::from(spec.reads_group()),
-        Layout::Compact => 1 + u64::from(spec.reads_group()),
-        Layout::Cpus => 2,
+        EventLayout::Threads => 2 + u64::from(spec.reads_group()),
+        EventLayout::Compact => 1 + u64::from(spec.reads_group()),
+        EventLayout::Cpus => 2,
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
 
     const SPEC: EventSpec = EventSpec::CLOCK;
 
-    fn candidates(threads: u64, cpus: u64, file_limit: u64, whole_machine: bool) -> Vec<Layout> {
+    fn candidates(threads: u64, cpus: u64, file_limit: u64, whole_machine: bool) -> Vec<EventLayout> {
         let machine = LayoutChoice { threads, cpus, file_limit, whole_machine };
         machine.candidates(&SPEC, false).into_iter().map(|(layout, _)| layout).collect()
     }
@@ -91,14 +91,14 @@ mod tests {
     #[test]
     fn few_threads_are_followed_each() {
         for whole_machine in [false, true] {
-            assert_eq!(candidates(1, 2, 1_024, whole_machine)[0], Layout::Threads);
-            assert_eq!(candidates(100, 64, 524_288, whole_machine)[0], Layout::Threads);
+            assert_eq!(candidates(1, 2, 1_024, whole_machine)[0], EventLayout::Threads);
+            assert_eq!(candidates(100, 64, 524_288, whole_machine)[0], EventLayout::Threads);
         }
     }
 
     #[test]
     fn many_threads_are_not() {
-        use Layout::{Compact, Cpus};
+        use EventLayout::{Compact, Cpus};
         // 4,008 files; 624 are to be had.
         assert_eq!(candidates(1_000, 2, 1_024, true), [Cpus, Compact]);
         assert_eq!(candidates(1_000, 2, 1_024, false), [Compact]);
@@ -110,15 +110,15 @@ mod tests {
     fn the_tsc_goes_before_the_layout_does() {
         let tsc = EventSpec { event: Event::CpuClockTsc { pmu_type: 1, config: 0 }, ..SPEC };
         let machine = LayoutChoice { threads: 1_000, cpus: 2, file_limit: 1_024, whole_machine: true };
-        assert_eq!(machine.candidates(&tsc, false), [(Layout::Cpus, SPEC), (Layout::Compact, SPEC)]);
-        assert_eq!(machine.candidates(&tsc, true), [(Layout::Compact, tsc)]);
+        assert_eq!(machine.candidates(&tsc, false), [(EventLayout::Cpus, SPEC), (EventLayout::Compact, SPEC)]);
+        assert_eq!(machine.candidates(&tsc, true), [(EventLayout::Compact, tsc)]);
     }
 
     #[test]
     fn nothing_overflows() {
         let all =
             LayoutChoice { threads: u64::MAX / 8_192 / 8, cpus: 8_192, file_limit: u64::MAX, whole_machine: false };
-        assert_eq!(all.candidates(&SPEC, false), [(Layout::Compact, SPEC)]);
+        assert_eq!(all.candidates(&SPEC, false), [(EventLayout::Compact, SPEC)]);
         assert_eq!(room(0), 0);
         assert_eq!(room(64), 32);
     }

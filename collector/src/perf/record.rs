@@ -102,7 +102,7 @@ pub struct Fork {
 
 /// What happened, for everything that is not a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum TargetChange {
     /// New executable mapping.
     Mmap(Mmap),
     /// A thread or process began.
@@ -161,7 +161,7 @@ pub enum Record<'a> {
         /// Identifier of the event.
         id: u64,
         /// What happened.
-        change: Change,
+        change: TargetChange,
     },
     /// A record of a kind that is not used.
     Other,
@@ -276,7 +276,7 @@ fn change<'a>(record: Bytes<'a>, kind: u32, misc: u16) -> Option<Record<'a>> {
     let (time, id) = (record.u64_at(end + 8)?, record.u64_at(end + 16)?);
     let body = record.slice(HEADER, end - HEADER);
     let change = match kind {
-        sys::PERF_RECORD_MMAP2 => Change::Mmap(Mmap {
+        sys::PERF_RECORD_MMAP2 => TargetChange::Mmap(Mmap {
             pid: body.u32_at(0)?,
             start: body.u64_at(8)?,
             len: body.u64_at(16)?,
@@ -287,22 +287,22 @@ fn change<'a>(record: Bytes<'a>, kind: u32, misc: u16) -> Option<Record<'a>> {
             prot: body.u32_at(56)?,
             path: body.slice(64, body.len()).terminated(),
         }),
-        sys::PERF_RECORD_FORK => Change::Fork(Fork {
+        sys::PERF_RECORD_FORK => TargetChange::Fork(Fork {
             pid: body.u32_at(0)?,
             parent_pid: body.u32_at(4)?,
             tid: body.u32_at(8)?,
             parent_tid: body.u32_at(12)?,
         }),
-        sys::PERF_RECORD_EXIT => Change::Exit { pid: body.u32_at(0)?, tid: body.u32_at(8)? },
-        sys::PERF_RECORD_COMM => Change::Comm {
+        sys::PERF_RECORD_EXIT => TargetChange::Exit { pid: body.u32_at(0)?, tid: body.u32_at(8)? },
+        sys::PERF_RECORD_COMM => TargetChange::Comm {
             pid: body.u32_at(0)?,
             tid: body.u32_at(4)?,
             exec: u32::from(misc) & sys::PERF_RECORD_MISC_COMM_EXEC != 0,
             name: body.slice(8, body.len()).text(),
         },
-        sys::PERF_RECORD_LOST => Change::Lost { count: body.u64_at(8)? },
-        sys::PERF_RECORD_THROTTLE => Change::Throttle { stopped: true, stream: body.u64_at(16)? },
-        sys::PERF_RECORD_UNTHROTTLE => Change::Throttle { stopped: false, stream: body.u64_at(16)? },
+        sys::PERF_RECORD_LOST => TargetChange::Lost { count: body.u64_at(8)? },
+        sys::PERF_RECORD_THROTTLE => TargetChange::Throttle { stopped: true, stream: body.u64_at(16)? },
+        sys::PERF_RECORD_UNTHROTTLE => TargetChange::Throttle { stopped: false, stream: body.u64_at(16)? },
         _ => return Some(Record::Other),
     };
     Some(Record::Change { time, id, change })
@@ -427,14 +427,14 @@ mod tests {
         assert_eq!(time_of(Bytes::new(&fork)), Some(55));
         match parse(Bytes::new(&fork), SampleLayout::default()) {
             Record::Change { time: 55, id: 66, change } => {
-                assert_eq!(change, Change::Fork(Fork { pid: 2, parent_pid: 1, tid: 4, parent_tid: 3 }));
+                assert_eq!(change, TargetChange::Fork(Fork { pid: 2, parent_pid: 1, tid: 4, parent_tid: 3 }));
             }
             other => panic!("{other:?}"),
         }
         let name = u64::from_le_bytes(*b"worker\0\0");
         let comm = record(sys::PERF_RECORD_COMM, 1 << 13, &[0x5_0000_0004, name, 0, 55, 66]);
         match parse(Bytes::new(&comm), SampleLayout::default()) {
-            Record::Change { change: Change::Comm { pid: 4, tid: 5, exec: true, name }, .. } => {
+            Record::Change { change: TargetChange::Comm { pid: 4, tid: 5, exec: true, name }, .. } => {
                 assert_eq!(name, "worker");
             }
             other => panic!("{other:?}"),

@@ -1,7 +1,7 @@
-//! The events of one session: rings per CPU, and events that are spread as [`Layout`] says.
+//! The events of one session: rings per CPU, and events that are spread as [`EventLayout`] says.
 //!
 //! Each CPU has two rings, one for samples and one for mappings, forks, execs, names and exits, so that under load only
-//! samples can be dropped (but in [`Layout::Compact`]). A ring belongs to a dummy event on ccsd itself; all others are
+//! samples can be dropped (but in [`EventLayout::Compact`]). A ring belongs to a dummy event on ccsd itself; all others are
 //! redirected to it. Events bound to a CPU are what `inherit` demands: the kernel gives no ring to an inherited event that
 //! may run on any.
 
@@ -17,9 +17,9 @@ use hashbrown::HashMap;
 use perf_event_open_sys::bindings::perf_event_attr;
 
 use super::attr::{Event, EventSpec, MAX_STACK_BYTES};
-use super::counters::{Counted, CounterTotals, Past, sum_of};
+use super::counters::{CounterTotals, EventCounts, Past, sum_of};
 use super::files::{CountedFiles, FileShare, files_of_all_events, open_elsewhere};
-use super::layout::Layout;
+use super::layout::EventLayout;
 use super::layout_choice::{files_per_target, room};
 use super::ring_buffer::PAGE;
 use super::rings::Rings;
@@ -27,7 +27,7 @@ use super::signals::{self, FatalSignals, SignalPoint, Unwatched};
 use super::sorter::EventSorter;
 use super::{closer, event, tick};
 use crate::error::{Error, Result, doing};
-use crate::machine_time::{MachineTime, Times};
+use crate::machine_time::{MachineTime, MachineTimes};
 use crate::procfs;
 use crate::system;
 
@@ -38,7 +38,7 @@ const SAMPLES_PER_RING: usize = 8;
 /// The events of one session.
 pub struct EventSet {
     spec: EventSpec,
-    layout: Layout,
+    layout: EventLayout,
     cpus: Vec<i32>,
     /// Per CPU the descriptors of the ring owners, sample ring first.
     owners: Vec<(OwnedFd, OwnedFd)>,
@@ -82,7 +82,7 @@ impl LateEvents {
 
 /// What opening events on a thread came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opened {
+pub enum OpenOutcome {
     /// The events are there.
     Yes,
     /// The thread had ended.
@@ -91,15 +91,15 @@ pub enum Opened {
 
 impl EventSet {
     /// Maps the rings, of about `ring_bytes` in all, or as large as the locked-memory allowance lets them be, and adjusts `spec.stack_bytes` to them.
-    /// Returns the rings as one merged stream; a note says if they had to be small. In [`Layout::Cpus`], sampling begins
+    /// Returns the rings as one merged stream; a note says if they had to be small. In [`EventLayout::Cpus`], sampling begins
     /// with [`EventSet::begin_cpus`].
     ///
     /// # Errors
-    /// [`Error::MlockAllowance`] where not even the smallest fit; [`Error::WholeMachineRefused`] for [`Layout::Cpus`];
+    /// [`Error::MlockAllowance`] where not even the smallest fit; [`Error::WholeMachineRefused`] for [`EventLayout::Cpus`];
     /// [`Error::System`] for anything unforeseen.
     pub fn new(
         mut spec: EventSpec,
-        layout: Layout,
+        layout: EventLayout,
         ring_bytes: usize,
         notes: &mut Vec<String>,
     ) -> Result<(EventSet, EventSorter)> {
@@ -142,7 +142,7 @@ impl EventSet {
             past: Past::default(),
             machine: None,
         };
-        if layout == Layout::Cpus {
+        if layout == EventLayout::Cpus {
             set.open_cpus().map_err(|error| match error.raw_os_error() {
                 Some(libc::EACCES | libc::EPERM) => Error::WholeMachineRefused,
                 Some(libc::EMFILE | libc::ENFILE) => set.too_many_files(),
@@ -164,7 +164,7 @@ impl EventSet {
     }
 
     /// How the events are spread.
-    pub fn layout(&self) -> Layout {
+    pub fn layout(&self) -> EventLayout {
         self.layout
     }
 
@@ -177,18 +177,20 @@ impl EventSet {
     ///
     /// # Errors
     /// [`Error::TooManyFiles`] at the descriptor limit, [`Error::NotPermitted`] where the kernel refuses the process.
-    pub fn open_thread(&mut self, tid: u32, late: bool) -> Result<Opened> {
-        let Ok(pid) = i32::try_from(tid) else { return Ok(Opened::Gone) };
+    pub fn open_thread(&mut self, tid: u32, late: bool) -> Result<OpenOutcome> {
+        let Ok(pid) = i32::try_from(tid) else { return Ok(OpenOutcome::Gone) };
         let opened = match self.layout {
-            Layout::Cpus => self.count_thread(pid),
-            Layout::Threads | Layout::Compact if self.is_full() => Err(io::Error::from_raw_os_error(libc::EMFILE)),
-            Layout::Threads | Layout::Compact => self.follow_thread(pid, late),
+            EventLayout::Cpus => self.count_thread(pid),
+            EventLayout::Threads | EventLayout::Compact if self.is_full() => {
+                Err(io::Error::from_raw_os_error(libc::EMFILE))
+            }
+            EventLayout::Threads | EventLayout::Compact => self.follow_thread(pid, late),
         };
         self.count_files();
         match opened {
-            Ok(()) => Ok(Opened::Yes),
+            Ok(()) => Ok(OpenOutcome::Yes),
             Err(error) => match error.raw_os_error() {
-                Some(libc::ESRCH) => Ok(Opened::Gone),
+                Some(libc::ESRCH) => Ok(OpenOutcome::Gone),
                 Some(libc::EMFILE | libc::ENFILE) => Err(self.too_many_files()),
                 Some(libc::EACCES | libc::EPERM) => {
                     let pid = procfs::thread_group(tid).unwrap_or(tid);
@@ -237,7 +239,7 @@ impl EventSet {
     /// Events on a thread that sample it and all that it starts, on every CPU.
     fn follow_thread(&mut self, tid: i32, late: bool) -> io::Result<()> {
         let mut tracking = Vec::new();
-        if self.layout != Layout::Compact {
+        if self.layout != EventLayout::Compact {
             // Tracking first: no mapping may fall between the first sample and the first record of mappings.
             let attr = self.spec.tracking_attr();
             for (&cpu, (_, owner)) in self.cpus.iter().zip(&self.owners) {
@@ -336,9 +338,9 @@ impl EventSet {
         (kept.iter().sum::<usize>() + late + 4 * self.owners.len()) as u64
     }
 
-    /// Begins to sample CPUs, in [`Layout::Cpus`]. Until then, only records of mappings and forks are written.
+    /// Begins to sample CPUs, in [`EventLayout::Cpus`]. Until then, only records of mappings and forks are written.
     pub fn begin_cpus(&self) {
-        if self.layout == Layout::Cpus {
+        if self.layout == EventLayout::Cpus {
             self.samplers.iter().for_each(|event| _ = event::enable(event));
         }
     }
@@ -358,8 +360,8 @@ impl EventSet {
     pub fn read_counters(&self) -> CounterTotals {
         let late = self.late.values().map(|late| &late.sampling);
         let CounterTotals { counted, lost } = match self.layout {
-            Layout::Threads | Layout::Compact => sum_of(self.counting.iter().chain(late), &self.spec),
-            Layout::Cpus => CounterTotals {
+            EventLayout::Threads | EventLayout::Compact => sum_of(self.counting.iter().chain(late), &self.spec),
+            EventLayout::Cpus => CounterTotals {
                 counted: self.counted_of_threads(),
                 lost: sum_of(self.samplers.iter(), &self.spec).lost,
             },
@@ -375,14 +377,14 @@ impl EventSet {
     }
 
     /// What the machine has spent since [`EventSet::count_machine`].
-    pub fn machine_times(&self) -> Option<Times> {
+    pub fn machine_times(&self) -> Option<MachineTimes> {
         self.machine.and_then(|machine| machine.since())
     }
 
     /// What is counted where one event counts and another one samples.
-    fn counted_of_threads(&self) -> Option<Counted> {
+    fn counted_of_threads(&self) -> Option<EventCounts> {
         if self.machine.is_some() {
-            return self.machine_times().map(|times| Counted { used: times.busy, ..Counted::default() });
+            return self.machine_times().map(|times| EventCounts { used: times.busy, ..EventCounts::default() });
         }
         sum_of(self.counting.iter(), &EventSpec { tells_lost: false, ..self.spec }).counted
     }
@@ -427,7 +429,7 @@ mod tests {
 
     use super::*;
     use crate::perf::choice::{EventChoice, Scope, choose};
-    use crate::perf::record::{Change, Record};
+    use crate::perf::record::{Record, TargetChange};
     use crate::usage::thread_cpu_ns;
 
     /// Works for 0.2 ms of CPU time.
@@ -442,7 +444,7 @@ mod tests {
     fn lost_by_records(sorter: &mut EventSorter) -> u64 {
         let mut lost = 0;
         sorter.drain(u64::MAX, |_, record| {
-            if let Record::Change { change: Change::Lost { count }, .. } = record {
+            if let Record::Change { change: TargetChange::Lost { count }, .. } = record {
                 lost += count;
             }
         });
@@ -456,7 +458,7 @@ mod tests {
         let spec = choose(event, Scope::Auto, 999, true).ok()?.spec;
         let rate_hz = system::perf_max_sample_rate().min(4_999);
         let (mut set, mut sorter) =
-            EventSet::new(EventSpec { rate_hz, ..spec }, Layout::Threads, 0, &mut Vec::new()).ok()?;
+            EventSet::new(EventSpec { rate_hz, ..spec }, EventLayout::Threads, 0, &mut Vec::new()).ok()?;
         if !set.spec().tells_lost {
             return None;
         }
@@ -467,7 +469,7 @@ mod tests {
         first[cpu / 64] = 1 << (cpu % 64);
         // SAFETY: the kernel reads as many bytes from the pointer as the array has.
         assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&first), first.as_ptr().cast()) }, 0);
-        assert_eq!(set.open_thread(gettid().as_raw().unsigned_abs(), false).unwrap(), Opened::Yes);
+        assert_eq!(set.open_thread(gettid().as_raw().unsigned_abs(), false).unwrap(), OpenOutcome::Yes);
         // 500 samples, of which the smallest ring holds seven.
         let worked = || (0..500).for_each(|_| work());
         if by_heir {

@@ -15,7 +15,7 @@ const MAX_ROOTS: usize = 64;
 
 /// A view of the file system: the mount namespace, and the directory in it that is the root (see `chroot(2)`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct View {
+struct FileSystemView {
     namespace: PathBuf,
     root: PathBuf,
 }
@@ -24,8 +24,8 @@ struct View {
 #[derive(Debug, Default)]
 pub struct DebugRoots {
     /// That of this process; looked up when it is needed.
-    own: Option<View>,
-    others: HashMap<View, DebugFileFinder>,
+    own: Option<FileSystemView>,
+    others: HashMap<FileSystemView, DebugFileFinder>,
     /// Through which all files are opened.
     door: Door,
 }
@@ -69,9 +69,9 @@ impl DebugRoots {
     }
 }
 
-fn view(process: &str) -> Option<View> {
+fn view(process: &str) -> Option<FileSystemView> {
     let link = |name: &str| fs::read_link(format!("{process}/{name}")).ok();
-    Some(View { namespace: link("ns/mnt")?, root: link("root")? })
+    Some(FileSystemView { namespace: link("ns/mnt")?, root: link("root")? })
 }
 
 #[cfg(test)]

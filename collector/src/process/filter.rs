@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A rule that a process must fit for as long as its samples are kept. Children are judged by the same rule: one that is
 /// forked is taken to be what its parent is, until it executes something, changes its name, or is looked at.
-pub trait Filter: fmt::Debug + Send + Sync {
+pub trait ProcessFilter: fmt::Debug + Send + Sync {
     /// Whether a process fits, by what /proc says of it now. `None` where it has ended.
     fn keeps(&self, pid: u32) -> Option<bool>;
 
@@ -18,7 +18,7 @@ pub trait Filter: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Judges a process that [`Filter::keeps_after_exec`] left undecided, by its records and by /proc. If the process has ended,
+    /// Judges a process that [`ProcessFilter::keeps_after_exec`] left undecided, by its records and by /proc. If the process has ended,
     /// its parent's groups and user are taken for its own. `None` if that does not decide either.
     fn keeps_executed(&self, executed: &Executed<'_>) -> Option<bool> {
         let _ = executed;

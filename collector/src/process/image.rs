@@ -18,7 +18,7 @@ impl ImageIndex {
 
 /// One image.
 #[derive(Clone, Debug)]
-pub struct Image {
+pub struct MappedImage {
     /// Path in the root of the process that mapped it first, or a name in brackets.
     pub name: String,
     /// The file, if it could be opened and is an ELF file, and some process has it mapped.

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ccsd_symbolizer::{DebugFileFinder, Door, ElfFile};
-use ccsd_worker::{FileKey, Opened};
+use ccsd_worker::{FileKey, OpenedImage};
 use hashbrown::{HashMap, HashSet};
 
 use super::debug_roots::DebugRoots;
-pub use super::image::{Image, ImageIndex};
+pub use super::image::{ImageIndex, MappedImage};
 use super::jit_code::{self, JitCode, JitCodes};
 use super::mapped_file::MappedFile;
 use super::owner::Owner;
 use super::recent_files::RecentFiles;
-use super::recorded_files::{Found, RecordedFiles};
+use super::recorded_files::{MappedObject, RecordedFiles};
 use crate::budget::Budget;
 use crate::perf::files::FileShare;
 use crate::perf::ring_buffer::PAGE;
@@ -52,23 +52,23 @@ const FILES_LEFT: u64 = 64;
 
 /// What makes two mappings the same image.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
+enum ImageIdentity {
     /// An opened file.
     File(FileKey),
     /// A file that could not be opened, or a region in brackets.
     Name(String),
 }
 
-impl Key {
+impl ImageIdentity {
     fn file(&self) -> Option<&FileKey> {
         match self {
-            Key::File(key) => Some(key),
-            Key::Name(_) => None,
+            ImageIdentity::File(key) => Some(key),
+            ImageIdentity::Name(_) => None,
         }
     }
 }
 
-/// An image whose headers nobody could be asked for; see [`Opened::NotNow`].
+/// An image whose headers nobody could be asked for; see [`OpenedImage::NotNow`].
 #[derive(Debug)]
 struct Awaited {
     index: ImageIndex,
@@ -92,8 +92,8 @@ pub struct ImageStats {
 /// All images of a session.
 #[derive(Debug)]
 pub struct Images {
-    list: Vec<Image>,
-    by_key: HashMap<Key, ImageIndex>,
+    list: Vec<MappedImage>,
+    by_key: HashMap<ImageIdentity, ImageIndex>,
     /// How many have an open file, and from how many on to look for those that need none.
     open: usize,
     sweep_at: usize,
@@ -135,7 +135,7 @@ impl Images {
     /// None yet, and never more than so many, of names of usual length.
     pub fn within(images: usize) -> Self {
         let special =
-            |name: &str| Image { name: name.to_owned(), elf: None, key: None, debug: DebugFileFinder::none() };
+            |name: &str| MappedImage { name: name.to_owned(), elf: None, key: None, debug: DebugFileFinder::none() };
         Images {
             list: vec![special("[unknown]"), special("[kernel]")],
             by_key: HashMap::new(),
@@ -215,7 +215,7 @@ impl Images {
     /// The image of a mapping; opened if it is new.
     fn find_or_open(&mut self, mapped: MappedFile<'_>) -> ImageIndex {
         match mapped.path {
-            b"[vdso]" => self.intern(Key::Name("[vdso]".to_owned()), "[vdso]", mapped.pid, || {
+            b"[vdso]" => self.intern(ImageIdentity::Name("[vdso]".to_owned()), "[vdso]", mapped.pid, || {
                 // The kernel's, and in no file.
                 in_memory(procfs::vdso_bytes().ok().and_then(|bytes| ElfFile::from_bytes(bytes).ok()))
             }),
@@ -234,7 +234,7 @@ impl Images {
         let file = file.filter(|file| self.may_keep(file));
         let key = |file: &File| ccsd_worker::file_key(file, Some(mapped.pid)).ok();
         let Some((key, file)) = file.and_then(|file| Some((key(&file)?, file))) else {
-            return self.intern(Key::Name(name.clone()), &name, mapped.pid, || Opened::NoImage);
+            return self.intern(ImageIdentity::Name(name.clone()), &name, mapped.pid, || OpenedImage::NoImage);
         };
         let kept = file.try_clone();
         let index = self.of_key(&name, mapped.pid, &key, file);
@@ -284,14 +284,14 @@ impl Images {
     }
 
     /// The image of what a process of a recording had mapped.
-    fn of_recorded(&mut self, mapped: MappedFile<'_>, found: Found) -> ImageIndex {
+    fn of_recorded(&mut self, mapped: MappedFile<'_>, found: MappedObject) -> ImageIndex {
         let index = match found {
-            Found::Known(index) => return index,
-            Found::Anonymous => return self.anonymous(),
-            Found::Vdso => return self.vdso(),
-            Found::Name(name) => return self.by_name(&name),
-            Found::Changed(name) => self.by_name(&name),
-            Found::File(name, file) => self.of_file(&name, file),
+            MappedObject::Known(index) => return index,
+            MappedObject::Anonymous => return self.anonymous(),
+            MappedObject::Vdso => return self.vdso(),
+            MappedObject::Name(name) => return self.by_name(&name),
+            MappedObject::Changed(name) => self.by_name(&name),
+            MappedObject::File(name, file) => self.of_file(&name, file),
         };
         if let Some(files) = &mut self.recorded {
             files.keep(mapped, index);
@@ -330,13 +330,18 @@ impl Images {
 
     /// The image that generated code is in where its process has none of its own.
     fn anonymous(&mut self) -> ImageIndex {
-        self.intern(Key::Name(Self::ANONYMOUS.to_owned()), Self::ANONYMOUS, 0, || Opened::NoImage)
+        self.intern(ImageIdentity::Name(Self::ANONYMOUS.to_owned()), Self::ANONYMOUS, 0, || OpenedImage::NoImage)
     }
 
     /// A new image for one process's generated code, for which there is room.
-    fn add_anonymous(list: &mut Vec<Image>, bytes: &mut usize) -> ImageIndex {
+    fn add_anonymous(list: &mut Vec<MappedImage>, bytes: &mut usize) -> ImageIndex {
         *bytes += IMAGE_BYTES;
-        list.push(Image { name: Self::ANONYMOUS.to_owned(), elf: None, key: None, debug: DebugFileFinder::none() });
+        list.push(MappedImage {
+            name: Self::ANONYMOUS.to_owned(),
+            elf: None,
+            key: None,
+            debug: DebugFileFinder::none(),
+        });
         ImageIndex(list.len() as u32 - 1)
     }
 
@@ -351,23 +356,23 @@ impl Images {
     fn of_key(&mut self, name: &str, pid: u32, key: &FileKey, file: File) -> ImageIndex {
         let (left, began) = (self.patience, Instant::now());
         let patience = left.max(MAX_OPEN);
-        let index = self.intern(Key::File(key.clone()), name, pid, || ccsd_worker::open(file, key, patience));
+        let index = self.intern(ImageIdentity::File(key.clone()), name, pid, || ccsd_worker::open(file, key, patience));
         self.patience = left.saturating_sub(began.elapsed());
         index
     }
 
     /// An image of which no more is known than its name.
     pub fn by_name(&mut self, name: &str) -> ImageIndex {
-        self.intern(Key::Name(name.to_owned()), name, 0, || Opened::NoImage)
+        self.intern(ImageIdentity::Name(name.to_owned()), name, 0, || OpenedImage::NoImage)
     }
 
     /// The code that the kernel maps into every process.
     pub fn vdso(&mut self) -> ImageIndex {
         let open = || in_memory(procfs::vdso_bytes().ok().and_then(|bytes| ElfFile::from_bytes(bytes).ok()));
-        self.intern(Key::Name("[vdso]".to_owned()), "[vdso]", 0, open)
+        self.intern(ImageIdentity::Name("[vdso]".to_owned()), "[vdso]", 0, open)
     }
 
-    fn intern(&mut self, key: Key, name: &str, pid: u32, open: impl FnOnce() -> Opened) -> ImageIndex {
+    fn intern(&mut self, key: ImageIdentity, name: &str, pid: u32, open: impl FnOnce() -> OpenedImage) -> ImageIndex {
         if let Some(&index) = self.by_key.get(&key) {
             if self.closed.remove(&index) {
                 let has_room = self.enter(index, pid, open());
@@ -385,7 +390,7 @@ impl Images {
         let index = ImageIndex(self.list.len() as u32);
         let opened = open();
         let file_key = key.file().cloned();
-        let image = Image { name: name.to_owned(), elf: None, key: file_key, debug: DebugFileFinder::none() };
+        let image = MappedImage { name: name.to_owned(), elf: None, key: file_key, debug: DebugFileFinder::none() };
         self.list.push(image);
         self.by_key.insert(key, index);
         self.enter(index, pid, opened);
@@ -395,14 +400,14 @@ impl Images {
     }
 
     /// What an image is in. One that is not new is told as opened again. False if there is no room for what is read of it.
-    fn enter(&mut self, index: ImageIndex, pid: u32, opened: Opened) -> bool {
+    fn enter(&mut self, index: ImageIndex, pid: u32, opened: OpenedImage) -> bool {
         let Some(image) = self.list.get_mut(index.0 as usize) else { return false };
         match opened {
-            Opened::Image(elf) if self.bytes.saturating_add(unusual_bytes(&elf)) > self.limit => {
+            OpenedImage::Image(elf) if self.bytes.saturating_add(unusual_bytes(&elf)) > self.limit => {
                 self.stats.left_out += 1;
                 return false;
             }
-            Opened::Image(elf) => {
+            OpenedImage::Image(elf) => {
                 self.bytes += unusual_bytes(&elf);
                 self.has_go |= elf.is_go();
                 image.debug = self.debug_roots.finder(pid, &image.name, Some(&elf));
@@ -410,8 +415,8 @@ impl Images {
                 self.open += 1;
                 self.reopened.push(index);
             }
-            Opened::NoImage => {}
-            Opened::NotNow(file) => {
+            OpenedImage::NoImage => {}
+            OpenedImage::NotNow(file) => {
                 self.stats.unread += 1;
                 self.retry_pause = RETRIES.0;
                 if self.awaited.len() < MAX_AWAITED
@@ -435,9 +440,9 @@ impl Images {
         for _ in 0..self.awaited.len() {
             let Some(Awaited { index, file, key, pid }) = self.awaited.pop_front() else { break };
             match ccsd_worker::open(file, &key, Duration::ZERO) {
-                Opened::NotNow(file) => self.awaited.push_back(Awaited { index, file, key, pid }),
+                OpenedImage::NotNow(file) => self.awaited.push_back(Awaited { index, file, key, pid }),
                 opened => {
-                    found.extend(matches!(opened, Opened::Image(_)).then_some(index));
+                    found.extend(matches!(opened, OpenedImage::Image(_)).then_some(index));
                     self.enter(index, pid, opened);
                 }
             }
@@ -487,7 +492,7 @@ impl Images {
     }
 
     /// One image.
-    pub fn get(&self, index: ImageIndex) -> Option<&Image> {
+    pub fn get(&self, index: ImageIndex) -> Option<&MappedImage> {
         self.list.get(index.0 as usize)
     }
 
@@ -495,7 +500,7 @@ impl Images {
     #[cfg(test)]
     pub fn insert_for_test(&mut self, elf: ElfFile) -> ImageIndex {
         let name = format!("test-{}", self.list.len());
-        self.intern(Key::Name(name.clone()), &name, 0, || in_memory(Some(elf)))
+        self.intern(ImageIdentity::Name(name.clone()), &name, 0, || in_memory(Some(elf)))
     }
 
     /// How many there are, the two special ones included.
@@ -528,8 +533,8 @@ fn files_for_images(limit: u64) -> u64 {
 }
 
 /// What is in no file, so that nobody has to be asked.
-fn in_memory(elf: Option<ElfFile>) -> Opened {
-    elf.map_or(Opened::NoImage, |elf| Opened::Image(Arc::new(elf)))
+fn in_memory(elf: Option<ElfFile>) -> OpenedImage {
+    elf.map_or(OpenedImage::NoImage, |elf| OpenedImage::Image(Arc::new(elf)))
 }
 
 /// The SVMA of the first byte of an executable mapping. A mapping begins on a page and a segment may begin inside one, so
@@ -596,8 +601,8 @@ mod tests {
         // Room for the headers of one.
         let mut images = Images::within(unusual / 1024 + 4);
         let map = |images: &mut Images, name: &str| {
-            let opened = || Opened::Image(Arc::new(with_sections(1000)));
-            images.intern(Key::Name(name.to_owned()), name, 0, opened)
+            let opened = || OpenedImage::Image(Arc::new(with_sections(1000)));
+            images.intern(ImageIdentity::Name(name.to_owned()), name, 0, opened)
         };
         let first = map(&mut images, "a");
         images.sweep_at = 0;

@@ -19,7 +19,7 @@ pub struct ThreadKey(pub u32);
 
 /// A live process.
 #[derive(Clone, Debug)]
-pub struct Process {
+pub struct LiveProcess {
     /// Its identity in this session.
     pub key: ProcessKey,
     /// The process that forked it, or that it was before `execve`.
@@ -54,7 +54,7 @@ pub struct Process {
 
 /// A live thread.
 #[derive(Clone, Debug)]
-pub struct Thread {
+pub struct LiveThread {
     /// Its identity in this session.
     pub key: ThreadKey,
     /// Its process.
@@ -71,10 +71,10 @@ pub struct Thread {
     pub is_others: bool,
 }
 
-impl Thread {
-    pub(super) fn new(key: ThreadKey, pid: u32, name: String, is_others: bool) -> Thread {
+impl LiveThread {
+    pub(super) fn new(key: ThreadKey, pid: u32, name: String, is_others: bool) -> LiveThread {
         let known_since = boot_ticks(now_ns());
-        Thread { key, pid, name, announced: false, group_values: GroupValues::default(), is_others, known_since }
+        LiveThread { key, pid, name, announced: false, group_values: GroupValues::default(), is_others, known_since }
     }
 }
 

@@ -56,15 +56,15 @@ impl MappedFile<'_> {
     /// busy threads may belong to one that waits for the CPU: for seconds.
     pub fn open(&self, door: &Door) -> Option<File> {
         let opened = self.open_somewhere(door);
-        if matches!(opened, Err(Refused(true))) {
+        if matches!(opened, Err(AccessDenied(true))) {
             door.withhold(&self.name());
         }
         opened.ok()
     }
 
-    fn open_somewhere(&self, door: &Door) -> Result<File, Refused> {
+    fn open_somewhere(&self, door: &Door) -> Result<File, AccessDenied> {
         let paths = self.paths();
-        let mut refused = Refused(false);
+        let mut refused = AccessDenied(false);
         let mut is_open = |result: io::Result<File>| refused.file(result);
         let inode = |meta: &Metadata| meta.ino() == self.inode;
         let exact = |meta: &Metadata| inode(meta) && meta.dev() == self.device_number();
@@ -161,9 +161,9 @@ fn mount_device(file: &File) -> Option<u64> {
 }
 
 /// Whether a file that cannot be had is one that the user may not read.
-struct Refused(bool);
+struct AccessDenied(bool);
 
-impl Refused {
+impl AccessDenied {
     fn file(&mut self, result: io::Result<File>) -> Option<File> {
         self.0 |= result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
         result.ok()

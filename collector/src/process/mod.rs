@@ -30,7 +30,7 @@ use images::Images;
 use mappings::{Mapping, Mappings};
 use untracked_threads::{UntrackedThread, UntrackedThreads};
 
-pub use live::{Process, ProcessKey, Thread, ThreadKey};
+pub use live::{LiveProcess, LiveThread, ProcessKey, ThreadKey};
 
 /// The time from which on nothing is permitted.
 pub const NEVER: u64 = u64::MAX;
@@ -56,8 +56,8 @@ const PROCESS_BYTES: usize = 1024;
 const MAPPING_BYTES: usize = 2 * size_of::<Mapping>();
 
 // An index of hashes has up to 16 places for 7 entries.
-const _: () = assert!(size_of::<(u32, Thread)>() * 16 / 7 <= THREAD_BYTES * 3 / 4);
-const _: () = assert!(size_of::<(u32, Process)>() * 16 / 7 <= PROCESS_BYTES);
+const _: () = assert!(size_of::<(u32, LiveThread)>() * 16 / 7 <= THREAD_BYTES * 3 / 4);
+const _: () = assert!(size_of::<(u32, LiveProcess)>() * 16 / 7 <= PROCESS_BYTES);
 
 /// How often it is looked whether a process has ended whose last known thread has.
 const LOOKS_FOR_END: u8 = 2;
@@ -67,7 +67,7 @@ const UNTRACKED_PART: usize = 16;
 
 /// What there was no room for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct OverflowCounts {
     /// Threads: their samples are of their process's others.
     pub threads: u64,
     /// Mappings: code in them is in no image.
@@ -88,13 +88,13 @@ pub struct ProcessTable {
     mapped: usize,
     /// Processes that have mapped something for which there was no room when it was too early to look at them anew.
     missed: HashSet<u32>,
-    left_out: LeftOut,
+    left_out: OverflowCounts,
     /// Live threads that there was no room for.
     untracked: UntrackedThreads,
     /// What stands for the threads of a process that there was no room for.
-    others: HashMap<u32, Thread>,
-    processes: HashMap<u32, Process>,
-    threads: HashMap<u32, Thread>,
+    others: HashMap<u32, LiveThread>,
+    processes: HashMap<u32, LiveProcess>,
+    threads: HashMap<u32, LiveThread>,
     next_process: u32,
     next_thread: u32,
     /// Calls of `execve`: each makes a new process, and a new thread, of old ones.
@@ -105,7 +105,7 @@ pub struct ProcessTable {
     ended_processes: Vec<ProcessKey>,
     /// Processes that had ended at the last look, and had not been told to have.
     ended_untold: HashSet<ProcessKey>,
-    /// [`Process::permitted_from`] of those that were not forked by a permitted one.
+    /// [`LiveProcess::permitted_from`] of those that were not forked by a permitted one.
     newcomers_from: u64,
     /// Whether all that runs is the target: threads of processes found running are known only once they are sampled.
     observes_machine: bool,
@@ -132,7 +132,7 @@ impl ProcessTable {
             copies_left: usize::MAX,
             mapped: 0,
             missed: HashSet::new(),
-            left_out: LeftOut::default(),
+            left_out: OverflowCounts::default(),
             untracked: UntrackedThreads::within(untracked),
             others: HashMap::new(),
             processes: HashMap::new(),
@@ -178,7 +178,7 @@ impl ProcessTable {
     }
 
     /// What there was no room for, ever.
-    pub fn left_out(&self) -> LeftOut {
+    pub fn left_out(&self) -> OverflowCounts {
         self.left_out
     }
 
@@ -211,7 +211,7 @@ impl ProcessTable {
 
     /// Threads that are alive, with or without room for them.
     pub fn live_threads(&self) -> u64 {
-        let untracked = |process: &Process| u64::from(process.untracked);
+        let untracked = |process: &LiveProcess| u64::from(process.untracked);
         self.threads.len() as u64 + self.processes.values().map(untracked).sum::<u64>()
     }
 
@@ -278,7 +278,7 @@ impl ProcessTable {
     }
 
     /// The thread and its process; both are made up from /proc if no record told of them.
-    pub fn thread(&mut self, pid: u32, tid: u32, images: &mut Images) -> Option<(&mut Thread, &mut Process)> {
+    pub fn thread(&mut self, pid: u32, tid: u32, images: &mut Images) -> Option<(&mut LiveThread, &mut LiveProcess)> {
         if self.threads.get(&tid).is_none_or(|thread| thread.pid != pid) {
             if !self.processes.contains_key(&pid) {
                 self.enter_untold(pid, images);
@@ -328,7 +328,7 @@ impl ProcessTable {
 
     /// What stands for all threads of a process that there is no room for.
     #[cold]
-    fn others(&mut self, pid: u32, tid: u32) -> Option<(&mut Thread, &mut Process)> {
+    fn others(&mut self, pid: u32, tid: u32) -> Option<(&mut LiveThread, &mut LiveProcess)> {
         // It may not have been told of. Where there are more than are known by number, it has.
         if !self.untracked.is_full() || self.processes.get(&pid).is_some_and(|process| process.untracked == 0) {
             self.leave_out(pid, tid);
@@ -339,7 +339,7 @@ impl ProcessTable {
         if !self.others.contains_key(&pid) {
             let key = ThreadKey(self.next_thread);
             self.next_thread += 1;
-            self.others.insert(pid, Thread::new(key, pid, OTHERS.to_owned(), true));
+            self.others.insert(pid, LiveThread::new(key, pid, OTHERS.to_owned(), true));
         }
         Some((self.others.get_mut(&pid)?, self.processes.get_mut(&pid)?))
     }
@@ -387,7 +387,7 @@ impl ProcessTable {
         self.mapped += mappings.count();
         let old = self.processes.get(&pid);
         let (threads, untracked) = old.map_or((0, 0), |old| (old.threads, old.untracked));
-        let process = Process {
+        let process = LiveProcess {
             key,
             parent,
             parent_pid: 0,
@@ -431,7 +431,7 @@ impl ProcessTable {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         let key = ThreadKey(self.next_thread);
         self.next_thread += 1;
-        let thread = Thread::new(key, pid, name, false);
+        let thread = LiveThread::new(key, pid, name, false);
         if self.threads.insert(tid, thread).is_none() {
             process.threads += 1;
         }
@@ -561,7 +561,7 @@ impl ProcessTable {
     }
 
     /// A thread's new name; the main thread's is the process's.
-    pub fn rename(&mut self, pid: u32, tid: u32, name: &str) -> Option<(&Thread, &Process)> {
+    pub fn rename(&mut self, pid: u32, tid: u32, name: &str) -> Option<(&LiveThread, &LiveProcess)> {
         if !self.asks_proc && !self.threads.contains_key(&tid) {
             // In a recording this is the first that is told of what was there before.
             self.enter_recorded(pid);

@@ -25,25 +25,25 @@ const OTHER_NAME: &str = "[other]";
 
 /// What the recording knows of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Known {
+enum RecordedIdentity {
     Inode { device: (u32, u32), inode: u64 },
     BuildId(Vec<u8>),
     Nothing,
 }
 
-impl Known {
-    fn of(mapped: &MappedFile<'_>) -> Known {
+impl RecordedIdentity {
+    fn of(mapped: &MappedFile<'_>) -> RecordedIdentity {
         match mapped {
-            MappedFile { build_id, .. } if !build_id.is_empty() => Known::BuildId(build_id.to_vec()),
-            MappedFile { inode: 0, .. } => Known::Nothing,
-            MappedFile { device, inode, .. } => Known::Inode { device: *device, inode: *inode },
+            MappedFile { build_id, .. } if !build_id.is_empty() => RecordedIdentity::BuildId(build_id.to_vec()),
+            MappedFile { inode: 0, .. } => RecordedIdentity::Nothing,
+            MappedFile { device, inode, .. } => RecordedIdentity::Inode { device: *device, inode: *inode },
         }
     }
 }
 
 /// What a mapping is of.
 #[derive(Debug)]
-pub enum Found {
+pub enum MappedObject {
     /// An image that has been found before.
     Known(ImageIndex),
     /// Memory that is in no file.
@@ -64,7 +64,7 @@ pub struct RecordedFiles {
     /// Build ids that perf has noted, by path.
     build_ids: HashMap<String, Vec<u8>>,
     /// The images of files that were looked for.
-    files: HashMap<(Vec<u8>, Known), ImageIndex>,
+    files: HashMap<(Vec<u8>, RecordedIdentity), ImageIndex>,
     /// Where the kernel's text began, and whether it does now; perf tells that first of all.
     kernel_text: Option<u64>,
     same_kernel: Option<bool>,
@@ -79,38 +79,42 @@ impl RecordedFiles {
     }
 
     /// What a process had mapped.
-    pub fn find(&mut self, mapped: MappedFile<'_>) -> Found {
+    pub fn find(&mut self, mapped: MappedFile<'_>) -> MappedObject {
         let path = mapped.path;
         // perf says so of what is no file.
         if path.starts_with(b"//anon") || path.starts_with(b"[") && path != b"[vdso]" {
-            return Found::Anonymous;
+            return MappedObject::Anonymous;
         }
         if path == b"[vdso]" {
             // That of another kernel has other code.
-            return if self.has_the_running_kernel() { Found::Vdso } else { Found::Name("[vdso]".to_owned()) };
+            return if self.has_the_running_kernel() {
+                MappedObject::Vdso
+            } else {
+                MappedObject::Name("[vdso]".to_owned())
+            };
         }
-        let known = Known::of(&mapped);
+        let known = RecordedIdentity::of(&mapped);
         let key = (path.to_vec(), known);
         if let Some(&image) = self.files.get(&key) {
-            return Found::Known(image);
+            return MappedObject::Known(image);
         }
         if self.files.len() >= MAX_FILES {
             self.left_out += 1;
-            return Found::Name(OTHER_NAME.to_owned());
+            return MappedObject::Name(OTHER_NAME.to_owned());
         }
         let name = String::from_utf8_lossy(path).into_owned();
         match open(path, &key.1, self.build_ids.get(&name).map(Vec::as_slice)) {
-            Some(file) => Found::File(name, file),
+            Some(file) => MappedObject::File(name, file),
             None => {
                 self.changed.insert(name.clone());
-                Found::Changed(name)
+                MappedObject::Changed(name)
             }
         }
     }
 
     /// Says which image a file that was looked for has become.
     pub fn keep(&mut self, mapped: MappedFile<'_>, image: ImageIndex) {
-        self.files.insert((mapped.path.to_vec(), Known::of(&mapped)), image);
+        self.files.insert((mapped.path.to_vec(), RecordedIdentity::of(&mapped)), image);
     }
 
     /// Says where the kernel's text began.
@@ -143,7 +147,7 @@ impl RecordedFiles {
 }
 
 /// Opens the file of this path if it is the one that was mapped. A build id that perf has noted beside decides, too.
-fn open(path: &[u8], known: &Known, noted: Option<&[u8]>) -> Option<File> {
+fn open(path: &[u8], known: &RecordedIdentity, noted: Option<&[u8]>) -> Option<File> {
     if !path.starts_with(b"/") {
         return None;
     }
@@ -167,12 +171,12 @@ fn open(path: &[u8], known: &Known, noted: Option<&[u8]>) -> Option<File> {
         })
     };
     let same = match (known, noted) {
-        (Known::BuildId(build_id), _) => has(build_id),
+        (RecordedIdentity::BuildId(build_id), _) => has(build_id),
         (_, Some(build_id)) => has(build_id),
-        (Known::Inode { device, inode }, None) => {
+        (RecordedIdentity::Inode { device, inode }, None) => {
             meta.ino() == *inode && meta.dev() == libc::makedev(device.0, device.1)
         }
-        (Known::Nothing, None) => false,
+        (RecordedIdentity::Nothing, None) => false,
     };
     same.then_some(file)
 }

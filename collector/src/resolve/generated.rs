@@ -1,7 +1,7 @@
 //! The part of the resolver that deals with generated code; see [`crate::jit`].
 
 use super::{Resolved, Resolver};
-use crate::jit::{Answer, JitNames};
+use crate::jit::{JitFrameName, JitNames};
 use crate::process::images::ImageIndex;
 use crate::process::jit_code::JitEvent;
 use crate::unwind::Frame;
@@ -87,7 +87,7 @@ impl Resolver {
         Resolved::one(answer.centre, answer.named, answer.until)
     }
 
-    fn answer(&mut self, profile: &mut Profile, names: &mut JitNames, address: u64, time: u64) -> Answer {
+    fn answer(&mut self, profile: &mut Profile, names: &mut JitNames, address: u64, time: u64) -> JitFrameName {
         if let Some(answer) = names.known(address, time).filter(|answer| answer.named) {
             return answer;
         }

@@ -3,14 +3,14 @@
 use std::fs::File;
 use std::io::Write;
 
-use ccsd_profile::{Limits, Session};
+use ccsd_profile::{ProfileLimits, Session};
 use ccsd_symbolizer::{DebugFileFinder, Door};
 use tempfile::NamedTempFile;
 
 use super::*;
 use crate::budget::Budget;
 use crate::clock::now_ns;
-use crate::process::images::Image;
+use crate::process::images::MappedImage;
 use crate::process::jit_code::JitSource;
 
 const INDEX: ImageIndex = ImageIndex(0);
@@ -25,9 +25,9 @@ struct Generating {
 
 impl Generating {
     fn new() -> Generating {
-        let mut profile = Profile::new(Session::default(), Limits::default());
+        let mut profile = Profile::new(Session::default(), ProfileLimits::default());
         let mut resolver = Resolver::new(false, &Budget::default());
-        let image = Image { name: "[anon]".to_owned(), elf: None, key: None, debug: DebugFileFinder::none() };
+        let image = MappedImage { name: "[anon]".to_owned(), elf: None, key: None, debug: DebugFileFinder::none() };
         resolver.add_image(&mut profile, image);
         let pid = std::process::id();
         let user = Some(nix::unistd::geteuid().as_raw());

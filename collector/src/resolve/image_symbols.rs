@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ccsd_profile::ImageId;
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function};
-use ccsd_worker::{FileKey, Names};
+use ccsd_worker::{FileKey, ImageNames};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -28,7 +28,7 @@ pub(super) struct ImageSymbols {
     /// Whether there was an ELF file at some time.
     pub(super) was_read: bool,
     pub(super) debug: DebugFileFinder,
-    pub(super) names: Option<Names>,
+    pub(super) names: Option<ImageNames>,
     /// Of code that a process generates.
     pub(super) jit: Option<Box<JitNames>>,
     /// When it was last asked, in frames resolved.
@@ -42,7 +42,7 @@ pub(super) struct ImageSymbols {
 impl ImageSymbols {
     /// What this process keeps of its names, bytes.
     pub(super) fn held_bytes(&self) -> u64 {
-        self.names.as_ref().map_or(0, Names::held_bytes)
+        self.names.as_ref().map_or(0, ImageNames::held_bytes)
     }
 
     /// Whether its debug information is not read any more.
@@ -52,26 +52,26 @@ impl ImageSymbols {
 }
 
 /// What has been asked for, and what is to be, as long as a batch lasts.
-pub(super) struct Batch {
+pub(super) struct SymbolBatch {
     /// Whether names were dropped: an image that is read again answers all questions of a batch at once.
     pub(super) has_dropped: bool,
     /// Whether several frames are asked for at once, as far as is known: the first image with a file tells, see
-    /// [`Names::batch`].
+    /// [`ImageNames::batch`].
     pub(super) asks_together: bool,
     /// Frames that are not known yet, if they are to be asked for together.
     pub(super) unknown: Vec<Frame>,
     pub(super) answers: HashMap<Frame, Vec<Function>, FxBuildHasher>,
 }
 
-impl Default for Batch {
+impl Default for SymbolBatch {
     fn default() -> Self {
-        Batch { has_dropped: false, asks_together: true, unknown: Vec::new(), answers: HashMap::default() }
+        SymbolBatch { has_dropped: false, asks_together: true, unknown: Vec::new(), answers: HashMap::default() }
     }
 }
 
 /// What is left of images that are not kept.
 #[derive(Default)]
-pub(super) struct Left {
+pub(super) struct DroppedImages {
     pub(super) notes: BTreeSet<String>,
     /// CPU time of another process, nanoseconds.
     pub(super) cpu_ns: u64,
@@ -81,7 +81,7 @@ pub(super) struct Left {
     pub(super) not_asked: u64,
 }
 
-impl Left {
+impl DroppedImages {
     /// Frees the names of an image.
     pub(super) fn drop_names(&mut self, image: &mut ImageSymbols) {
         if let Some(names) = image.names.take() {

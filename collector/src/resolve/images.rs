@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use ccsd_profile::{Profile, Shed};
-use ccsd_worker::{Names, Told};
+use ccsd_worker::{ImageNames, Told};
 
 use crate::process::images::ImageIndex;
 use crate::unwind::Frame;
@@ -39,7 +39,8 @@ impl Resolver {
         let Some(elf) = &image.elf else { return Told::Known };
         self.left.loaded |= image.names.is_none();
         let (most, symbols_only) = (self.budget.debug_information_of_one(), image.has_symbols_only());
-        let new = || Names::new(Arc::clone(elf), image.key.as_ref(), image.debug.clone()).within(most, symbols_only);
+        let new =
+            || ImageNames::new(Arc::clone(elf), image.key.as_ref(), image.debug.clone()).within(most, symbols_only);
         let names = image.names.get_or_insert_with(new);
         // The kernel's vdso has no file, and is never read elsewhere.
         if elf.file().is_some() {
@@ -118,7 +119,7 @@ impl Resolver {
     /// What the images' symbols could not give, one line each.
     pub(super) fn image_notes(&self) -> impl Iterator<Item = String> {
         let of_image = |image: &ImageSymbols| {
-            let notes = image.names.iter().flat_map(Names::notes);
+            let notes = image.names.iter().flat_map(ImageNames::notes);
             notes.map(|note| format!("{}: {note}", image.name)).collect::<Vec<_>>()
         };
         let not_asked = self.left.not_asked;
@@ -138,7 +139,7 @@ mod tests {
 
     use super::*;
     use crate::budget::Budget;
-    use crate::process::images::Image;
+    use crate::process::images::MappedImage;
 
     #[test]
     fn symbols_beyond_the_budget_are_dropped_and_read_again() {
@@ -151,7 +152,7 @@ mod tests {
         // The first two stand for unknown memory and the kernel.
         for i in 0..6 {
             let elf = (i >= 2).then(program);
-            let image = Image { name: format!("program{i}"), elf, key: None, debug: DebugFileFinder::none() };
+            let image = MappedImage { name: format!("program{i}"), elf, key: None, debug: DebugFileFinder::none() };
             resolver.add_image(&mut profile, image);
         }
         let mut names = Vec::new();

@@ -18,18 +18,18 @@ use crate::sched_priority::become_favoured;
 use crate::usage::thread_cpu_ns;
 
 /// The table, or why there is none.
-pub type Symbols = Result<KernelSymbols, String>;
+pub type LoadedKernelSymbols = Result<KernelSymbols, String>;
 /// The table once it is read. Whoever asks first reads it.
-type Cell = Arc<OnceLock<Arc<Symbols>>>;
+type LazyKernelSymbols = Arc<OnceLock<Arc<LoadedKernelSymbols>>>;
 
 /// What all sessions share.
-struct Shared {
+struct SharedKernel {
     /// Sessions that expect kernel frames.
     users: usize,
     /// Which modules there were when reading began, and what was read.
-    table: Option<(u64, Cell)>,
+    table: Option<(u64, LazyKernelSymbols)>,
     /// The kernel proper's, if they were kept.
-    proper: Option<Arc<Symbols>>,
+    proper: Option<Arc<LoadedKernelSymbols>>,
 }
 
 /// CPU time of threads that have read the kernel's list, nanoseconds.
@@ -40,9 +40,9 @@ pub fn beside_ns() -> u64 {
     BESIDE_NS.load(Ordering::Relaxed)
 }
 
-static SHARED: Mutex<Shared> = Mutex::new(Shared { users: 0, table: None, proper: None });
+static SHARED: Mutex<SharedKernel> = Mutex::new(SharedKernel { users: 0, table: None, proper: None });
 
-fn shared() -> MutexGuard<'static, Shared> {
+fn shared() -> MutexGuard<'static, SharedKernel> {
     // Nothing that could panic is done while it is held.
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -64,7 +64,7 @@ impl KernelNames {
         }
         let is_kept = shared.proper.is_some();
         if shared.table.as_ref().is_none_or(|(of, _)| *of != modules) {
-            let cell = Cell::default();
+            let cell = LazyKernelSymbols::default();
             shared.table = Some((modules, Arc::clone(&cell)));
             if !is_kept {
                 // Without a thread it is read by who needs it first.
@@ -88,12 +88,13 @@ impl KernelNames {
     }
 
     /// The table as it is now that has an address, if any has. To be asked for each new address, not for each sample.
-    pub fn symbols(&mut self, address: u64) -> Arc<Symbols> {
+    pub fn symbols(&mut self, address: u64) -> Arc<LoadedKernelSymbols> {
         let (cell, proper) = {
             let shared = shared();
             (shared.table.as_ref().map(|(_, cell)| Arc::clone(cell)), shared.proper.clone())
         };
-        let is_in = |symbols: &Arc<Symbols>| symbols.as_ref().as_ref().is_ok_and(|all| all.is_proper(address));
+        let is_in =
+            |symbols: &Arc<LoadedKernelSymbols>| symbols.as_ref().as_ref().is_ok_and(|all| all.is_proper(address));
         if let Some(proper) = proper.filter(is_in) {
             return proper;
         }
@@ -118,7 +119,7 @@ impl Drop for KernelNames {
     }
 }
 
-fn read() -> Arc<Symbols> {
+fn read() -> Arc<LoadedKernelSymbols> {
     let file = File::open("/proc/kallsyms").map_err(|error| format!("cannot read /proc/kallsyms: {error}"));
     Arc::new(file.and_then(|file| KernelSymbols::read(file).map_err(|error| error.to_string())))
 }

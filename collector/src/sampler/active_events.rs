@@ -6,7 +6,7 @@ use crate::perf::attr::{Event, EventSpec};
 use crate::process::NEVER;
 
 /// Events that take, or have taken, the place of others.
-struct Next {
+struct NextEvents {
     /// From when on; [`NEVER`] as long as they are being prepared.
     at: u64,
     period: u64,
@@ -19,7 +19,7 @@ pub struct ActiveEvents {
     /// How often the events have been replaced by others of another rate.
     generation: u32,
     /// The next events, until a sample of them comes.
-    next: Option<Next>,
+    next: Option<NextEvents>,
     throttling: Throttling,
     duplicates: DuplicateEvents,
     /// Events found to sample what others sample, too. They are closed after the round.
@@ -49,7 +49,7 @@ impl ActiveEvents {
     pub fn prepare(&mut self, spec: &EventSpec) {
         // There is none that waits: those rings have been read since.
         self.begin_next();
-        self.next = Some(Next { at: NEVER, period: period_of(spec), duplicates: DuplicateEvents::default() });
+        self.next = Some(NextEvents { at: NEVER, period: period_of(spec), duplicates: DuplicateEvents::default() });
     }
 
     /// The prepared events have been switched on.
@@ -74,7 +74,7 @@ impl ActiveEvents {
 
     #[cold]
     fn begin_next(&mut self) {
-        if let Some(Next { at, period, duplicates }) = self.next.take() {
+        if let Some(NextEvents { at, period, duplicates }) = self.next.take() {
             // Those were throttled at their own rate.
             self.throttling.end_all(at, self.period);
             self.generation = self.generation.wrapping_add(1);

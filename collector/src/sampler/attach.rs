@@ -2,11 +2,11 @@
 
 use hashbrown::HashSet;
 
-use super::source::{BETWEEN_READS, Source};
+use super::source::{BETWEEN_READS, RecordSource};
 use crate::clock::now_ns;
 use crate::error::{Error, Result};
-use crate::perf::layout::Layout;
-use crate::perf::set::Opened;
+use crate::perf::layout::EventLayout;
+use crate::perf::set::OpenOutcome;
 use crate::process::owner::Denied;
 use crate::procfs;
 use crate::tracker::scan::{SCAN_ROUNDS, ThreadScan, descendants};
@@ -16,7 +16,7 @@ use crate::tracker::scan::{SCAN_ROUNDS, ThreadScan, descendants};
 ///
 /// # Errors
 /// [`Error::NotPermitted`], [`Error::TooManyFiles`]; some of the threads may be open then.
-pub fn open_all(source: &mut Source, pids: &[u32], children: bool, refused: &mut Refused) -> Result<usize> {
+pub fn open_all(source: &mut RecordSource, pids: &[u32], children: bool, refused: &mut RefusedPids) -> Result<usize> {
     source.pipeline.tracker.begin_scan();
     let opened = Attach::new(source, pids, children, refused).run();
     source.pipeline.tracker.end_scan();
@@ -36,10 +36,10 @@ pub fn refusal(denied: Denied, pid: u32) -> Error {
 
 /// One scan for threads that opens their events.
 struct Attach<'a> {
-    source: &'a mut Source,
+    source: &'a mut RecordSource,
     pids: &'a [u32],
     children: bool,
-    refused: &'a mut Refused,
+    refused: &'a mut RefusedPids,
     scan: ThreadScan,
     /// Processes of which a thread has been opened.
     processes: HashSet<u32>,
@@ -48,7 +48,7 @@ struct Attach<'a> {
 }
 
 /// The threads of one process that are opened in one round.
-struct Process {
+struct OpeningProcess {
     pid: u32,
     /// Opened, and not entered yet.
     new: Vec<u32>,
@@ -60,7 +60,7 @@ struct Process {
 }
 
 impl<'a> Attach<'a> {
-    fn new(source: &'a mut Source, pids: &'a [u32], children: bool, refused: &'a mut Refused) -> Attach<'a> {
+    fn new(source: &'a mut RecordSource, pids: &'a [u32], children: bool, refused: &'a mut RefusedPids) -> Attach<'a> {
         // Not those that are followed already, nor what they fork.
         source.drain();
         let followed = source.pipeline.tracker.pids().into_iter().collect();
@@ -112,7 +112,7 @@ impl<'a> Attach<'a> {
                 }
             }
             let is_unknown = self.source.pipeline.tracker.is_withheld(pid);
-            let mut process = Process { pid, new: Vec::new(), is_unknown, is_early: false };
+            let mut process = OpeningProcess { pid, new: Vec::new(), is_unknown, is_early: false };
             let threads = match self.scan.new_threads(pid) {
                 Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
                     return Err(Error::system(format!("look at process {pid}"), error));
@@ -135,9 +135,9 @@ impl<'a> Attach<'a> {
     }
 
     /// Opens the events of those of a process's threads that have none.
-    fn open_threads(&mut self, process: &mut Process, threads: Vec<u32>, is_late: bool) -> Result<()> {
+    fn open_threads(&mut self, process: &mut OpeningProcess, threads: Vec<u32>, is_late: bool) -> Result<()> {
         let pid = process.pid;
-        let per_cpu = self.source.events.layout() == Layout::Cpus;
+        let per_cpu = self.source.events.layout() == EventLayout::Cpus;
         let is_doubtful = is_late && !per_cpu;
         for tid in threads {
             self.source.channels.watchdog.beat();
@@ -149,8 +149,8 @@ impl<'a> Attach<'a> {
                 continue;
             }
             match self.source.events.open_thread(tid, is_doubtful) {
-                Ok(Opened::Yes) => {}
-                Ok(Opened::Gone) => continue,
+                Ok(OpenOutcome::Yes) => {}
+                Ok(OpenOutcome::Gone) => continue,
                 // A child may have become another user's; only those asked for must be permitted.
                 Err(Error::NotPermitted { .. }) if !self.pids.contains(&pid) || self.refused.add(pid) => continue,
                 Err(error) => return Err(error),
@@ -188,7 +188,7 @@ impl<'a> Attach<'a> {
         }
     }
 
-    fn enter_threads(&mut self, process: &mut Process) {
+    fn enter_threads(&mut self, process: &mut OpeningProcess) {
         for tid in process.new.drain(..) {
             self.source.pipeline.tracker.enter_thread(process.pid, tid);
         }
@@ -196,21 +196,21 @@ impl<'a> Attach<'a> {
 }
 
 /// What is done about a process that may not be followed although it was asked for.
-pub enum Refused {
+pub enum RefusedPids {
     /// It is an error.
     Never,
     /// It is left out, and told.
     These(Vec<u32>),
 }
 
-impl Refused {
+impl RefusedPids {
     fn contains(&self, pid: u32) -> bool {
-        matches!(self, Refused::These(pids) if pids.contains(&pid))
+        matches!(self, RefusedPids::These(pids) if pids.contains(&pid))
     }
 
     /// Notes a process that is left out; false if it may not be.
     fn add(&mut self, pid: u32) -> bool {
-        let Refused::These(pids) = self else { return false };
+        let RefusedPids::These(pids) = self else { return false };
         if !pids.contains(&pid) {
             pids.push(pid);
         }

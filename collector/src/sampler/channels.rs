@@ -11,7 +11,7 @@ use crate::watchdog::Watchdog;
 
 /// What the sampler is told.
 #[derive(Clone, Debug)]
-pub enum Command {
+pub enum SamplerCommand {
     /// Follow these processes, too, with all that descend from them. Those already followed stay as they are. Which are
     /// refused is answered.
     Add {
@@ -34,7 +34,7 @@ pub struct Channels {
     /// Where empty ones come back.
     pub empty: Receiver<Batch>,
     /// What to do.
-    pub commands: Receiver<Command>,
+    pub commands: Receiver<SamplerCommand>,
     /// Becomes readable with every command, to end a sleep.
     pub wake: OwnedFd,
     /// Shows that the sampler is at work.

@@ -7,20 +7,20 @@ use crossbeam_channel::TrySendError;
 
 use super::active_events::ActiveEvents;
 use super::channels::Channels;
-use crate::batch::{Counts, Death, MAX_METRICS, RingStats, SampleStats, SamplerStats, TargetStats};
+use crate::batch::{BatchCounts, Death, MAX_METRICS, RingStats, SampleStats, SamplerStats, TargetStats};
 use crate::batch_builder::BatchBuilder;
 use crate::budget::Budget;
 use crate::perf::attr::{Event, EventSpec};
-use crate::perf::layout::Layout;
-use crate::perf::record::{Change, Record, Sample};
+use crate::perf::layout::EventLayout;
+use crate::perf::record::{Record, Sample, TargetChange};
 use crate::process::owner::Owner;
 use crate::tracker::Tracker;
-use crate::unwind::Root;
+use crate::unwind::StackRoot;
 use crate::unwinding::Unwinding;
 
 /// How samples weigh.
 #[derive(Clone, Copy, Debug)]
-enum Weighing {
+enum WeightSource {
     /// By the time since the thread's last tick, which is read with them.
     Tick,
     /// By their period.
@@ -39,8 +39,8 @@ pub struct Pipeline {
     pub batch: BatchBuilder,
     /// The events that sample.
     pub events: ActiveEvents,
-    weighing: Weighing,
-    layout: Layout,
+    weighing: WeightSource,
+    layout: EventLayout,
     samples: SampleStats,
     rings: RingStats,
     /// Samples that records of the rings say were lost. (What the events say of the same, and of more, is in the counts.)
@@ -57,14 +57,14 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// Nothing has happened yet. There are so many rings.
-    pub fn new(spec: &EventSpec, layout: Layout, rings: usize, owner: Option<Owner>, budget: &Budget) -> Pipeline {
+    pub fn new(spec: &EventSpec, layout: EventLayout, rings: usize, owner: Option<Owner>, budget: &Budget) -> Pipeline {
         let weighing = match spec.event {
-            _ if spec.metrics() > 1 => Weighing::PeriodAndCounter,
-            Event::Tick { .. } => Weighing::Tick,
-            _ => Weighing::Period,
+            _ if spec.metrics() > 1 => WeightSource::PeriodAndCounter,
+            Event::Tick { .. } => WeightSource::Tick,
+            _ => WeightSource::Period,
         };
         // Where samples have one weight, no values of counters are kept.
-        let rings = if matches!(weighing, Weighing::Period) { 0 } else { rings };
+        let rings = if matches!(weighing, WeightSource::Period) { 0 } else { rings };
         Pipeline {
             tracker: Tracker::new(spec, layout, rings, owner, budget),
             unwinding: Unwinding::within(budget),
@@ -83,8 +83,8 @@ impl Pipeline {
     }
 
     /// What has been counted, by whom.
-    pub fn counts(&self) -> Counts {
-        Counts {
+    pub fn counts(&self) -> BatchCounts {
+        BatchCounts {
             samples: SampleStats { cut_memories: self.unwinding.cut_memories(), ..self.samples },
             rings: RingStats { throttled: self.events.throttled(), ..self.rings },
             tracker: self.tracker.stats(),
@@ -118,7 +118,7 @@ impl Pipeline {
     }
 
     fn samples_were_lost(&mut self) {
-        if self.layout == Layout::Compact {
+        if self.layout == EventLayout::Compact {
             self.tracker.records_were_lost();
         }
     }
@@ -158,7 +158,7 @@ impl Pipeline {
             Record::Fatal { sample, signal, code } => self.fatal(ring, &sample, (signal, code)),
             Record::Change { change, .. } if self.tracker.is_about_others(&change) => {}
             Record::Change { time, change, .. } => {
-                let is_beside = self.layout == Layout::Compact && !matches!(change, Change::Lost { .. });
+                let is_beside = self.layout == EventLayout::Compact && !matches!(change, TargetChange::Lost { .. });
                 self.rings.beside_samples += u64::from(is_beside);
                 self.change(ring, time, change);
             }
@@ -212,9 +212,9 @@ impl Pipeline {
         let value = sample.group_value.filter(|_| !thread.is_others);
         let gained = value.map_or(0, |value| thread.group_values.advance(ring, value));
         let weights: [u64; MAX_METRICS] = match self.weighing {
-            Weighing::Tick => [gained, 0],
-            Weighing::Period => [sample.period, 0],
-            Weighing::PeriodAndCounter => [sample.period, gained],
+            WeightSource::Tick => [gained, 0],
+            WeightSource::Period => [sample.period, 0],
+            WeightSource::PeriodAndCounter => [sample.period, gained],
         };
         // Stacks of further deaths are not kept.
         let is_dying = fatal.is_some() && self.deaths <= MAX_SESSION_CRASHES;
@@ -232,24 +232,24 @@ impl Pipeline {
         }
     }
 
-    fn change(&mut self, ring: usize, time: u64, change: Change) {
+    fn change(&mut self, ring: usize, time: u64, change: TargetChange) {
         match &change {
             // Without inheritance there is no event on the new one, and no record will tell of its end.
-            Change::Fork(_) if !self.tracker.inherits() => return,
-            Change::Fork(fork) => self.events.fork(fork.tid, fork.parent_tid),
-            Change::Exit { tid, .. } => self.events.exit(*tid),
-            Change::Mmap(_) | Change::Comm { .. } => {}
+            TargetChange::Fork(_) if !self.tracker.inherits() => return,
+            TargetChange::Fork(fork) => self.events.fork(fork.tid, fork.parent_tid),
+            TargetChange::Exit { tid, .. } => self.events.exit(*tid),
+            TargetChange::Mmap(_) | TargetChange::Comm { .. } => {}
             // Even rings carry samples, odd ones everything else; see `EventSet`.
-            Change::Lost { count } if ring.is_multiple_of(2) => {
+            TargetChange::Lost { count } if ring.is_multiple_of(2) => {
                 self.lost_by_records = self.lost_by_records.saturating_add(*count);
                 self.rings.lost = self.rings.lost.max(self.lost_by_records);
                 self.samples_were_lost();
             }
-            Change::Lost { count } => {
+            TargetChange::Lost { count } => {
                 self.rings.lost_tracking += *count;
                 self.tracker.records_were_lost();
             }
-            Change::Throttle { stopped, stream } => {
+            TargetChange::Throttle { stopped, stream } => {
                 self.rings.throttle_events += u64::from(*stopped);
                 self.events.throttle(*stream, time, *stopped);
             }
@@ -261,7 +261,7 @@ impl Pipeline {
 }
 
 // A root is part of every sample item; if it grew, batches would.
-const _: () = assert!(size_of::<Root>() <= 2);
+const _: () = assert!(size_of::<StackRoot>() <= 2);
 
 #[cfg(test)]
 #[path = "pipeline_tests.rs"]

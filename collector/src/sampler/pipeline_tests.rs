@@ -14,7 +14,7 @@ use crate::batch::Mark;
 use crate::clock::now_ns;
 use crate::perf::record::Fork;
 use crate::perf::ring_buffer::Bytes;
-use crate::process::filter::Filter;
+use crate::process::filter::ProcessFilter;
 use crate::session_event::{Held, SessionEvent};
 use crate::watchdog::Watchdog;
 
@@ -49,7 +49,7 @@ impl These {
     }
 }
 
-impl Filter for These {
+impl ProcessFilter for These {
     fn keeps(&self, pid: u32) -> Option<bool> {
         Some(self.0.lock().unwrap().contains(&pid))
     }
@@ -68,7 +68,7 @@ struct Filtered {
 impl Filtered {
     /// This process is followed.
     fn new() -> Filtered {
-        let mut pipeline = Pipeline::new(&SPEC, Layout::Threads, 2, None, &Budget::of(Budget::MIN_MEMORY));
+        let mut pipeline = Pipeline::new(&SPEC, EventLayout::Threads, 2, None, &Budget::of(Budget::MIN_MEMORY));
         let these = Arc::new(These::default());
         these.set(&[own_pid()]);
         pipeline.tracker.keep_only(Some(Arc::<These>::clone(&these)));
@@ -78,7 +78,7 @@ impl Filtered {
         filtered
     }
 
-    fn tell(&mut self, change: Change) {
+    fn tell(&mut self, change: TargetChange) {
         self.time += 1;
         self.pipeline.handle(1, Record::Change { time: self.time, id: 0, change });
     }
@@ -102,8 +102,8 @@ fn own_pid() -> u32 {
     std::process::id()
 }
 
-fn comm(pid: u32, exec: bool, name: &str) -> Change {
-    Change::Comm { pid, tid: pid, exec, name: name.to_owned() }
+fn comm(pid: u32, exec: bool, name: &str) -> TargetChange {
+    TargetChange::Comm { pid, tid: pid, exec, name: name.to_owned() }
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn what_executes_something_is_judged_before_anything_is_kept() {
     filtered.tell(comm(own, true, "third"));
     filtered.judge(false);
     assert!(!filtered.keeps(own));
-    let Counts { samples, tracker, .. } = filtered.pipeline.counts();
+    let BatchCounts { samples, tracker, .. } = filtered.pipeline.counts();
     assert_eq!((samples.received, tracker.filtered, tracker.others, tracker.withheld), (2, 2, 2, 0));
 }
 
@@ -136,7 +136,7 @@ fn another_name_counts_from_its_record_on() {
     filtered.judge(false);
     assert!(filtered.keeps(own));
     // That of another thread is not the process's.
-    filtered.tell(Change::Comm { pid: own, tid: own + 1, exec: false, name: "b".to_owned() });
+    filtered.tell(TargetChange::Comm { pid: own, tid: own + 1, exec: false, name: "b".to_owned() });
     assert!(filtered.keeps(own));
 }
 
@@ -144,7 +144,7 @@ fn another_name_counts_from_its_record_on() {
 fn what_no_record_tells_of_is_found_at_the_next_look() {
     let (own, child) = (own_pid(), u32::MAX - 7);
     let mut filtered = Filtered::new();
-    filtered.tell(Change::Fork(Fork { pid: child, tid: child, parent_pid: own, parent_tid: own }));
+    filtered.tell(TargetChange::Fork(Fork { pid: child, tid: child, parent_pid: own, parent_tid: own }));
     assert!(filtered.keeps(child), "it is what its parent is");
     filtered.judge(true);
     assert!(filtered.keeps(own) && !filtered.keeps(child));
@@ -152,7 +152,7 @@ fn what_no_record_tells_of_is_found_at_the_next_look() {
     filtered.judge(true);
     assert!(!filtered.keeps(own) && filtered.keeps(child));
     // What it forks now is as it is; of another process nobody has told.
-    filtered.tell(Change::Fork(Fork { pid: child + 1, tid: child + 1, parent_pid: own, parent_tid: own }));
+    filtered.tell(TargetChange::Fork(Fork { pid: child + 1, tid: child + 1, parent_pid: own, parent_tid: own }));
     assert!(!filtered.keeps(child + 1) && !filtered.keeps(child + 2));
 }
 
@@ -167,7 +167,7 @@ fn samples_that_the_queue_has_no_room_for_are_dropped_and_counted() {
     let wake = File::open("/dev/null").unwrap().into();
     let watchdog = Arc::new(Watchdog::default());
     let channels = Channels { batches, empty, commands, wake, watchdog: Arc::clone(&watchdog) };
-    let mut pipeline = Pipeline::new(&SPEC, Layout::Threads, 2, None, &budget);
+    let mut pipeline = Pipeline::new(&SPEC, EventLayout::Threads, 2, None, &budget);
     let pid = std::process::id();
     let chain: Vec<u8> = (0..20u64).flat_map(|i| (0xffff_ffff_8100_0000 + i * 16).to_le_bytes()).collect();
     for time in 1..=SAMPLES {
@@ -189,7 +189,7 @@ fn samples_that_the_queue_has_no_room_for_are_dropped_and_counted() {
     let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
     let profile = Profile::new(Session { metrics, ..Session::default() }, budget.profile.clone());
     let (events, told) = bounded(8);
-    let aggregator = Aggregator::new(profile, SPEC, Layout::Threads, true, &budget);
+    let aggregator = Aggregator::new(profile, SPEC, EventLayout::Threads, true, &budget);
     aggregator.run(&received, &bounded(8).0, &events, &watchdog, &Held::new(0));
     let finished = told.try_iter().find_map(|event| match event {
         SessionEvent::Finished(profile) => Some(profile),

@@ -1,18 +1,18 @@
-//! Other events in the place of those that sample: at another rate, when [`Pace`] says so, and with the user's call chain,
+//! Other events in the place of those that sample: at another rate, when [`RateController`] says so, and with the user's call chain,
 //! when a program of Go is first seen.
 
 use std::time::Duration;
 
 use hashbrown::HashSet;
 
-use super::source::{BETWEEN_READS, Source, close_elsewhere};
-use crate::batch::Counts;
+use super::source::{BETWEEN_READS, RecordSource, close_elsewhere};
+use crate::batch::BatchCounts;
 use crate::clock::now_ns;
 use crate::error::{Error, Result};
-use crate::pace::{Cost, Pace, RateChange, WINDOW_NS, Window};
+use crate::pace::{RateChange, RateController, RateWindow, SampleCost, WINDOW_NS};
 use crate::perf::attr::EventSpec;
-use crate::perf::layout::Layout;
-use crate::perf::set::Opened;
+use crate::perf::layout::EventLayout;
+use crate::perf::set::OpenOutcome;
 use crate::perf::set::renew::Renewal;
 use crate::perf::sorter::MARGIN_NS;
 use crate::tracker::scan::{FORK_NS, SCAN_ROUNDS, ThreadScan};
@@ -23,9 +23,9 @@ const CHAIN_RETRY_NS: u64 = 10_000_000_000;
 
 /// The pace, and what had been counted at the last review.
 pub struct RateControl {
-    pace: Pace,
+    pace: RateController,
     reviewed: u64,
-    counts: Counts,
+    counts: BatchCounts,
     cpu_ns: (u64, u64),
     /// When the call chain is tried again, if it is wanted and could not be had.
     chain_at: u64,
@@ -33,12 +33,12 @@ pub struct RateControl {
 
 impl RateControl {
     /// From `now` on.
-    pub fn new(pace: Pace, now: u64) -> RateControl {
-        RateControl { pace, reviewed: now, counts: Counts::default(), cpu_ns: (0, 0), chain_at: 0 }
+    pub fn new(pace: RateController, now: u64) -> RateControl {
+        RateControl { pace, reviewed: now, counts: BatchCounts::default(), cpu_ns: (0, 0), chain_at: 0 }
     }
 
     /// Has samples carry the user's call chain as soon as there is code of Go, whose stacks may need it.
-    fn review_user_chain(&mut self, source: &mut Source, now: u64) {
+    fn review_user_chain(&mut self, source: &mut RecordSource, now: u64) {
         let tracker = &source.pipeline.tracker;
         let wanted = tracker.images.has_go() && !source.events.spec().user_chain;
         if !wanted || now < self.chain_at || tracker.has_waiting_child() {
@@ -54,12 +54,12 @@ impl RateControl {
     }
 
     /// What a sample costs, where there is a budget.
-    pub fn cost(&self) -> Option<Cost> {
+    pub fn cost(&self) -> Option<SampleCost> {
         self.pace.overhead().map(|_| self.pace.measured_cost())
     }
 
     /// To be called at every turn: judges what became of the samples of the last window, and changes the rate.
-    pub fn review(&mut self, source: &mut Source, now: u64) {
+    pub fn review(&mut self, source: &mut RecordSource, now: u64) {
         self.review_user_chain(source, now);
         let elapsed_ns = now.saturating_sub(self.reviewed);
         // A child that is still ccsd has no samples to judge by, and events that wait for its `execve`.
@@ -72,8 +72,8 @@ impl RateControl {
         let reader_cpu_ns = cpu_ns.0.saturating_sub(self.cpu_ns.0);
         let before = &self.counts;
         // Whoever they are of: so are those that are missing.
-        let received = |counts: &Counts| counts.samples.received + counts.tracker.others;
-        let window = Window {
+        let received = |counts: &BatchCounts| counts.samples.received + counts.tracker.others;
+        let window = RateWindow {
             elapsed_ns,
             received: received(&counts).saturating_sub(received(before)),
             lost: counts.samples_of(counts.rings.lost.saturating_sub(before.rings.lost)),
@@ -108,11 +108,11 @@ impl RateControl {
 }
 
 /// Replaces the events of all threads.
-fn renew_events(source: &mut Source, spec: EventSpec) -> Result<()> {
+fn renew_events(source: &mut RecordSource, spec: EventSpec) -> Result<()> {
     let mut renewal = source.events.prepare(spec)?;
     let layout = source.events.layout();
     source.pipeline.events.prepare(&spec);
-    if layout != Layout::Cpus {
+    if layout != EventLayout::Cpus {
         source.pipeline.tracker.begin_scan();
         let prepared = prepare_threads(source, &mut renewal);
         source.pipeline.tracker.end_scan();
@@ -124,7 +124,7 @@ fn renew_events(source: &mut Source, spec: EventSpec) -> Result<()> {
     }
     let switched = source.events.switch(renewal);
     source.pipeline.events.switch(switched.at);
-    if layout == Layout::Compact {
+    if layout == EventLayout::Compact {
         // These told of mappings, too: between the two none did.
         source.pipeline.tracker.records_were_lost();
     }
@@ -136,7 +136,7 @@ fn renew_events(source: &mut Source, spec: EventSpec) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::RestlessThreads`] if there is none such; those of [`EventSet::prepare_thread`](crate::perf::set::EventSet).
-fn prepare_threads(source: &mut Source, renewal: &mut Renewal) -> Result<()> {
+fn prepare_threads(source: &mut RecordSource, renewal: &mut Renewal) -> Result<()> {
     let mut scan = ThreadScan::default();
     let mut gone = HashSet::new();
     source.read_recent();
@@ -149,7 +149,7 @@ fn prepare_threads(source: &mut Source, renewal: &mut Renewal) -> Result<()> {
             if count % BETWEEN_READS == BETWEEN_READS - 1 {
                 source.read_recent();
             }
-            if source.events.prepare_thread(renewal, tid, late)? == Opened::Yes {
+            if source.events.prepare_thread(renewal, tid, late)? == OpenOutcome::Yes {
                 scan.open(tid, now_ns());
                 if late {
                     source.pipeline.events.doubt_next(tid);
@@ -173,7 +173,7 @@ fn prepare_threads(source: &mut Source, renewal: &mut Renewal) -> Result<()> {
 }
 
 /// Threads that are to be opened, as /proc and the records tell.
-fn unopened(source: &Source, scan: &ThreadScan) -> Vec<u32> {
+fn unopened(source: &RecordSource, scan: &ThreadScan) -> Vec<u32> {
     let tracker = &source.pipeline.tracker;
     let mut found = Vec::new();
     for pid in tracker.family() {

@@ -13,7 +13,7 @@ use crate::perf::sorter::{EventSorter, MARGIN_NS};
 pub const BETWEEN_READS: usize = 64;
 
 /// All that attaching, a change of the rate and every round of reading work on.
-pub struct Source {
+pub struct RecordSource {
     /// The events.
     pub events: EventSet,
     /// Their rings.
@@ -26,7 +26,7 @@ pub struct Source {
     pub time: TargetTime,
 }
 
-impl Source {
+impl RecordSource {
     /// Handles every record of the rings that is older than `horizon`, and sends full batches.
     pub fn read_rings(&mut self, horizon: u64) {
         let (sorter, pipeline, channels) = (&mut self.sorter, &mut self.pipeline, &self.channels);

@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 
 use super::clocks::ProcessClocks;
 use crate::batch::TargetStats;
-use crate::perf::counters::Counted;
+use crate::perf::counters::EventCounts;
 use crate::procfs;
 
 /// What the target has spent, beside what the events count.
@@ -46,7 +46,7 @@ impl TargetTime {
     }
 
     /// What the events have counted.
-    pub fn count(&mut self, counted: Option<Counted>) {
+    pub fn count(&mut self, counted: Option<EventCounts>) {
         self.stats.counted = counted;
     }
 

@@ -7,7 +7,7 @@ use hashbrown::{HashMap, HashSet};
 use crate::backoff::Backoff;
 use crate::clock::now_ns;
 use crate::process::NEVER;
-use crate::process::filter::{Executed, Filter, ProgramFile};
+use crate::process::filter::{Executed, ProcessFilter, ProgramFile};
 use crate::process::owner::{Denied, Owner};
 
 /// Time between two reviews of all processes by the filter, nanoseconds, at least: so long samples are kept of a process
@@ -24,7 +24,7 @@ pub struct Admission {
     /// Whose processes are followed, and no others. `None` for everybody's.
     owner: Option<Owner>,
     /// What a process must fit. `None` where all are kept.
-    filter: Option<Arc<dyn Filter>>,
+    filter: Option<Arc<dyn ProcessFilter>>,
     /// Processes that are withheld until the filter has judged them.
     unjudged: HashSet<u32>,
     judging: Backoff,
@@ -39,7 +39,7 @@ pub struct Admission {
 /// Processes to be judged by the filter.
 pub struct Review {
     /// The filter.
-    pub filter: Arc<dyn Filter>,
+    pub filter: Arc<dyn ProcessFilter>,
     /// The processes.
     pub pids: HashSet<u32>,
     all: bool,
@@ -61,7 +61,7 @@ impl Admission {
     }
 
     /// Sets the filter.
-    pub fn keep_only(&mut self, filter: Option<Arc<dyn Filter>>) {
+    pub fn keep_only(&mut self, filter: Option<Arc<dyn ProcessFilter>>) {
         self.filter = filter;
     }
 

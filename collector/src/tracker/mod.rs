@@ -13,13 +13,13 @@ use crate::budget::Budget;
 use crate::clock::now_ns;
 use crate::host::membership::Memberships;
 use crate::perf::attr::{Event, EventSpec};
-use crate::perf::layout::Layout;
-use crate::perf::record::{Change, Fork, Mmap};
-use crate::process::filter::{Filter, ProgramFile};
+use crate::perf::layout::EventLayout;
+use crate::perf::record::{Fork, Mmap, TargetChange};
+use crate::process::filter::{ProcessFilter, ProgramFile};
 use crate::process::images::{ImageIndex, Images};
 use crate::process::owner::{Denied, Owner};
 use crate::process::recorded_files::RecordedFiles;
-use crate::process::{LeftOut, NEVER, Process, ProcessKey, ProcessTable, Thread, ThreadKey};
+use crate::process::{LiveProcess, LiveThread, NEVER, OverflowCounts, ProcessKey, ProcessTable, ThreadKey};
 use crate::procfs::{self, MapEntry};
 use admission::Admission;
 use scan::ForkLog;
@@ -48,7 +48,7 @@ pub struct TrackerStats {
     /// Processes that there ever were until then, or more.
     pub processes: u64,
     /// Threads and mappings of live processes that there was no room for.
-    pub not_followed: LeftOut,
+    pub not_followed: OverflowCounts,
     /// Samples of other programs, where whole CPUs are sampled, and [`TrackerStats::filtered`].
     pub others: u64,
     /// Of these, samples of CPUs that were idle. A clock gives none.
@@ -63,7 +63,7 @@ pub struct TrackerStats {
 
 /// An announced thread has another name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Renamed {
+pub struct ThreadRename {
     /// The thread.
     pub thread: ThreadKey,
     /// Its process, if the name is the process's too.
@@ -83,7 +83,7 @@ pub struct Tracker {
     memberships_at: u64,
     /// Whether what threads start is followed.
     inherit: bool,
-    layout: Layout,
+    layout: EventLayout,
     /// Whether all that runs is the target.
     observes_machine: bool,
     /// Whether process 0 is what a CPU runs that is idle. (A clock says nothing of idle CPUs; then it is whatever has no
@@ -104,7 +104,7 @@ pub struct Tracker {
 
 impl Tracker {
     /// No process yet. `rings` is the number of rings whose counters are read with samples; threads have values of each.
-    pub fn new(spec: &EventSpec, layout: Layout, rings: usize, owner: Option<Owner>, budget: &Budget) -> Tracker {
+    pub fn new(spec: &EventSpec, layout: EventLayout, rings: usize, owner: Option<Owner>, budget: &Budget) -> Tracker {
         let table = ProcessTable::within(budget.live, rings);
         Tracker {
             admission: Admission::new(owner),
@@ -142,7 +142,7 @@ impl Tracker {
             memberships: Memberships::default(),
             memberships_at: 0,
             inherit: true,
-            layout: Layout::Threads,
+            layout: EventLayout::Threads,
             observes_machine: false,
             samples_idle: false,
             waiting_child: None,
@@ -155,7 +155,7 @@ impl Tracker {
     }
 
     /// Keeps samples of processes only while these fit a filter. To be called before any is followed.
-    pub fn keep_only(&mut self, filter: Option<Arc<dyn Filter>>) {
+    pub fn keep_only(&mut self, filter: Option<Arc<dyn ProcessFilter>>) {
         if filter.is_some() {
             self.table = std::mem::take(&mut self.table).restricted();
         }
@@ -261,23 +261,23 @@ impl Tracker {
             self.stats.others += u64::from(is_idle);
             return is_idle;
         }
-        let is_foreign = self.layout == Layout::Cpus && (!self.is_known(pid, tid) || self.is_waiting_child(pid));
+        let is_foreign = self.layout == EventLayout::Cpus && (!self.is_known(pid, tid) || self.is_waiting_child(pid));
         self.stats.others += u64::from(is_foreign);
         is_foreign
     }
 
     /// Whether a record tells of what is not the target's. (A process is the target's from the fork on.)
-    pub fn is_about_others(&self, change: &Change) -> bool {
+    pub fn is_about_others(&self, change: &TargetChange) -> bool {
         match change {
-            Change::Mmap(mmap) => self.is_foreign_process(mmap.pid),
-            Change::Fork(fork) => self.is_foreign_process(fork.parent_pid),
-            Change::Exit { pid, .. } | Change::Comm { pid, .. } => self.is_foreign_process(*pid),
-            Change::Lost { .. } | Change::Throttle { .. } => false,
+            TargetChange::Mmap(mmap) => self.is_foreign_process(mmap.pid),
+            TargetChange::Fork(fork) => self.is_foreign_process(fork.parent_pid),
+            TargetChange::Exit { pid, .. } | TargetChange::Comm { pid, .. } => self.is_foreign_process(*pid),
+            TargetChange::Lost { .. } | TargetChange::Throttle { .. } => false,
         }
     }
 
     fn is_foreign_process(&self, pid: u32) -> bool {
-        self.layout == Layout::Cpus && !self.observes_machine && !self.table.knows_process(pid)
+        self.layout == EventLayout::Cpus && !self.observes_machine && !self.table.knows_process(pid)
     }
 
     /// Withholds, and counts, a sample of a process of which nothing is known, where samples of some processes alone are kept.
@@ -309,7 +309,7 @@ impl Tracker {
     /// The thread and the process of a sample, made up from /proc if no record told of them, and all images. `None` for a
     /// thread that is in no process.
     #[inline]
-    pub fn thread(&mut self, pid: u32, tid: u32) -> Option<(&mut Thread, &mut Process, &mut Images)> {
+    pub fn thread(&mut self, pid: u32, tid: u32) -> Option<(&mut LiveThread, &mut LiveProcess, &mut Images)> {
         let Tracker { table, images, .. } = self;
         let (thread, process) = table.thread(pid, tid, images)?;
         Some((thread, process, images))
@@ -357,14 +357,14 @@ impl Tracker {
     }
 
     /// Enters what a record tells of processes and threads. Returns the new name of an announced thread.
-    pub fn apply(&mut self, change: Change, time: u64) -> Option<Renamed> {
+    pub fn apply(&mut self, change: TargetChange, time: u64) -> Option<ThreadRename> {
         match change {
-            Change::Mmap(mmap) => self.mmap(&mmap, time),
-            Change::Fork(fork) => self.fork(fork, time),
-            Change::Exit { pid, tid } => self.exit(pid, tid),
-            Change::Comm { pid, tid, exec: true, name } => self.exec(pid, tid, &name, time),
-            Change::Comm { pid, tid, exec: false, name } => return self.rename(pid, tid, name),
-            Change::Lost { .. } | Change::Throttle { .. } => {}
+            TargetChange::Mmap(mmap) => self.mmap(&mmap, time),
+            TargetChange::Fork(fork) => self.fork(fork, time),
+            TargetChange::Exit { pid, tid } => self.exit(pid, tid),
+            TargetChange::Comm { pid, tid, exec: true, name } => self.exec(pid, tid, &name, time),
+            TargetChange::Comm { pid, tid, exec: false, name } => return self.rename(pid, tid, name),
+            TargetChange::Lost { .. } | TargetChange::Throttle { .. } => {}
         }
         None
     }
@@ -425,7 +425,7 @@ impl Tracker {
 
     /// A thread has another name. Returns whose names the aggregator has to change: those of announced threads that are not
     /// withheld, because the name under which samples were kept stays.
-    fn rename(&mut self, pid: u32, tid: u32, name: String) -> Option<Renamed> {
+    fn rename(&mut self, pid: u32, tid: u32, name: String) -> Option<ThreadRename> {
         if pid == tid {
             match self.admission.keeps_name(&name) {
                 Some(false) => self.table.permit(pid, NEVER),
@@ -436,7 +436,7 @@ impl Tracker {
         let (thread, process) = self.table.rename(pid, tid, &name)?;
         let told = thread.announced && process.permitted_from != NEVER;
         let process = (pid == tid && process.announced).then_some(process.key);
-        told.then_some(Renamed { thread: thread.key, process, name })
+        told.then_some(ThreadRename { thread: thread.key, process, name })
     }
 
     /// Judges processes by the filter: those that have executed something or are unknown, and now and then all. To be called

@@ -5,8 +5,8 @@ use super::frame::Frame;
 use super::generated::GeneratedRules;
 use super::image_unwind::ImageUnwind;
 use super::memory::UserStack;
-use super::shadow::State;
-use super::walk::Position;
+use super::shadow::UnwindState;
+use super::walk::FramePosition;
 use crate::arch::code;
 use crate::arch::registers::{FP, RA, Registers, SP};
 use crate::arch::step::CallerPointers;
@@ -45,11 +45,11 @@ impl Carried {
 
     /// The position of this frame. After a move to another stack, or if a pointer is unknown, leaving it takes all
     /// registers.
-    pub fn position(&self) -> Position {
+    pub fn position(&self) -> FramePosition {
         let [ip, sp, bp] = [RA, SP, FP].map(|register| self.registers.get(register));
         let full = self.switched || sp.is_none() || bp.is_none();
         let [ip, sp, bp] = [ip, sp, bp].map(|value| value.unwrap_or(0));
-        Position { pointers: CallerPointers { ip, sp, bp }, called: self.called, full }
+        FramePosition { pointers: CallerPointers { ip, sp, bp }, called: self.called, full }
     }
 
     /// Continues at `caller`, which called a frame on another stack.
@@ -63,7 +63,7 @@ impl Carried {
     pub fn follow(
         &mut self,
         frame: Frame,
-        caller: State,
+        caller: UnwindState,
         image: Option<&mut ImageUnwind>,
         generated: &mut GeneratedRules,
         stack: &UserStack<'_>,
@@ -78,7 +78,7 @@ impl Carried {
             if cfi::leave(image.tables(), frame.address, &mut after, &read).is_ok() && leads_there(&after) {
                 return Some(after);
             }
-            let mut apply = |row: &code::Row| row.apply(&before, &read).ok().filter(leads_there);
+            let mut apply = |row: &code::FrameLayout| row.apply(&before, &read).ok().filter(leads_there);
             if image.generated {
                 let code = |address, len| stack.code(address, len);
                 return generated.rows((frame.image, next.address), &code).iter().find_map(apply);

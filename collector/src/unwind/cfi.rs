@@ -5,7 +5,7 @@
 
 use gimli::{CfaRule, EvaluationResult, Location, Operation, RegisterRule, UnwindExpression, Value};
 
-use super::tables::{MAX_EVALUATION_STEPS, Row, Table, Tables, evaluation, expression};
+use super::tables::{ImageTables, MAX_EVALUATION_STEPS, TableKind, UnwindRow, evaluation, expression};
 use crate::arch::registers::{CALLEE_SAVED, RA, Registers, SP};
 use crate::arch::step::{Caller, Stuck};
 
@@ -14,7 +14,7 @@ use crate::arch::step::{Caller, Stuck};
 /// # Errors
 /// See [`Stuck`]; the registers are then as before.
 pub fn leave(
-    tables: &Tables,
+    tables: &ImageTables,
     address: u64,
     registers: &mut Registers,
     read: &impl Fn(u64) -> Option<u64>,
@@ -40,8 +40,8 @@ pub fn leave(
 
 /// Whether the row of a frame may be wrong though it is a table's: it says that the frame's address is in a register that
 /// any call changes, or at a distance from it, as only assembly does.
-pub fn is_doubtful(tables: &Tables, address: u64) -> bool {
-    let by_scratch = |row: &Row| {
+pub fn is_doubtful(tables: &ImageTables, address: u64) -> bool {
+    let by_scratch = |row: &UnwindRow| {
         Ok(match &row.cfa {
             CfaRule::RegisterAndOffset { register, .. } => {
                 *register != SP && !CALLEE_SAVED.contains(&usize::from(register.0))
@@ -55,7 +55,7 @@ pub fn is_doubtful(tables: &Tables, address: u64) -> bool {
 }
 
 /// Whether an expression is what the frame holds at a distance from the stack pointer, as far as it begins.
-fn is_kept_in_frame(tables: &Tables, table: Table, expr: &UnwindExpression<usize>) -> bool {
+fn is_kept_in_frame(tables: &ImageTables, table: TableKind, expr: &UnwindExpression<usize>) -> bool {
     let Some((expression, encoding)) = expression(tables, table, expr) else { return false };
     let mut operations = expression.operations(encoding);
     let by_stack = matches!(operations.next(), Ok(Some(Operation::RegisterOffset { register: SP, .. })));
@@ -64,8 +64,8 @@ fn is_kept_in_frame(tables: &Tables, table: Table, expr: &UnwindExpression<usize
 
 /// The caller's registers; `None` where the return address is undefined.
 fn apply(
-    tables: &Tables,
-    row: &Row,
+    tables: &ImageTables,
+    row: &UnwindRow,
     before: &Registers,
     read: &impl Fn(u64) -> Option<u64>,
 ) -> Result<Option<Registers>, Stuck> {
@@ -117,8 +117,8 @@ fn apply(
 }
 
 fn evaluate(
-    tables: &Tables,
-    table: Table,
+    tables: &ImageTables,
+    table: TableKind,
     expression: &UnwindExpression<usize>,
     registers: &Registers,
     cfa: Option<u64>,
@@ -207,7 +207,7 @@ mod tests {
         let cie = push_cie(&mut data);
         // rbp saved at CFA - 16 while the CFA is rsp + 8: its slot has been left
         push_fde(&mut data, cie, 0x1000, 0x100, &[0x86, 2]);
-        let tables = Tables::new(UnwindSections { debug_frame: Some(data.into()), ..UnwindSections::default() });
+        let tables = ImageTables::new(UnwindSections { debug_frame: Some(data.into()), ..UnwindSections::default() });
         let mut now = registers(&[(X86_64::RSP, 0x7000), (X86_64::RBP, 6)]);
         let read = |address: u64| (address == 0x7000).then_some(0x2010);
         assert_eq!(leave(&tables, 0x1010, &mut now, &read), Ok(Caller::Called));

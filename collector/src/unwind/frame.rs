@@ -21,7 +21,7 @@ pub struct Frame {
 
 /// Where a stack ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Root {
+pub enum StackRoot {
     /// At the frame that nothing called.
     Complete,
     /// Somewhere else, and why.
@@ -41,7 +41,7 @@ pub struct Gap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unwound {
     /// Where it ends.
-    pub root: Root,
+    pub root: StackRoot,
     /// What it has in common with the thread's last one, outside the frames that were found.
     pub common: Common,
     /// Where frames may be missing.

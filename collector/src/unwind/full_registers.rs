@@ -17,8 +17,8 @@ use super::cfi;
 use super::frame::Frame;
 use super::go::{GoFrame, Moved};
 use super::image_unwind::ImageUnwind;
-use super::outcome::Stop;
-use super::walk::{Position, Walk};
+use super::outcome::UnwindStop;
+use super::walk::{FramePosition, StackWalk};
 use crate::arch::registers::{RA, Registers, SP};
 use crate::arch::step::{Caller, Stuck};
 use crate::arch::{code, signal};
@@ -41,15 +41,15 @@ impl StackUnwinder {
     pub(super) fn step_with_registers(
         &mut self,
         frame: Frame,
-        walk: &mut Walk<'_, '_>,
-    ) -> Result<Option<Position>, Stop> {
+        walk: &mut StackWalk<'_, '_>,
+    ) -> Result<Option<FramePosition>, UnwindStop> {
         self.step_by_registers(frame, Rows::Believed, walk)
     }
 
     /// Leaves the last frame, whose row has led nowhere, by its function's instructions. Returns `None`, and changes nothing,
     /// if the instructions do not lead to a return address either.
     #[cold]
-    pub(super) fn step_against_row(&mut self, walk: &mut Walk<'_, '_>) -> Option<Position> {
+    pub(super) fn step_against_row(&mut self, walk: &mut StackWalk<'_, '_>) -> Option<FramePosition> {
         let (frame, late_from) = (*walk.frames.last()?, self.late_from);
         let caller = self.step_by_registers(frame, Rows::Doubted, walk);
         if !matches!(caller, Ok(Some(_))) {
@@ -62,8 +62,8 @@ impl StackUnwinder {
         &mut self,
         frame: Frame,
         rows: Rows,
-        walk: &mut Walk<'_, '_>,
-    ) -> Result<Option<Position>, Stop> {
+        walk: &mut StackWalk<'_, '_>,
+    ) -> Result<Option<FramePosition>, UnwindStop> {
         self.allowance.start();
         let mut carried = std::mem::take(&mut self.carried);
         carried.begin(walk.start);
@@ -77,7 +77,7 @@ impl StackUnwinder {
     }
 
     /// Follows the registers up to the last frame.
-    fn carry(&mut self, carried: &mut Carried, walk: &Walk<'_, '_>) -> Result<(), Stop> {
+    fn carry(&mut self, carried: &mut Carried, walk: &StackWalk<'_, '_>) -> Result<(), UnwindStop> {
         let copied = self.known.iter().take_while(|known| known.is_copied(walk.stack)).count();
         if copied < self.known.len() {
             self.late_from = self.late_from.or(Some(self.first_known.saturating_add(copied)));
@@ -85,7 +85,7 @@ impl StackUnwinder {
         let first = self.first_known.saturating_sub(1);
         for position in 0..self.known.len() {
             if !self.allowance.step() {
-                return Err(Stop::Because(TruncationReason::TooDeep));
+                return Err(UnwindStop::Because(TruncationReason::TooDeep));
             }
             let (Some(&frame), Some(known)) = (walk.frames.get(first + position), self.known.get(position)) else {
                 break;
@@ -104,16 +104,16 @@ impl StackUnwinder {
         mut frame: Frame,
         rows: Rows,
         carried: &mut Carried,
-        walk: &mut Walk<'_, '_>,
-    ) -> Result<Option<Position>, Stop> {
+        walk: &mut StackWalk<'_, '_>,
+    ) -> Result<Option<FramePosition>, UnwindStop> {
         if !self.allowance.step() {
-            return Err(Stop::Because(TruncationReason::TooDeep));
+            return Err(UnwindStop::Because(TruncationReason::TooDeep));
         }
         let (stack, images) = (walk.stack, walk.images);
         let read = |address: u64| stack.read(address);
         let (registers, called) = (&mut carried.registers, carried.called);
         let Some(image) = self.images.get(frame.image, images) else {
-            return Err(Stop::Because(TruncationReason::NoUnwindInfo));
+            return Err(UnwindStop::Because(TruncationReason::NoUnwindInfo));
         };
         if image.is_bare_entry(frame.address) {
             return Ok(None);
@@ -128,7 +128,7 @@ impl StackUnwinder {
         };
         carried.switches += usize::from(switched);
         if carried.switches > MAX_SWITCHES {
-            return Err(Stop::Because(TruncationReason::TooDeep));
+            return Err(UnwindStop::Because(TruncationReason::TooDeep));
         }
         let next = Frame { address: frame.address.wrapping_add(u64::from(called)), ..frame };
         let doubtful = !switched && (rows == Rows::Doubted || cfi::is_doubtful(image.tables(), frame.address));
@@ -139,7 +139,7 @@ impl StackUnwinder {
             row.keep(&before, registers);
         }
         let Some(image) = self.images.get(frame.image, images) else {
-            return Err(Stop::Because(TruncationReason::NoUnwindInfo));
+            return Err(UnwindStop::Because(TruncationReason::NoUnwindInfo));
         };
         carried.callee = Some((next, *registers));
         let left = if restores {
@@ -161,7 +161,7 @@ impl StackUnwinder {
             cfi::leave(image.tables(), frame.address, registers, &read)
         };
         let Some(image) = self.images.get(frame.image, images) else {
-            return Err(Stop::Because(TruncationReason::NoUnwindInfo));
+            return Err(UnwindStop::Because(TruncationReason::NoUnwindInfo));
         };
         let registers = &mut carried.registers;
         let after_call = frame.address.wrapping_add(1);
@@ -195,10 +195,10 @@ impl StackUnwinder {
         (carried.called, carried.switched) = (left == Ok(Caller::Called), switched);
         match (left, self.images.get(frame.image, images)) {
             (Ok(Caller::Called | Caller::Interrupted), _) => {}
-            (Err(Stuck::Unreadable(address)), _) => return Err(Stop::Unreadable(address)),
+            (Err(Stuck::Unreadable(address)), _) => return Err(UnwindStop::Unreadable(address)),
             (Ok(Caller::None), Some(image)) => return image.judge(frame.address).map(|()| None),
             (_, Some(image)) => return Err(image.no_way(frame.address)),
-            (_, None) => return Err(Stop::Because(TruncationReason::NoUnwindInfo)),
+            (_, None) => return Err(UnwindStop::Because(TruncationReason::NoUnwindInfo)),
         }
         if self.late_from.is_none() && stack.first_late().is_some() {
             // What comes now may be of another call.
@@ -219,7 +219,7 @@ impl StackUnwinder {
         (stuck, doubtful): (Stuck, bool),
         called: bool,
         registers: &mut Registers,
-        walk: &mut Walk<'_, '_>,
+        walk: &mut StackWalk<'_, '_>,
     ) -> Result<Caller, Stuck> {
         let (stack, images) = (walk.stack, walk.images);
         let read = |address: u64| stack.read(address);

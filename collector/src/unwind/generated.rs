@@ -1,7 +1,7 @@
 //! Leaving frames that no unwind table covers by the stack pointer and the frame pointer alone, as fast as framehop.
 //!
 //! Most such frames are code that programs generate, and V8's builtins. [`code`](crate::arch::code) tells from the
-//! instructions how they are left; where that takes no more than the two registers, the answer is a [`Plain`] rule, which
+//! instructions how they are left; where that takes no more than the two registers, the answer is a [`PointerRule`] rule, which
 //! is kept by address and costs as much as one of framehop's.
 //!
 //! Generated code has no bytes in a file, so they are read from the target's memory, once for each address. This matters
@@ -20,8 +20,8 @@ use hashbrown::HashMap;
 use nix::errno::Errno;
 use rustc_hash::FxBuildHasher;
 
-use crate::arch::code::{self, Row};
-use crate::arch::pointer_rule::Plain;
+use crate::arch::code::{self, FrameLayout};
+use crate::arch::pointer_rule::PointerRule;
 use crate::arch::step::CallerPointers;
 use crate::process::images::ImageIndex;
 
@@ -37,7 +37,7 @@ const PAUSE_NS: u64 = 250_000_000;
 /// What the instructions at an address said.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
-    plain: Option<Plain>,
+    plain: Option<PointerRule>,
     /// It is not made anew before this time, nanoseconds.
     stays_until: u64,
 }
@@ -99,7 +99,7 @@ impl GeneratedRules {
         if let Some(rule) = self.known.get_mut(&key).filter(|_| due) {
             rule.stays_until = self.time.saturating_add(PAUSE_NS);
         }
-        match Plain::FRAME_POINTER.apply(sp, bp, read) {
+        match PointerRule::FRAME_POINTER.apply(sp, bp, read) {
             Ok(caller) if believed(caller.ip) => Ok(caller),
             Err(address) => Err(missing.or(address.filter(|_| bp >= sp))),
             Ok(_) => Err(missing),
@@ -112,13 +112,17 @@ impl GeneratedRules {
         &mut self,
         (_, address): (ImageIndex, u64),
         code: &impl Fn(u64, u64) -> nix::Result<Arc<[u8]>>,
-    ) -> Vec<Row> {
+    ) -> Vec<FrameLayout> {
         self.follow(address, code).ok().flatten().into_iter().collect()
     }
 
     /// What the instructions say now.
     #[cold]
-    fn make(&mut self, key: (ImageIndex, u64), code: &impl Fn(u64, u64) -> nix::Result<Arc<[u8]>>) -> Option<Plain> {
+    fn make(
+        &mut self,
+        key: (ImageIndex, u64),
+        code: &impl Fn(u64, u64) -> nix::Result<Arc<[u8]>>,
+    ) -> Option<PointerRule> {
         // What could not be read says nothing.
         let plain = self.follow(key.1, code).ok()?.and_then(|row| row.plain());
         if self.known.len() >= MAX_RULES {
@@ -132,7 +136,11 @@ impl GeneratedRules {
     ///
     /// # Errors
     /// EPERM and EAGAIN where instructions may not be read, or no more of them now.
-    fn follow(&mut self, address: u64, code: &impl Fn(u64, u64) -> nix::Result<Arc<[u8]>>) -> nix::Result<Option<Row>> {
+    fn follow(
+        &mut self,
+        address: u64,
+        code: &impl Fn(u64, u64) -> nix::Result<Arc<[u8]>>,
+    ) -> nix::Result<Option<FrameLayout>> {
         if self.refused == self.pid {
             return Err(Errno::EPERM);
         }

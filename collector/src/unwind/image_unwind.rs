@@ -23,13 +23,13 @@ use super::cfi;
 use super::framehop_rows::DEBUG_FRAME_SPAN;
 use super::go::{GoCode, GoFrame};
 use super::known_rules::{FunctionRules, KnownRules};
-use super::outcome::Stop;
+use super::outcome::UnwindStop;
 use super::realigned::Realigned;
 use super::rule::FrameRule;
-use super::tables::{self, RowContext, Table, Tables, Way};
-use crate::arch::code::{self, Row};
-use crate::arch::pointer_rule::Plain;
-use crate::arch::prologue::{self, Entered, FunctionFrames};
+use super::tables::{self, ImageTables, RowContext, TableKind, UnwindMethod};
+use crate::arch::code::{self, FrameLayout};
+use crate::arch::pointer_rule::PointerRule;
+use crate::arch::prologue::{self, EnteredFrame, FunctionFrames};
 use crate::arch::registers::{RA, Registers};
 use crate::arch::signal;
 use crate::arch::step::CallerPointers;
@@ -52,16 +52,16 @@ const MAX_FOLLOWED: usize = 16_384;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Covered {
     /// A table covers the address and says that nothing called the function.
-    NoCaller(Table),
+    NoCaller(TableKind),
     /// A table covers the address.
-    Yes(Table),
+    Yes(TableKind),
     /// None does.
     No,
 }
 
 /// What says how a frame is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum RuleSource {
     /// The rule of a row.
     Rule(FrameRule),
     /// A row that says that the function leaves the stack alone, which its instructions contradict.
@@ -82,8 +82,8 @@ pub enum Source {
 
 /// What is known of a frame from what its function has done.
 #[derive(Clone, Debug, Default)]
-struct History {
-    entered: Option<Entered>,
+struct FrameHistory {
+    entered: Option<EnteredFrame>,
     /// Whether it is the first of a thread.
     begins_thread: bool,
 }
@@ -98,7 +98,7 @@ pub struct ImageUnwind {
     pub generated: bool,
     /// Bytes of its unwind information.
     pub bytes: u64,
-    tables: Tables,
+    tables: ImageTables,
     entry: u64,
     /// Where its code ends, when that has been looked up.
     entry_end: Option<u64>,
@@ -110,12 +110,12 @@ pub struct ImageUnwind {
     go: Option<GoCode>,
     covered: HashMap<u64, Covered, FxBuildHasher>,
     /// How frames are left that no rule leaves.
-    special: HashMap<u64, Source, FxBuildHasher>,
-    rows: HashMap<u64, Box<[Row]>, FxBuildHasher>,
+    special: HashMap<u64, RuleSource, FxBuildHasher>,
+    rows: HashMap<u64, Box<[FrameLayout]>, FxBuildHasher>,
     /// How many rows that are.
     row_count: usize,
     /// What the instructions before say of some frames.
-    histories: HashMap<(u64, bool), History, FxBuildHasher>,
+    histories: HashMap<(u64, bool), FrameHistory, FxBuildHasher>,
     /// The functions of these whose beginning is known, by that. `None` for those that each frame has to be followed in.
     functions: HashMap<u64, Option<FunctionFrames>, FxBuildHasher>,
     /// Rows of `functions`.
@@ -139,7 +139,7 @@ impl ImageUnwind {
         let base_svma = sections.base_svma;
         ImageUnwind {
             bytes,
-            tables: Tables::new(sections),
+            tables: ImageTables::new(sections),
             entry: elf.entry(),
             elf: Some(Arc::clone(elf)),
             go: GoCode::new(elf),
@@ -158,19 +158,25 @@ impl ImageUnwind {
     /// What says how the frame at an address is left. `rules` knows those of addresses that have been met; the address is
     /// `new` if it is not among them.
     #[inline]
-    pub fn source(&mut self, address: u64, rules: &mut KnownRules, context: &mut RowContext, new: &mut bool) -> Source {
+    pub fn source(
+        &mut self,
+        address: u64,
+        rules: &mut KnownRules,
+        context: &mut RowContext,
+        new: &mut bool,
+    ) -> RuleSource {
         if self.is_bare_entry(address) {
-            return Source::Top;
+            return RuleSource::Top;
         }
         if self.generated {
-            return Source::Generated;
+            return RuleSource::Generated;
         }
         if !self.special.is_empty()
             && let Some(&special) = self.special.get(&address)
         {
             return special;
         }
-        let Some(own) = self.own(address) else { return Source::Registers };
+        let Some(own) = self.own(address) else { return RuleSource::Registers };
         let rule = match rules.find(own) {
             Some(rule) => rule,
             // framehop falls back to the frame pointer silently, so what is new is looked at first.
@@ -183,8 +189,8 @@ impl ImageUnwind {
             }
         };
         match rule {
-            FrameRule::AskFramehop => Source::Framehop(self.own_in_table(address, own)),
-            rule => Source::Rule(rule),
+            FrameRule::AskFramehop => RuleSource::Framehop(self.own_in_table(address, own)),
+            rule => RuleSource::Rule(rule),
         }
     }
 
@@ -195,25 +201,25 @@ impl ImageUnwind {
         let table = match (&sections.eh_frame, &sections.debug_frame) {
             (Some(_), Some(_)) => match self.covered(address) {
                 Covered::Yes(table) | Covered::NoCaller(table) => table,
-                Covered::No => Table::EhFrame,
+                Covered::No => TableKind::EhFrame,
             },
-            (None, Some(_)) => Table::DebugFrame,
-            (_, None) => Table::EhFrame,
+            (None, Some(_)) => TableKind::DebugFrame,
+            (_, None) => TableKind::EhFrame,
         };
-        if table == Table::DebugFrame { own.wrapping_add(DEBUG_FRAME_SPAN) } else { own }
+        if table == TableKind::DebugFrame { own.wrapping_add(DEBUG_FRAME_SPAN) } else { own }
     }
 
     /// Bytes that the answers take, beside the unwind information itself and its indexes.
     pub fn remembered(&self) -> usize {
         let maps = self.covered.allocation_size() + self.special.allocation_size();
         let kept = self.rows.allocation_size() + self.histories.allocation_size() + self.functions.allocation_size();
-        let rows = kept + (self.row_count + self.function_rows) * size_of::<Row>() + self.tables.row_bytes();
+        let rows = kept + (self.row_count + self.function_rows) * size_of::<FrameLayout>() + self.tables.row_bytes();
         let symbols = self.symbols.get().map_or(0, SymbolStarts::bytes);
         maps + rows + symbols + self.go.as_ref().map_or(0, GoCode::bytes)
     }
 
     /// The unwind information, to leave a frame with.
-    pub fn tables(&self) -> &Tables {
+    pub fn tables(&self) -> &ImageTables {
         &self.tables
     }
 
@@ -266,19 +272,19 @@ impl ImageUnwind {
         own: u64,
         rules: &mut KnownRules,
         context: &mut RowContext,
-    ) -> Result<FrameRule, Source> {
+    ) -> Result<FrameRule, RuleSource> {
         let go_frame = self.go_frame(address);
         let way = match self.elf {
             Some(_) => tables::way(&self.tables, address, context),
             // Without its bytes there is only the frame pointer, and framehop follows it.
-            None => Way::Plain(FrameRule::AskFramehop, None),
+            None => UnwindMethod::Plain(FrameRule::AskFramehop, None),
         };
         let special = match way {
-            Way::Plain(rule, function) if self.is_contradicted(address, rule, function.as_ref()) => {
-                Source::Doubtful(rule)
+            UnwindMethod::Plain(rule, function) if self.is_contradicted(address, rule, function.as_ref()) => {
+                RuleSource::Doubtful(rule)
             }
             // What is special about functions of Go is not in the tables.
-            Way::Plain(rule, function) if go_frame.is_none() => {
+            UnwindMethod::Plain(rule, function) if go_frame.is_none() => {
                 rules.insert(own, rule);
                 let last = function.as_ref().and_then(|function| self.own(function.range.end.wrapping_sub(1)));
                 if let (Some(function), Some(_)) = (function.filter(|_| self.go.is_none()), last) {
@@ -319,17 +325,17 @@ impl ImageUnwind {
         prologue::moves_stack(range, &|address, len| elf.code(address, len))
     }
 
-    fn examine_special(&mut self, address: u64, go_frame: Option<GoFrame>) -> Source {
+    fn examine_special(&mut self, address: u64, go_frame: Option<GoFrame>) -> RuleSource {
         let next = address.wrapping_add(1);
         match go_frame {
-            Some(GoFrame::Top) => Source::Top,
-            Some(GoFrame::Switch) => Source::Registers,
+            Some(GoFrame::Top) => RuleSource::Top,
+            Some(GoFrame::Switch) => RuleSource::Registers,
             None if self.covered(address) != Covered::No => {
-                Realigned::find(&self.tables, address).map_or(Source::Registers, Source::Realigned)
+                Realigned::find(&self.tables, address).map_or(RuleSource::Registers, RuleSource::Realigned)
             }
-            None if self.begins_thread(next) => Source::Top,
-            None if self.begins(next) || self.restores_signal(next) => Source::Registers,
-            None => Source::Instructions,
+            None if self.begins_thread(next) => RuleSource::Top,
+            None if self.begins(next) || self.restores_signal(next) => RuleSource::Registers,
+            None => RuleSource::Instructions,
         }
     }
 
@@ -361,12 +367,12 @@ impl ImageUnwind {
                 }
             }
         }
-        Plain::FRAME_POINTER.apply(sp, bp, read).ok().filter(|caller| believed(caller.ip, None))
+        PointerRule::FRAME_POINTER.apply(sp, bp, read).ok().filter(|caller| believed(caller.ip, None))
     }
 
     /// How the function of a frame has entered it, from its instructions up to `next`, which comes after the call for a
     /// caller.
-    pub fn entered(&mut self, next: u64, called: bool) -> Option<&Entered> {
+    pub fn entered(&mut self, next: u64, called: bool) -> Option<&EnteredFrame> {
         self.history(next, called).entered.as_ref()
     }
 
@@ -375,7 +381,7 @@ impl ImageUnwind {
         self.history(next, true).begins_thread
     }
 
-    fn history(&mut self, next: u64, called: bool) -> &History {
+    fn history(&mut self, next: u64, called: bool) -> &FrameHistory {
         let key = (next, called);
         if self.histories.len() >= MAX_FOLLOWED && !self.histories.contains_key(&key) {
             self.histories.clear();
@@ -384,7 +390,7 @@ impl ImageUnwind {
         let (tables, elf, symbols) = (&self.tables, &self.elf, &self.symbols);
         let (functions, function_rows) = (&mut self.functions, &mut self.function_rows);
         self.histories.entry(key).or_insert_with(|| {
-            let Some(elf) = elf else { return History::default() };
+            let Some(elf) = elf else { return FrameHistory::default() };
             let code = |address, len| elf.code(address, len);
             let mut entered_from = |start: u64| {
                 if *function_rows >= MAX_FOLLOWED || functions.len() >= MAX_FOLLOWED {
@@ -402,22 +408,22 @@ impl ImageUnwind {
                 }
             };
             match tables.with_kept_row(address, |row| Ok(row.found.start)) {
-                Ok(start) => History { entered: entered_from(start), begins_thread: false },
+                Ok(start) => FrameHistory { entered: entered_from(start), begins_thread: false },
                 Err(_) if called && prologue::begins_thread(next, &code) => {
-                    History { entered: None, begins_thread: true }
+                    FrameHistory { entered: None, begins_thread: true }
                 }
                 Err(_) => {
                     let by_symbol = symbols.get_or_init(|| elf.symbol_starts()).find(address);
                     let entered = by_symbol.and_then(entered_from);
                     let entered = entered.or_else(|| prologue::entered(next, called, &code));
-                    History { entered, begins_thread: false }
+                    FrameHistory { entered, begins_thread: false }
                 }
             }
         })
     }
 
     /// How the instructions from an address on, which no table covers, leave their frame; none where that cannot be told.
-    pub fn rows(&mut self, address: u64) -> &[Row] {
+    pub fn rows(&mut self, address: u64) -> &[FrameLayout] {
         let Some(elf) = &self.elf else { return &[] };
         if self.rows.len() >= MAX_FOLLOWED && !self.rows.contains_key(&address) {
             self.rows.clear();
@@ -488,18 +494,18 @@ impl ImageUnwind {
     ///
     /// # Errors
     /// Why not.
-    pub fn judge(&mut self, address: u64) -> Result<(), Stop> {
+    pub fn judge(&mut self, address: u64) -> Result<(), UnwindStop> {
         match self.covered(address) {
             // Memory that holds no stack any more is often zero, and Go has other ways to say so.
-            Covered::Yes(_) if self.is_go(address) => Err(Stop::Nowhere),
+            Covered::Yes(_) if self.is_go(address) => Err(UnwindStop::Nowhere),
             Covered::NoCaller(_) | Covered::Yes(_) => Ok(()),
             Covered::No => Err(self.no_way(address)),
         }
     }
 
     /// Why there is no way on from a frame.
-    pub fn no_way(&mut self, address: u64) -> Stop {
-        Stop::Because(match self.covered(address) {
+    pub fn no_way(&mut self, address: u64) -> UnwindStop {
+        UnwindStop::Because(match self.covered(address) {
             Covered::No if self.generated => TruncationReason::JitWithoutMap,
             Covered::No => TruncationReason::NoUnwindInfo,
             Covered::Yes(_) | Covered::NoCaller(_) => TruncationReason::BadUnwindInfo,

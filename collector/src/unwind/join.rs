@@ -2,11 +2,11 @@
 
 use ccsd_profile::TruncationReason;
 
-use super::frame::{Frame, Gap, Root, Unwound};
+use super::frame::{Frame, Gap, StackRoot, Unwound};
 use super::memory::UserStack;
-use super::outcome::{Stop, late_reason};
-use super::shadow::{Join, ShadowStack};
-use super::{StackUnwinder, Target};
+use super::outcome::{UnwindStop, late_reason};
+use super::shadow::{ShadowJoin, ShadowStack};
+use super::{StackUnwinder, UnwindTarget};
 use crate::perf::record::Sample;
 use crate::process::images::Images;
 use crate::process::mappings::Mappings;
@@ -18,14 +18,14 @@ impl StackUnwinder {
     #[cold]
     pub(super) fn join(
         &mut self,
-        stop: &Stop,
+        stop: &UnwindStop,
         sample: &Sample<'_>,
         stack: &UserStack<'_>,
-        target: Target<'_>,
+        target: UnwindTarget<'_>,
         shadow: &mut ShadowStack,
         frames: &mut Vec<Frame>,
     ) -> Unwound {
-        let Target { mappings, process, goroutines, images } = target;
+        let UnwindTarget { mappings, process, goroutines, images } = target;
         let mut reason = stop.reason(sample);
         let mut wanted = stop.outside_copy(sample);
         // What was read late has led nowhere: it was of another call.
@@ -41,7 +41,7 @@ impl StackUnwinder {
         let sure = sure.min(frames.len());
         if let Some(late) = late {
             wanted = Some(late);
-            if matches!(stop, Stop::Nowhere | Stop::Unreadable(_)) {
+            if matches!(stop, UnwindStop::Nowhere | UnwindStop::Unreadable(_)) {
                 reason = late_reason(sample);
                 frames.truncate(sure);
             }
@@ -52,25 +52,25 @@ impl StackUnwinder {
             && self.follow_chain(slot, sure, sample, stack, (mappings, images), frames)
         {
             shadow.interrupt();
-            return Unwound { root: Root::Complete, common: Common::default(), gap: self.gap(frames) };
+            return Unwound { root: StackRoot::Complete, common: Common::default(), gap: self.gap(frames) };
         }
         // Goroutines' stacks lie side by side: one that ends at an address need not be the one that goes on there.
         let one_stack = !in_go;
         let generation = mappings.generation();
         let joined = wanted.and_then(|address| shadow.join(address, generation, one_stack, stack));
         match joined {
-            Some(Join { common, gap }) => {
+            Some(ShadowJoin { common, gap }) => {
                 // Of two gaps all that is between them is left out.
                 frames.truncate(self.gap.unwrap_or(sure));
                 let gap = (gap || self.gap.is_some()).then_some(Gap { outer: 0, reason });
                 let common = shadow.remember(common, &[], stack, generation, self.room);
-                Unwound { root: Root::Complete, common, gap }
+                Unwound { root: StackRoot::Complete, common, gap }
             }
             None => {
                 shadow.interrupt();
-                let target = Target { mappings, process, goroutines, images };
+                let target = UnwindTarget { mappings, process, goroutines, images };
                 let whole = wanted.is_some_and(|slot| in_go && self.end_goroutine(slot, sure, stack, target, frames));
-                let root = if whole { Root::Complete } else { Root::Truncated(reason) };
+                let root = if whole { StackRoot::Complete } else { StackRoot::Truncated(reason) };
                 let gap = self.gap(frames).map(|gap| Gap { reason, ..gap });
                 Unwound { root, common: Common::default(), gap }
             }

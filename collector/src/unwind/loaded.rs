@@ -6,7 +6,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::framehop_rows::FramehopRows;
 use super::image_unwind::ImageUnwind;
-use super::tables::Tables;
+use super::tables::ImageTables;
 use crate::process::images::{ImageIndex, Images};
 use crate::usage::{Aside, aside};
 
@@ -120,7 +120,7 @@ impl LoadedImages {
         let go = sections.as_ref().and_then(|_| elf.go_functions());
         let bytes_of = |sections: &UnwindSections| {
             let go = go.as_ref().map_or(0, |functions| functions.bytes());
-            sections.bytes() + Tables::most_index_bytes(sections) + go
+            sections.bytes() + ImageTables::most_index_bytes(sections) + go
         };
         let bytes = sections.as_deref().map_or(0, bytes_of);
         let Some(sections) = sections.filter(|_| fits(bytes)) else {
@@ -149,7 +149,7 @@ mod tests {
 
     use super::super::StackUnwinder;
     use super::super::framehop_rows::DEBUG_FRAME_SPAN;
-    use super::super::outcome::Stop;
+    use super::super::outcome::UnwindStop;
     use super::*;
     use crate::unwind::known_rules::KnownRules;
     use crate::unwind::tables::RowContext;
@@ -213,7 +213,7 @@ mod tests {
         loaded.held = loaded.limit - bytes + 1;
         let bare = loaded.get(second, &images).unwrap();
         assert_eq!(bare.bytes, 0);
-        assert!(matches!(bare.no_way(0), Stop::Because(TruncationReason::NoUnwindInfo)));
+        assert!(matches!(bare.no_way(0), UnwindStop::Because(TruncationReason::NoUnwindInfo)));
         assert_eq!((loaded.refused(), loaded.held), (1, loaded.limit - bytes + 1));
         // The next frame does not ask again, but where another image has gone.
         assert_eq!(loaded.get(second, &images).unwrap().bytes, 0);

@@ -60,10 +60,10 @@ const CACHE_LINE: usize = 64;
 pub const BELOW_STACK: u64 = 64 << 10;
 
 /// An address of the stack, and the word there.
-pub type Slot = (u64, u64);
+pub type StackWord = (u64, u64);
 
 /// In place of a slot.
-pub const NOTHING_READ: Slot = (0, 0);
+pub const NOTHING_READ: StackWord = (0, 0);
 
 /// Reads the memory of targets, within a budget. What it holds belongs to one sample at a time.
 #[derive(Debug, Default)]
@@ -80,7 +80,7 @@ pub struct Memory {
     time: u64,
     read_at: u64,
     /// Slots that must not have changed.
-    anchors: Option<[Slot; 2]>,
+    anchors: Option<[StackWord; 2]>,
     /// Bytes that may still be read for this sample.
     left: u64,
     /// Nanoseconds that reading may still take, as of `budget_at`.
@@ -92,7 +92,7 @@ pub struct Memory {
     moved: bool,
     /// The sample's thread is dying: it does not run again, so its stack stays as it is, or goes.
     dying: bool,
-    refusals: Refusals,
+    refusals: MemoryRefusals,
 }
 
 /// What the target's memory says of slots.
@@ -110,7 +110,7 @@ pub enum Now {
 
 /// Why memory was not read, in samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Refusals {
+pub struct MemoryRefusals {
     /// The kernel does not let ccsd read the target's memory.
     pub not_permitted: u64,
     /// The budget was used up.
@@ -145,13 +145,13 @@ impl Memory {
     }
 
     /// Why memory was not read, so far.
-    pub fn refusals(&self) -> Refusals {
+    pub fn refusals(&self) -> MemoryRefusals {
         self.refusals
     }
 
     /// The word at `address`. `recent` are the last slots that the copy held; the first call makes them the anchors.
     #[cold]
-    fn word(&mut self, address: u64, recent: [Slot; 2]) -> Option<u64> {
+    fn word(&mut self, address: u64, recent: [StackWord; 2]) -> Option<u64> {
         let end = address.checked_add(8)?;
         let held = self.piece_start..self.piece_start.saturating_add(self.piece.len() as u64);
         if !(held.contains(&address) && end <= held.end) {
@@ -172,7 +172,7 @@ impl Memory {
     }
 
     /// Reads the next piece, from `address` on.
-    fn fetch(&mut self, address: u64, recent: [Slot; 2]) -> Option<()> {
+    fn fetch(&mut self, address: u64, recent: [StackWord; 2]) -> Option<()> {
         let anchors = *self.anchors.get_or_insert(recent);
         if self.closed {
             return None;
@@ -184,7 +184,7 @@ impl Memory {
         piece.resize(size, 0);
         let [first, second] = &mut words;
         let mut local = [IoSliceMut::new(first), IoSliceMut::new(second), IoSliceMut::new(&mut piece)];
-        let word = |slot: Slot| RemoteIoVec { base: slot.0 as usize, len: 8 };
+        let word = |slot: StackWord| RemoteIoVec { base: slot.0 as usize, len: 8 };
         let mut remote = [word(anchors[0]), word(anchors[1]), RemoteIoVec { base: address as usize, len: size }];
         let got = self.call_for_stack(size, &mut local, &mut remote).unwrap_or(0);
         self.piece = piece;
@@ -203,7 +203,7 @@ impl Memory {
     }
 
     #[cold]
-    fn compare(&mut self, slots: &[Slot; MAX_PROBES]) -> Now {
+    fn compare(&mut self, slots: &[StackWord; MAX_PROBES]) -> Now {
         // Where each word is in what is read.
         let mut places = [0; MAX_PROBES];
         let mut remote = [RemoteIoVec { base: 0, len: 0 }; MAX_PROBES];
@@ -229,7 +229,7 @@ impl Memory {
         let now = match read {
             Ok(read) if read == bytes => {
                 let held = |place: usize| probed.get(place..place + 8);
-                let changed = |(&place, slot): (&usize, &Slot)| held(place) != Some(&slot.1.to_le_bytes());
+                let changed = |(&place, slot): (&usize, &StackWord)| held(place) != Some(&slot.1.to_le_bytes());
                 places.iter().zip(slots).rposition(changed).map_or(Now::Same, Now::Changed)
             }
             // A thread's stack goes with the thread; or some pages of it have been given back.
@@ -313,7 +313,7 @@ pub struct UserStack<'a> {
     piece: &'a [u8],
     sp: u64,
     memory: RefCell<&'a mut Memory>,
-    recent: Cell<[Slot; 2]>,
+    recent: Cell<[StackWord; 2]>,
     late: Cell<Option<u64>>,
 }
 
@@ -391,7 +391,7 @@ impl<'a> UserStack<'a> {
     }
 
     /// The last two slots that were read, the later one first; [`NOTHING_READ`] for less than two.
-    pub fn recent(&self) -> [Slot; 2] {
+    pub fn recent(&self) -> [StackWord; 2] {
         self.recent.get()
     }
 
@@ -412,7 +412,7 @@ impl<'a> UserStack<'a> {
 
     /// Says that a slot held a word when the sample was taken, though it is not in the copy. What is read beyond the copy from
     /// now on is believed only as long as it still does.
-    pub fn expect(&self, slot: Slot) {
+    pub fn expect(&self, slot: StackWord) {
         self.recent.set([slot; 2]);
     }
 
@@ -429,13 +429,13 @@ impl<'a> UserStack<'a> {
     }
 
     /// Takes a slot that has changed, and the word that it holds now, for the anchor of what is read beyond the copy.
-    pub fn anchor_now(&self, slot: Slot) {
+    pub fn anchor_now(&self, slot: StackWord) {
         self.expect(slot);
         self.memory.borrow_mut().reopen();
     }
 
     /// Whether slots hold the same words in the target's memory now. They are best given in order of their addresses.
-    pub fn compare(&self, slots: &[Slot; MAX_PROBES]) -> Now {
+    pub fn compare(&self, slots: &[StackWord; MAX_PROBES]) -> Now {
         self.memory.borrow_mut().compare(slots)
     }
 
@@ -467,7 +467,7 @@ mod tests {
         assert_eq!(memory.code(address, 100).unwrap()[..], bytes[..100]);
         // Over the end of a page, and no more than a page.
         assert_eq!(memory.code(address, 5000).unwrap()[..], bytes[..MAX_CODE_BYTES]);
-        assert_eq!(memory.refusals(), Refusals::default());
+        assert_eq!(memory.refusals(), MemoryRefusals::default());
         memory.budget_ns = 0;
         assert_eq!(memory.code(address, 100), Err(Errno::EAGAIN));
         assert_eq!(memory.refusals().over_budget, 1);

@@ -70,14 +70,14 @@ use go::FrameChain;
 use go::goroutines::GoroutineTable;
 use known_rules::KnownRules;
 use loaded::LoadedImages;
-use memory::{Memory, Refusals, UserStack};
-use outcome::{Found, Stop};
+use memory::{Memory, MemoryRefusals, UserStack};
+use outcome::{CompleteStack, UnwindStop};
 use return_addresses::ReturnAddresses;
-use shadow::{Known, ShadowStack};
+use shadow::{ShadowFrame, ShadowStack};
 use tables::RowContext;
-use walk::Walk;
+use walk::StackWalk;
 
-pub use frame::{Frame, Gap, Root, Unwound};
+pub use frame::{Frame, Gap, StackRoot, Unwound};
 
 /// Kernel addresses from here on are context markers (`PERF_CONTEXT_MAX`), not code.
 const CONTEXT_MARKERS: u64 = -4095i64 as u64;
@@ -94,7 +94,7 @@ pub struct UnwindStats {
     /// Stacks that were not followed to their root because they took too long.
     pub cut_stacks: u64,
     /// Why memory beyond the copied stack was not read, in samples.
-    pub memory: Refusals,
+    pub memory: MemoryRefusals,
 }
 
 /// Unwinds samples. Owns the unwind information of all images, read when the first frame falls into them.
@@ -114,7 +114,7 @@ pub struct StackUnwinder {
     dying: bool,
     allowance: Allowance,
     /// The frames of the stack being unwound that a return address led to, innermost first.
-    known: Vec<Known>,
+    known: Vec<ShadowFrame>,
     /// Which of the stack's frames the first of them is.
     first_known: usize,
     /// The other registers, as far as they were needed.
@@ -132,7 +132,7 @@ pub struct StackUnwinder {
 }
 
 /// What is known of a process beside its threads' stacks.
-pub struct Target<'a> {
+pub struct UnwindTarget<'a> {
     /// Its code.
     pub mappings: &'a mut Mappings,
     /// Its identity.
@@ -185,12 +185,12 @@ impl StackUnwinder {
     pub fn unwind(
         &mut self,
         sample: &Sample<'_>,
-        target: Target<'_>,
+        target: UnwindTarget<'_>,
         shadow: &mut ShadowStack,
         room: bool,
         frames: &mut Vec<Frame>,
     ) -> Unwound {
-        let Target { mappings, process, goroutines, images } = target;
+        let UnwindTarget { mappings, process, goroutines, images } = target;
         frames.clear();
         self.known.clear();
         self.carried.forget();
@@ -210,21 +210,21 @@ impl StackUnwinder {
         let stack = UserStack::new(sample.stack, sp, &mut memory);
         stack.touch(shadow.outermost().next().map_or(0, |slot| slot.0));
         let unwound = match self.find_root(sample, &stack, mappings, images, shadow, frames) {
-            Ok(Found { common, in_shadow: true }) if self.gap.is_none() => {
+            Ok(CompleteStack { common, in_shadow: true }) if self.gap.is_none() => {
                 self.read_late += u64::from(self.known.last().is_some_and(|known| !known.is_copied(&stack)));
                 let common = common.unwrap_or_default();
                 let common = shadow.remember(common, &self.known, &stack, mappings.generation(), room);
-                let target = Target { mappings, process, goroutines, images };
+                let target = UnwindTarget { mappings, process, goroutines, images };
                 self.remember_goroutine(sample, &stack, target, shadow, frames);
-                Unwound { root: Root::Complete, common, gap: None }
+                Unwound { root: StackRoot::Complete, common, gap: None }
             }
             Ok(_) => {
                 // What has left that stack for another depends on more than the shadow stack knows.
                 shadow.interrupt();
-                Unwound { root: Root::Complete, common: Common::default(), gap: self.gap(frames) }
+                Unwound { root: StackRoot::Complete, common: Common::default(), gap: self.gap(frames) }
             }
             Err(stop) => {
-                let target = Target { mappings, process, goroutines, images };
+                let target = UnwindTarget { mappings, process, goroutines, images };
                 self.join(&stop, sample, &stack, target, shadow, frames)
             }
         };
@@ -291,20 +291,24 @@ impl StackUnwinder {
         images: &Images,
         shadow: &mut ShadowStack,
         frames: &mut Vec<Frame>,
-    ) -> Result<Found, Stop> {
+    ) -> Result<CompleteStack, UnwindStop> {
         kernel_frames(sample.kernel_chain, frames);
         let in_kernel = !frames.is_empty();
         let Some(start) = &sample.regs else {
             // A kernel thread, or one in the middle of exec or exit, has no user stack, so the kernel's is whole.
             let whole = in_kernel && !sample.has_user_state;
-            return if whole { Ok(Found::COMPLETE) } else { Err(Stop::Because(TruncationReason::NoUserRegisters)) };
+            return if whole {
+                Ok(CompleteStack::COMPLETE)
+            } else {
+                Err(UnwindStop::Because(TruncationReason::NoUserRegisters))
+            };
         };
         if in_kernel && sample.stack.is_empty() && mappings.find(start.ip).is_none() {
             // In the middle of exec the registers are those of a program whose memory is gone.
-            return Ok(Found::COMPLETE);
+            return Ok(CompleteStack::COMPLETE);
         }
         let chain = FrameChain::new(sample.user_chain, start.bp);
-        self.follow(&mut Walk { start, chain, stack, mappings, images, frames }, shadow)
+        self.follow(&mut StackWalk { start, chain, stack, mappings, images, frames }, shadow)
     }
 
     /// Stacks whose outer part lies beyond what was copied, and was not there any more when it was read.

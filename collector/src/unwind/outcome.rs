@@ -10,7 +10,7 @@ use crate::process::mappings::Mappings;
 use crate::stack_delta::Common;
 
 /// Why unwinding stopped short of a root.
-pub enum Stop {
+pub enum UnwindStop {
     /// The address is not code of the process.
     Nowhere,
     /// A value is needed that the copy of the stack does not hold.
@@ -18,10 +18,10 @@ pub enum Stop {
     Because(TruncationReason),
 }
 
-impl Stop {
+impl UnwindStop {
     /// The address that was needed, if it is not among those that the sample copied.
     pub fn outside_copy(&self, sample: &Sample<'_>) -> Option<u64> {
-        let Stop::Unreadable(address) = *self else { return None };
+        let UnwindStop::Unreadable(address) = *self else { return None };
         let sp = sample.regs?.sp;
         let end = sp.checked_add(sample.stack.len() as u64)?;
         (address.checked_add(8)? > end || address < sp).then_some(address)
@@ -29,15 +29,15 @@ impl Stop {
 
     pub fn reason(&self, sample: &Sample<'_>) -> TruncationReason {
         match *self {
-            Stop::Nowhere => TruncationReason::UnknownMapping,
+            UnwindStop::Nowhere => TruncationReason::UnknownMapping,
             // The stack goes on where the copy ends.
-            Stop::Unreadable(address) => match sample.regs.map_or(0, |regs| regs.sp) {
+            UnwindStop::Unreadable(address) => match sample.regs.map_or(0, |regs| regs.sp) {
                 sp if address >= sp => late_reason(sample),
                 // Another stack.
                 sp if address < sp.saturating_sub(BELOW_STACK) => TruncationReason::StackUnreadable,
                 _ => TruncationReason::BadUnwindInfo,
             },
-            Stop::Because(reason) => reason,
+            UnwindStop::Because(reason) => reason,
         }
     }
 }
@@ -48,32 +48,32 @@ pub fn late_reason(sample: &Sample<'_>) -> TruncationReason {
 }
 
 /// A stack that was followed to its root.
-pub struct Found {
+pub struct CompleteStack {
     /// Where the thread's last stack goes on.
     pub common: Option<Common>,
     /// Whether the frames are such as the shadow stack knows.
     pub in_shadow: bool,
 }
 
-impl Found {
+impl CompleteStack {
     /// By stack pointer and frame pointer, so that the shadow stack knows all that they depend on.
-    pub const WHOLE: Found = Found { common: None, in_shadow: true };
+    pub const WHOLE: CompleteStack = CompleteStack { common: None, in_shadow: true };
     /// By more.
-    pub const COMPLETE: Found = Found { common: None, in_shadow: false };
+    pub const COMPLETE: CompleteStack = CompleteStack { common: None, in_shadow: false };
 }
 
 /// Enters the frame of an address. An address that is no code can only be the first, a jump gone wrong: it is kept, as
 /// unknown. One read from the stack says that the frame before was not unwound rightly, and is dropped.
 #[inline]
-pub fn locate(lookup: u64, mappings: &mut Mappings, frames: &mut Vec<Frame>) -> Result<Frame, Stop> {
+pub fn locate(lookup: u64, mappings: &mut Mappings, frames: &mut Vec<Frame>) -> Result<Frame, UnwindStop> {
     let Some(mapping) = mappings.find(lookup) else {
         if frames.is_empty() {
             frames.push(Frame { image: ImageIndex::UNKNOWN, address: lookup });
         }
-        return Err(Stop::Nowhere);
+        return Err(UnwindStop::Nowhere);
     };
     if frames.len() >= MAX_FRAMES {
-        return Err(Stop::Because(TruncationReason::TooDeep));
+        return Err(UnwindStop::Because(TruncationReason::TooDeep));
     }
     let frame = Frame { image: mapping.image, address: lookup.wrapping_add(mapping.to_svma) };
     frames.push(frame);

@@ -7,7 +7,7 @@
 
 use gimli::{CfaRule, Operation, RegisterRule, UnwindExpression};
 
-use super::tables::{Table, Tables, expression, with_row};
+use super::tables::{ImageTables, TableKind, expression, with_row};
 use crate::arch::registers::{FP, RA};
 use crate::arch::step::CallerPointers;
 
@@ -22,7 +22,7 @@ pub struct Realigned {
 
 impl Realigned {
     /// What the tables say of the frame at `address` (an SVMA, inside the call for a caller), if it is such a one.
-    pub fn find(tables: &Tables, address: u64) -> Option<Realigned> {
+    pub fn find(tables: &ImageTables, address: u64) -> Option<Realigned> {
         let found = with_row(tables, address, |row, found| {
             let CfaRule::Expression(cfa) = row.cfa() else { return None };
             let cfa = distance(tables, found.table, cfa, true)?;
@@ -63,7 +63,7 @@ impl Realigned {
 }
 
 /// The distance from `rbp` of an expression that is that address, or with `stored` what is stored there.
-fn distance(tables: &Tables, table: Table, expr: &UnwindExpression<usize>, stored: bool) -> Option<i64> {
+fn distance(tables: &ImageTables, table: TableKind, expr: &UnwindExpression<usize>, stored: bool) -> Option<i64> {
     let (expression, encoding) = expression(tables, table, expr)?;
     let mut operations = expression.operations(encoding);
     let Ok(Some(Operation::RegisterOffset { register: FP, offset, .. })) = operations.next() else {

@@ -24,7 +24,7 @@ const SP: u64 = 0x7ffe_0000_1000;
 
 /// A function of the module: its code, and the instructions of its unwind table if it has one. All begin at multiples of
 /// 16, with traps between them, as compilers lay them out.
-type Function<'a> = (&'a [u8], Option<&'a [u8]>);
+type ModuleFunction<'a> = (&'a [u8], Option<&'a [u8]>);
 
 /// `DW_CFA_undefined rip`: nothing calls the function.
 const OUTERMOST: &[u8] = &[0x07, 16];
@@ -33,7 +33,7 @@ const LEAF: &[u8] = &[];
 
 /// A module under construction.
 #[derive(Default)]
-struct Module {
+struct ModuleBuilder {
     sections: Vec<(&'static str, u64, Vec<u8>)>,
     starts: Vec<u64>,
     /// What the kernel finds at the return addresses that frame pointers lead to, after the instruction pointer.
@@ -42,8 +42,8 @@ struct Module {
     gap: Cell<Option<u32>>,
 }
 
-impl Module {
-    fn new(functions: &[Function<'_>]) -> Module {
+impl ModuleBuilder {
+    fn new(functions: &[ModuleFunction<'_>]) -> ModuleBuilder {
         let (mut code, mut frames, mut starts) = (Vec::new(), Vec::new(), Vec::new());
         let cie = push_cie(&mut frames);
         for (bytes, table) in functions {
@@ -57,10 +57,14 @@ impl Module {
             code.push(0xcc);
             code.resize(code.len().next_multiple_of(16), 0xcc);
         }
-        Module { sections: vec![(".text", CODE, code), (".debug_frame", 0, frames)], starts, ..Module::default() }
+        ModuleBuilder {
+            sections: vec![(".text", CODE, code), (".debug_frame", 0, frames)],
+            starts,
+            ..ModuleBuilder::default()
+        }
     }
 
-    fn with(mut self, name: &'static str, svma: u64, bytes: Vec<u8>) -> Module {
+    fn with(mut self, name: &'static str, svma: u64, bytes: Vec<u8>) -> ModuleBuilder {
         self.sections.push((name, svma, bytes));
         self
     }
@@ -116,7 +120,7 @@ impl Module {
         at: (usize, u64),
         words: &[u64],
         registers: &[(gimli::Register, u64)],
-    ) -> (Vec<(usize, u64)>, Root) {
+    ) -> (Vec<(usize, u64)>, StackRoot) {
         let (frames, root, _) = self.unwind_twice(at, words, registers);
         (frames, root)
     }
@@ -128,7 +132,7 @@ impl Module {
         at: (usize, u64),
         words: &[u64],
         registers: &[(gimli::Register, u64)],
-    ) -> (Vec<(usize, u64)>, Root, usize) {
+    ) -> (Vec<(usize, u64)>, StackRoot, usize) {
         self.unwind_by(&mut StackUnwinder::default(), 0, at, words, registers)
     }
 
@@ -140,7 +144,7 @@ impl Module {
         at: (usize, u64),
         words: &[u64],
         registers: &[(gimli::Register, u64)],
-    ) -> (Vec<(usize, u64)>, Root, usize) {
+    ) -> (Vec<(usize, u64)>, StackRoot, usize) {
         let (images, mut mappings) = self.load();
         let mut regs = UserRegs { ip: BASE + self.starts[at.0] + at.1, sp: SP, ..UserRegs::default() };
         for &(register, value) in registers {
@@ -169,7 +173,7 @@ impl Module {
         let mut shadow = ShadowStack::default();
         let mut goroutines = GoroutineTable::default();
         let mut unwind = |frames: &mut Vec<Frame>| {
-            let target = Target {
+            let target = UnwindTarget {
                 mappings: &mut mappings,
                 process: ProcessKey(0),
                 goroutines: &mut goroutines,
@@ -197,8 +201,8 @@ impl Module {
         (images, mappings)
     }
 
-    /// Unwinds a sample of a process whose memory can be read, as [`Module::unwind`] does.
-    fn unwind_sample(&self, regs: UserRegs, pid: u32, stack: &[u8]) -> (Vec<(usize, u64)>, Root) {
+    /// Unwinds a sample of a process whose memory can be read, as [`ModuleBuilder::unwind`] does.
+    fn unwind_sample(&self, regs: UserRegs, pid: u32, stack: &[u8]) -> (Vec<(usize, u64)>, StackRoot) {
         let (images, mut mappings) = self.load();
         let sample = Sample {
             id: 1,
@@ -215,8 +219,12 @@ impl Module {
             stack_full: false,
         };
         let mut goroutines = GoroutineTable::default();
-        let target =
-            Target { mappings: &mut mappings, process: ProcessKey(0), goroutines: &mut goroutines, images: &images };
+        let target = UnwindTarget {
+            mappings: &mut mappings,
+            process: ProcessKey(0),
+            goroutines: &mut goroutines,
+            images: &images,
+        };
         let mut frames = Vec::new();
         let unwound = StackUnwinder::default().unwind(&sample, target, &mut ShadowStack::default(), true, &mut frames);
         (frames.iter().map(|frame| self.place(frame.address)).collect(), unwound.root)
@@ -244,16 +252,16 @@ fn tables() {
     // sub rsp, 24; nop; add rsp, 24; ret, with the table that a compiler gives it
     let framed: &[u8] = &[0x48, 0x83, 0xec, 0x18, 0x90, 0x48, 0x83, 0xc4, 0x18, 0xc3];
     let table: &[u8] = &[0x44, 0x0e, 32, 0x45, 0x0e, 8];
-    let module = Module::new(&[(framed, Some(table)), (CALLER, Some(OUTERMOST))]);
+    let module = ModuleBuilder::new(&[(framed, Some(table)), (CALLER, Some(OUTERMOST))]);
     let caller = module.address(1, 5);
     for (offset, words) in [(0, &[caller][..]), (4, &[1, 2, 3, caller]), (5, &[1, 2, 3, caller]), (9, &[caller])] {
-        let expected = (vec![(0, offset), (1, IN_CALL)], Root::Complete);
+        let expected = (vec![(0, offset), (1, IN_CALL)], StackRoot::Complete);
         assert_eq!(module.unwind((0, offset), words, &[]), expected, "{offset}");
     }
     // The word is no code, or not there.
-    let cut = (vec![(0, 4)], Root::Truncated(TruncationReason::UnknownMapping));
+    let cut = (vec![(0, 4)], StackRoot::Truncated(TruncationReason::UnknownMapping));
     assert_eq!(module.unwind((0, 4), &[1, 2, 3, 4], &[]), cut);
-    let cut = (vec![(0, 4)], Root::Truncated(TruncationReason::StackUnreadable));
+    let cut = (vec![(0, 4)], StackRoot::Truncated(TruncationReason::StackUnreadable));
     assert_eq!(module.unwind((0, 4), &[1, 2, 3], &[]), cut);
 }
 
@@ -262,7 +270,7 @@ fn frame_pointers_without_tables() {
     // endbr64; push rbp; mov rbp, rsp; sub rsp, 16; call; leave; ret
     let framed: &[u8] =
         &[0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 0x10, 0xe8, 0, 0, 0, 0, 0xc9, 0xc3];
-    let module = Module::new(&[(framed, None), (framed, None), (CALLER, Some(OUTERMOST))]);
+    let module = ModuleBuilder::new(&[(framed, None), (framed, None), (CALLER, Some(OUTERMOST))]);
     let (middle, caller) = (module.address(1, 17), module.address(2, 5));
     // Where the sample is, the words of the function's own frame, and whether the caller's frame pointer is above these.
     for (offset, own, pushed) in
@@ -274,7 +282,7 @@ fn frame_pointers_without_tables() {
         words.extend([middle, 0, 0, 0xb, caller]);
         // The register is the function's own between the second instruction and the last but one.
         let bp = if (8..18).contains(&offset) { SP + 8 * own } else { middle_bp };
-        let expected = (vec![(0, offset), (1, 16), (2, IN_CALL)], Root::Complete);
+        let expected = (vec![(0, offset), (1, 16), (2, IN_CALL)], StackRoot::Complete);
         assert_eq!(module.unwind((0, offset), &words, &[(R::RBP, bp)]), expected, "{offset}");
     }
 }
@@ -288,8 +296,12 @@ fn assembly_without_tables_between_tables() {
     // call; pop rbp; ret, whose frame is found through rbp: DW_CFA_def_cfa rbp, 16; rbp and rip below
     let through_rbp: &[u8] = &[0xe8, 0, 0, 0, 0, 0x5d, 0xc3];
     let table: &[u8] = &[0x0c, 6, 16, 0x86, 2];
-    let module =
-        Module::new(&[(ret, Some(LEAF)), (assembly, None), (through_rbp, Some(table)), (CALLER, Some(OUTERMOST))]);
+    let module = ModuleBuilder::new(&[
+        (ret, Some(LEAF)),
+        (assembly, None),
+        (through_rbp, Some(table)),
+        (CALLER, Some(OUTERMOST)),
+    ]);
     let words = [
         module.address(1, 10),
         7,
@@ -300,12 +312,12 @@ fn assembly_without_tables_between_tables() {
         0xb,
         module.address(3, 5),
     ];
-    let expected = (vec![(0, 0), (1, 9), (2, IN_CALL), (3, IN_CALL)], Root::Complete);
+    let expected = (vec![(0, 0), (1, 9), (2, IN_CALL), (3, IN_CALL)], StackRoot::Complete);
     assert_eq!(module.unwind((0, 0), &words, &[(R::RBP, 0)]), expected);
     // What is not behind a call is not believed, though it is code.
     let mut wrong = words;
     wrong[4] = module.address(2, 6);
-    let cut = (vec![(0, 0), (1, 9)], Root::Truncated(TruncationReason::NoUnwindInfo));
+    let cut = (vec![(0, 0), (1, 9)], StackRoot::Truncated(TruncationReason::NoUnwindInfo));
     assert_eq!(module.unwind((0, 0), &wrong, &[(R::RBP, 0)]), cut);
 }
 
@@ -316,9 +328,9 @@ fn stubs() {
     let stub: &[u8] = &[0xff, 0x25, 0, 0, 0, 0, 0x68, 0, 0, 0, 0, 0xe9, 0, 0, 0, 0];
     let table: &[u8] = &[0x0f, 11, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
     for table in [Some(table), None] {
-        let module = Module::new(&[(stub, table), (CALLER, Some(OUTERMOST))]);
+        let module = ModuleBuilder::new(&[(stub, table), (CALLER, Some(OUTERMOST))]);
         let caller = module.address(1, 5);
-        let expected = |offset| (vec![(0, offset), (1, IN_CALL)], Root::Complete);
+        let expected = |offset| (vec![(0, offset), (1, IN_CALL)], StackRoot::Complete);
         assert_eq!(module.unwind((0, 0), &[caller], &[]), expected(0));
         if table.is_some() {
             assert_eq!(module.unwind((0, 11), &[0, caller], &[]), expected(11));
@@ -332,24 +344,24 @@ fn realigned_frames() {
     // the body: DW_CFA_def_cfa_expression (rbp - 8) deref; DW_CFA_expression rbp: rbp + 0
     let code: &[u8] = &[0x90, 0xe8, 0, 0, 0, 0, 0xc3];
     let table: &[u8] = &[0x0f, 3, 0x76, 0x78, 0x06, 0x10, 6, 2, 0x76, 0];
-    let module = Module::new(&[(code, Some(table)), (CALLER, Some(OUTERMOST))]);
+    let module = ModuleBuilder::new(&[(code, Some(table)), (CALLER, Some(OUTERMOST))]);
     // The frame of the function is at SP + 64: it is stored at rbp - 8, and the return address is below it.
     let words = [1, 2, SP + 64, 0xb, 0, 0, 0, module.address(1, 5)];
     // Such frames are remembered like others.
-    let expected = (vec![(0, 0), (1, IN_CALL)], Root::Complete, 1);
+    let expected = (vec![(0, 0), (1, IN_CALL)], StackRoot::Complete, 1);
     assert_eq!(module.unwind_twice((0, 0), &words, &[(R::RBP, SP + 24)]), expected);
     // What does not lead outwards, or lies elsewhere, is not believed.
     for (at, wrong) in [(2, SP + 16), (2, SP - 8), (7, 0x99)] {
         let mut words = words;
         words[at] = wrong;
-        assert!(matches!(module.unwind((0, 0), &words, &[(R::RBP, SP + 24)]).1, Root::Truncated(_)), "{at}");
+        assert!(matches!(module.unwind((0, 0), &words, &[(R::RBP, SP + 24)]).1, StackRoot::Truncated(_)), "{at}");
     }
 }
 
 #[test]
 fn stacks_that_take_too_long_are_cut() {
     // Frames found by rbx: DW_CFA_def_cfa rbx, 16; rbx at CFA - 16. Each has called the same function.
-    let module = Module::new(&[(CALLER, Some(&[0x0c, 3, 16, 0x83, 2])), (CALLER, Some(OUTERMOST))]);
+    let module = ModuleBuilder::new(&[(CALLER, Some(&[0x0c, 3, 16, 0x83, 2])), (CALLER, Some(OUTERMOST))]);
     let frames = |count: u64| -> Vec<u64> {
         (1..=count).flat_map(|i| [SP + 16 * i, module.address(usize::from(i == count), 5)]).collect()
     };
@@ -359,20 +371,20 @@ fn stacks_that_take_too_long_are_cut() {
         (found.len() as u64, root, unwinder.stats().cut_stacks)
     };
     // In the first moment there is no time at all: a short stack is followed, of a long one the first frames.
-    assert_eq!(unwind(0, 20), (21, Root::Complete, 0));
+    assert_eq!(unwind(0, 20), (21, StackRoot::Complete, 0));
     let (found, root, cut) = unwind(0, 100);
-    assert_eq!((root, cut), (Root::Truncated(TruncationReason::TooDeep), 3));
+    assert_eq!((root, cut), (StackRoot::Truncated(TruncationReason::TooDeep), 3));
     assert!((20..40).contains(&found), "{found}");
     // Later there is.
-    assert_eq!(unwind(1_000_000_000, 100), (101, Root::Complete, 3));
+    assert_eq!(unwind(1_000_000_000, 100), (101, StackRoot::Complete, 3));
 }
 
 #[test]
 fn frames_in_any_register() {
     // DW_CFA_def_cfa r9, 16: OpenSSL has frames in registers that a call would lose.
-    let module = Module::new(&[(&[0x90, 0xc3], Some(&[0x0c, 9, 16])), (CALLER, Some(OUTERMOST))]);
+    let module = ModuleBuilder::new(&[(&[0x90, 0xc3], Some(&[0x0c, 9, 16])), (CALLER, Some(OUTERMOST))]);
     let words = [1, 2, 3, module.address(1, 5)];
-    let expected = (vec![(0, 0), (1, IN_CALL)], Root::Complete);
+    let expected = (vec![(0, 0), (1, IN_CALL)], StackRoot::Complete);
     assert_eq!(module.unwind((0, 0), &words, &[(R::R9, SP + 16)]), expected);
 }
 
@@ -382,8 +394,12 @@ fn registers_are_carried_through_frames_that_do_not_need_them() {
     // found by rbx: DW_CFA_def_cfa_offset 24, DW_CFA_offset rbx, 2; nothing; DW_CFA_def_cfa rbx, 16.
     let saves: &[u8] = &[0x0e, 24, 0x83, 2];
     let by_rbx: &[u8] = &[0x0c, 3, 16];
-    let module =
-        Module::new(&[(CALLER, Some(saves)), (CALLER, Some(LEAF)), (CALLER, Some(by_rbx)), (CALLER, Some(OUTERMOST))]);
+    let module = ModuleBuilder::new(&[
+        (CALLER, Some(saves)),
+        (CALLER, Some(LEAF)),
+        (CALLER, Some(by_rbx)),
+        (CALLER, Some(OUTERMOST)),
+    ]);
     // At this time there are 32 steps: one for each frame is enough.
     const TIMES: usize = 6;
     let (mut words, mut expected) = (Vec::new(), Vec::new());
@@ -397,11 +413,11 @@ fn registers_are_carried_through_frames_that_do_not_need_them() {
     expected[0] = (0, 5);
     expected.push((3, IN_CALL));
     // The register holds something else where the sample was taken.
-    assert_eq!(module.unwind((0, 5), &words, &[(R::RBX, 7)]), (expected.clone(), Root::Complete));
+    assert_eq!(module.unwind((0, 5), &words, &[(R::RBX, 7)]), (expected.clone(), StackRoot::Complete));
     // What has been saved is not what the frame needs.
     words[1] = 7;
     let (frames, root) = module.unwind((0, 5), &words, &[(R::RBX, 7)]);
-    assert_eq!((&frames[..], root), (&expected[..4], Root::Truncated(TruncationReason::StackUnreadable)));
+    assert_eq!((&frames[..], root), (&expected[..4], StackRoot::Truncated(TruncationReason::StackUnreadable)));
 }
 
 /// pop rdi; mov eax, 58; syscall; push rdi; ret: `vfork` of glibc and of musl. Its child runs on the same stack, and would
@@ -415,13 +431,14 @@ const VFORK_TABLE: &[u8] = &[0x41, 0x0e, 0, 0x09, 16, 5, 0x48, 0x0e, 8];
 fn return_addresses_in_registers() {
     // call; add rsp, 16; ret
     let middle: &[u8] = &[0xe8, 0, 0, 0, 0, 0x48, 0x83, 0xc4, 0x10, 0xc3];
-    let module = Module::new(&[(VFORK, Some(VFORK_TABLE)), (middle, Some(&[0x0e, 24])), (CALLER, Some(OUTERMOST))]);
+    let module =
+        ModuleBuilder::new(&[(VFORK, Some(VFORK_TABLE)), (middle, Some(&[0x0e, 24])), (CALLER, Some(OUTERMOST))]);
     let (back, outer) = (module.address(1, 5), module.address(2, 5));
     for offset in [0, 1, 6, 8, 9] {
         let on_stack = offset == 0 || offset == 9;
         let words: Vec<u64> = on_stack.then_some(back).into_iter().chain([1, 2, outer]).collect();
         let rdi = (R::RDI, if offset == 0 { 7 } else { back });
-        let expected = (vec![(0, offset), (1, IN_CALL), (2, IN_CALL)], Root::Complete);
+        let expected = (vec![(0, offset), (1, IN_CALL), (2, IN_CALL)], StackRoot::Complete);
         assert_eq!(module.unwind((0, offset), &words, &[rdi]), expected, "{offset}");
     }
 }
@@ -430,13 +447,13 @@ fn return_addresses_in_registers() {
 fn return_addresses_in_registers_lead_nowhere_twice() {
     // A caller has lost the register.
     let functions = [(VFORK, Some(VFORK_TABLE)), (CALLER, Some(&[0x0e, 0, 0x09, 16, 5][..]))];
-    let module = Module::new(&functions);
-    let bad = Root::Truncated(TruncationReason::BadUnwindInfo);
+    let module = ModuleBuilder::new(&functions);
+    let bad = StackRoot::Truncated(TruncationReason::BadUnwindInfo);
     let words = [module.address(1, 5); 8];
     let rdi = (R::RDI, module.address(1, 5));
     assert_eq!(module.unwind((0, 8), &words, &[rdi]), (vec![(0, 8), (1, IN_CALL)], bad));
     // One that is kept for callers could be followed for ever: DW_CFA_def_cfa_offset 0; DW_CFA_register rip, rbx
-    let module = Module::new(&[(CALLER, Some(&[0x0e, 0, 0x09, 16, 3]))]);
+    let module = ModuleBuilder::new(&[(CALLER, Some(&[0x0e, 0, 0x09, 16, 3]))]);
     let rbx = (R::RBX, module.address(0, 5));
     assert_eq!(module.unwind((0, 5), &[0; 8], &[rbx]), (vec![(0, 5)], bad));
 }
@@ -447,16 +464,16 @@ const PUSHES: &[u8] = &[0x53, 0x41, 0x54, 0x41, 0x55, 0x90, 0x41, 0x5d, 0x41, 0x
 #[test]
 fn rows_that_are_wrong_where_the_program_is() {
     // The table says nothing of the pushes, as those of assembly may: the row finds a saved register, whatever that holds.
-    let module = Module::new(&[(PUSHES, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
+    let module = ModuleBuilder::new(&[(PUSHES, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
     let outer = module.address(1, 5);
-    let expected = (vec![(0, 5), (1, IN_CALL)], Root::Complete);
+    let expected = (vec![(0, 5), (1, IN_CALL)], StackRoot::Complete);
     // No code; none; code that no call returns to.
     for saved in [1, 0, module.address(1, 2)] {
         assert_eq!(module.unwind((0, 5), &[saved, 2, 3, outer], &[]), expected, "{saved:#x}");
     }
     // Where the row is right it is believed.
     for offset in [0, 11] {
-        let expected = (vec![(0, offset), (1, IN_CALL)], Root::Complete);
+        let expected = (vec![(0, offset), (1, IN_CALL)], StackRoot::Complete);
         assert_eq!(module.unwind((0, offset), &[outer], &[]), expected, "{offset}");
     }
 }
@@ -465,30 +482,30 @@ fn rows_that_are_wrong_where_the_program_is() {
 fn rows_of_callers_that_are_wrong() {
     // push rbx; call; pop rbx; ret, with a table that knows of no push.
     let caller: &[u8] = &[0x53, 0xe8, 0, 0, 0, 0, 0x5b, 0xc3];
-    let module = Module::new(&[(CALLER, Some(LEAF)), (caller, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
+    let module = ModuleBuilder::new(&[(CALLER, Some(LEAF)), (caller, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
     let (inner, outer) = (module.address(1, 6), module.address(2, 5));
-    let expected = (vec![(0, 5), (1, 5), (2, IN_CALL)], Root::Complete);
+    let expected = (vec![(0, 5), (1, 5), (2, IN_CALL)], StackRoot::Complete);
     assert_eq!(module.unwind((0, 5), &[inner, 7, outer], &[]), expected);
     // Nothing leads on.
-    let nowhere = Root::Truncated(TruncationReason::UnknownMapping);
+    let nowhere = StackRoot::Truncated(TruncationReason::UnknownMapping);
     assert_eq!(module.unwind((0, 5), &[inner, 7, 8, 9, 10], &[]), (vec![(0, 5), (1, 5)], nowhere));
 }
 
 #[test]
 fn frame_pointers_that_the_table_alone_believes_in() {
     // DW_CFA_def_cfa rbp, 16; DW_CFA_offset rbp, 2, in a function that has rbp for something else.
-    let module = Module::new(&[(PUSHES, Some(&[0x0c, 6, 16, 0x86, 2])), (CALLER, Some(OUTERMOST))]);
+    let module = ModuleBuilder::new(&[(PUSHES, Some(&[0x0c, 6, 16, 0x86, 2])), (CALLER, Some(OUTERMOST))]);
     let outer = module.address(1, 5);
     for bp in [3, 0, SP - 64, SP + (1 << 40)] {
         let found = module.unwind((0, 5), &[1, 2, 3, outer], &[(R::RBP, bp)]);
-        assert_eq!(found, (vec![(0, 5), (1, IN_CALL)], Root::Complete), "{bp:#x}");
+        assert_eq!(found, (vec![(0, 5), (1, IN_CALL)], StackRoot::Complete), "{bp:#x}");
     }
 }
 
 /// A module with a signal trampoline at function 1, described as the C library does it: an augmentation `S`, and each
 /// register in the frame that the kernel has made.
-fn with_signal_frame(functions: &[Function<'_>]) -> Module {
-    let module = Module::new(functions);
+fn with_signal_frame(functions: &[ModuleFunction<'_>]) -> ModuleBuilder {
+    let module = ModuleBuilder::new(functions);
     let start = module.starts[1];
     let mut entry = Vec::new();
     // DW_CFA_def_cfa_expression: (rsp + 160) deref; DW_CFA_expression rip: rsp + 168, rbp: rsp + 120, rsp: rsp + 160
@@ -533,7 +550,7 @@ fn signals() {
     words.push(module.address(3, 5));
     let (frames, root) = module.unwind((0, 0), &words, &[]);
     // The interrupted function is where it was, at its first instruction.
-    assert_eq!(root, Root::Complete);
+    assert_eq!(root, StackRoot::Complete);
     assert_eq!((frames[0], &frames[2..]), ((0, 0), &[(2, 0), (3, IN_CALL)][..]));
 }
 
@@ -549,7 +566,7 @@ fn what_a_signal_interrupted_is_unwound_once() {
     words.extend([module.address(2, 5); 1000]);
     words.push(module.address(3, 5));
     let (frames, root, again) = module.unwind_twice((0, 0), &words, &[]);
-    assert_eq!((frames.len(), root), (1004, Root::Complete));
+    assert_eq!((frames.len(), root), (1004, StackRoot::Complete));
     assert_eq!(again, 3, "the handler, the signal's frame, and what that interrupted");
 }
 
@@ -557,11 +574,12 @@ fn what_a_signal_interrupted_is_unwound_once() {
 fn signals_without_a_table() {
     // As in musl, and in Go: the trampoline is known by its instructions.
     let ret: &[u8] = &[0xc3];
-    let module = Module::new(&[(ret, Some(LEAF)), (RESTORER, None), (ret, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
+    let module =
+        ModuleBuilder::new(&[(ret, Some(LEAF)), (RESTORER, None), (ret, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
     let mut words = vec![module.address(1, 0)];
     words.extend(signal_frame(module.address(2, 0), SP + 8 * 65, 0));
     words.push(module.address(3, 5));
-    let expected = (vec![(0, 0), (1, 0), (2, 0), (3, IN_CALL)], Root::Complete);
+    let expected = (vec![(0, 0), (1, 0), (2, 0), (3, IN_CALL)], StackRoot::Complete);
     assert_eq!(module.unwind((0, 0), &words, &[]), expected);
 }
 
@@ -576,7 +594,7 @@ fn signals_on_their_own_stack() {
         let (frames, root) = module.unwind((0, 0), &words, &[]);
         // What was interrupted is known from its registers, and its caller is not: its stack is not in the sample.
         assert_eq!((frames.len(), frames[2]), (3, (2, 0)));
-        assert!(matches!(root, Root::Truncated(_)), "{root:?}");
+        assert!(matches!(root, StackRoot::Truncated(_)), "{root:?}");
     }
 }
 
@@ -586,27 +604,27 @@ fn coroutines() {
     let first: &[u8] = &[0x48, 0x89, 0xdc, 0x48, 0x8b, 0x3c, 0x24, 0xf4];
     let ret: &[u8] = &[0xc3];
     for table in [LEAF, OUTERMOST] {
-        let module = Module::new(&[(ret, Some(LEAF)), (first, Some(table)), (CALLER, Some(OUTERMOST))]);
+        let module = ModuleBuilder::new(&[(ret, Some(LEAF)), (first, Some(table)), (CALLER, Some(OUTERMOST))]);
         // Above is what the coroutine returns to when it ends: no code, or none at all.
         for link in [0, SP + 0x100] {
-            let expected = (vec![(0, 0), (1, 0)], Root::Complete);
+            let expected = (vec![(0, 0), (1, 0)], StackRoot::Complete);
             assert_eq!(module.unwind((0, 0), &[module.address(1, 0), link], &[]), expected);
         }
     }
     // One that was made to look as if it had been called goes on there.
-    let module = Module::new(&[(ret, Some(LEAF)), (first, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
-    let expected = (vec![(0, 0), (1, 0), (2, IN_CALL)], Root::Complete);
+    let module = ModuleBuilder::new(&[(ret, Some(LEAF)), (first, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
+    let expected = (vec![(0, 0), (1, 0), (2, IN_CALL)], StackRoot::Complete);
     assert_eq!(module.unwind((0, 0), &[module.address(1, 0), module.address(2, 5)], &[]), expected);
 }
 
 #[test]
 fn runtimes_end_their_stacks_with_zero() {
-    let module = Module::new(&[(&[0xc3], Some(LEAF))]);
-    assert_eq!(module.unwind((0, 0), &[0], &[]), (vec![(0, 0)], Root::Complete));
+    let module = ModuleBuilder::new(&[(&[0xc3], Some(LEAF))]);
+    assert_eq!(module.unwind((0, 0), &[0], &[]), (vec![(0, 0)], StackRoot::Complete));
     // Without a table, nothing says that this is where a return address would be.
-    let module = Module::new(&[(&[0xc3], None)]);
+    let module = ModuleBuilder::new(&[(&[0xc3], None)]);
     let (frames, root) = module.unwind((0, 0), &[0], &[]);
-    assert_eq!((frames.len(), root), (1, Root::Truncated(TruncationReason::NoUnwindInfo)));
+    assert_eq!((frames.len(), root), (1, StackRoot::Truncated(TruncationReason::NoUnwindInfo)));
 }
 
 /// What lies beyond the copy is read later, when the thread has returned from the innermost functions.
@@ -615,7 +633,7 @@ fn a_later_call_of_the_same_function_leads_outwards() {
     // Its frame takes 32 bytes; it calls from two places. The other function has the same frame.
     let two_calls: &[u8] = &[0x48, 0x83, 0xec, 0x18, 0xe8, 0, 0, 0, 0, 0xe8, 0, 0, 0, 0, 0x90];
     let table: &[u8] = &[0x44, 0x0e, 32];
-    let module = Module::new(&[
+    let module = ModuleBuilder::new(&[
         (&[0xc3], Some(LEAF)),
         (two_calls, Some(table)),
         (two_calls, Some(table)),
@@ -624,8 +642,8 @@ fn a_later_call_of_the_same_function_leads_outwards() {
     ]);
     let (first, second) = (module.address(1, 9), module.address(1, 14));
     let caller = module.address(3, 5);
-    let whole = (vec![(0, 0), (4, IN_CALL), (1, 8), (3, IN_CALL)], Root::Complete);
-    let cut = (vec![(0, 0), (4, IN_CALL), (1, 8)], Root::Truncated(TruncationReason::StackUnreadable));
+    let whole = (vec![(0, 0), (4, IN_CALL), (1, 8), (3, IN_CALL)], StackRoot::Complete);
+    let cut = (vec![(0, 0), (4, IN_CALL), (1, 8)], StackRoot::Truncated(TruncationReason::StackUnreadable));
     for (now, expected) in [
         (first, &whole),
         (second, &whole),
@@ -650,7 +668,7 @@ fn a_later_call_of_the_same_function_leads_outwards() {
 fn a_frame_that_is_not_copied_whole_is_not_left() {
     // 540,088 bytes; and one that begins 32 bytes above `rbp`, which has been saved 16 bytes below that.
     let tables: [&[u8]; 2] = [&[0x0e, 0xb8, 0xfb, 0x20], &[0x0c, 6, 32, 0x86, 2]];
-    let modules = tables.map(|table| Module::new(&[(&[0x90, 0x90], Some(table)), (CALLER, Some(OUTERMOST))]));
+    let modules = tables.map(|table| ModuleBuilder::new(&[(&[0x90, 0x90], Some(table)), (CALLER, Some(OUTERMOST))]));
     let caller = modules[0].address(1, 5);
     let words = [SP + 16, caller, 1, caller];
     let mut unwinders = [StackUnwinder::default(), StackUnwinder::default()];
@@ -659,8 +677,8 @@ fn a_frame_that_is_not_copied_whole_is_not_left() {
         let (frames, root, _) = module.unwind_by(unwinder, 0, (0, 1), words, &[(R::RBP, SP)]);
         (frames, root)
     };
-    let cut = (vec![(0, 1)], Root::Truncated(TruncationReason::StackUnreadable));
+    let cut = (vec![(0, 1)], StackRoot::Truncated(TruncationReason::StackUnreadable));
     assert_eq!([unwind(0, &words), unwind(1, &words[..2])], [cut.clone(), cut]);
     // What could not be read before is read when it is there.
-    assert_eq!(unwind(1, &words), (vec![(0, 1), (1, IN_CALL)], Root::Complete));
+    assert_eq!(unwind(1, &words), (vec![(0, 1), (1, IN_CALL)], StackRoot::Complete));
 }

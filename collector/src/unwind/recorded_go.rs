@@ -21,7 +21,7 @@ const SWITCHED: u64 = 6;
 const GOROUTINE: u64 = 0xc000_1000;
 
 /// The table of functions of a Go program, of version 1.20, with these flags.
-fn go_table(module: &Module, flags: &[u8]) -> Vec<u8> {
+fn go_table(module: &ModuleBuilder, flags: &[u8]) -> Vec<u8> {
     let mut table = vec![0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8];
     let word = |table: &mut Vec<u8>, value: u64| table.extend(value.to_le_bytes());
     for value in [flags.len() as u64, 0, CODE, 72, 0, 0, 0, 80] {
@@ -46,7 +46,7 @@ fn go_table(module: &Module, flags: &[u8]) -> Vec<u8> {
 #[test]
 fn goroutines() {
     for last in [TOP, WRITES_SP] {
-        let module = Module::new(&[(FUNCTION, None), (FUNCTION, None), (EXIT, None)]);
+        let module = ModuleBuilder::new(&[(FUNCTION, None), (FUNCTION, None), (EXIT, None)]);
         let table = go_table(&module, &[0, 0, last]);
         let module = module.with(".gopclntab", 0x9000, table);
         // The one beginning is returned to without a call, the switch of stacks by one.
@@ -55,8 +55,8 @@ fn goroutines() {
         let (frames, root) = module.unwind((0, 13), &words, &[(R::RBP, SP + 8)]);
         assert_eq!(frames, [(0, 13), (1, 12), (2, back - 1)]);
         let expected = match last {
-            TOP => Root::Complete,
-            _ => Root::Truncated(TruncationReason::StackUnreadable),
+            TOP => StackRoot::Complete,
+            _ => StackRoot::Truncated(TruncationReason::StackUnreadable),
         };
         assert_eq!(root, expected);
     }
@@ -67,14 +67,14 @@ fn go_keeps_the_other_stack_in_a_register() {
     // nop; call; mov rsp, r12; ret: as nanotime1 does it for the time of a call. What its table says is not believed.
     let switch: &[u8] = &[0x90, 0xe8, 0, 0, 0, 0, 0x4c, 0x89, 0xe4, 0xc3];
     let ret: &[u8] = &[0xc3];
-    let module = Module::new(&[(ret, Some(LEAF)), (switch, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
+    let module = ModuleBuilder::new(&[(ret, Some(LEAF)), (switch, Some(LEAF)), (CALLER, Some(OUTERMOST))]);
     let table = go_table(&module, &[0, 2, 0]);
     let module = module.with(".gopclntab", 0x9000, table);
     let words = [module.address(1, 6), 0, 0, 0, module.address(2, 5)];
-    let (expected, r12) = ((vec![(0, 0), (1, 5), (2, IN_CALL)], Root::Complete), (R::R12, SP + 32));
+    let (expected, r12) = ((vec![(0, 0), (1, 5), (2, IN_CALL)], StackRoot::Complete), (R::R12, SP + 32));
     assert_eq!(module.unwind((0, 0), &words, &[r12]), expected);
     // Not in the sample.
-    let cut = (vec![(0, 0), (1, 5)], Root::Truncated(TruncationReason::StackUnreadable));
+    let cut = (vec![(0, 0), (1, 5)], StackRoot::Truncated(TruncationReason::StackUnreadable));
     assert_eq!(module.unwind((0, 0), &words, &[(R::R12, 0xc000_0000)]), cut);
 }
 
@@ -86,7 +86,7 @@ fn stacks_that_move_too_often_are_cut() {
     let table: &[u8] = &[0x0e, 16, 0x8c, 2];
     let functions =
         [(&[0xc3][..], Some(LEAF)), (switch, Some(LEAF)), (between, Some(table)), (CALLER, Some(OUTERMOST))];
-    let module = Module::new(&functions);
+    let module = ModuleBuilder::new(&functions);
     let table = go_table(&module, &[0, WRITES_SP, 0, 0]);
     let module = module.with(".gopclntab", 0x9000, table);
     let mut unwinder = StackUnwinder::default();
@@ -103,18 +103,18 @@ fn stacks_that_move_too_often_are_cut() {
         assert_eq!(unwinder.stats().cut_stacks, 0);
         (frames.len(), root)
     };
-    assert_eq!(unwind(MAX_SWITCHES), (2 * MAX_SWITCHES + 1, Root::Complete));
+    assert_eq!(unwind(MAX_SWITCHES), (2 * MAX_SWITCHES + 1, StackRoot::Complete));
     // The frame that moves once too often is the last.
-    assert_eq!(unwind(MAX_SWITCHES + 1), (2 * MAX_SWITCHES + 2, Root::Truncated(TruncationReason::TooDeep)));
+    assert_eq!(unwind(MAX_SWITCHES + 1), (2 * MAX_SWITCHES + 2, StackRoot::Truncated(TruncationReason::TooDeep)));
 }
 
 /// A function of Go: its code, its flags, the offsets of its calls and which function each of them calls.
-type GoFunction<'a> = (&'a [u8], u8, &'a [(usize, usize)]);
+type GoModuleFunction<'a> = (&'a [u8], u8, &'a [(usize, usize)]);
 
 /// A program of Go, with the targets of the calls filled in.
-fn program(functions: &[GoFunction<'_>]) -> Module {
-    let empty: Vec<Function<'_>> = functions.iter().map(|function| (function.0, None)).collect();
-    let starts = Module::new(&empty).starts;
+fn program(functions: &[GoModuleFunction<'_>]) -> ModuleBuilder {
+    let empty: Vec<ModuleFunction<'_>> = functions.iter().map(|function| (function.0, None)).collect();
+    let starts = ModuleBuilder::new(&empty).starts;
     let mut codes: Vec<Vec<u8>> = functions.iter().map(|function| function.0.to_vec()).collect();
     for ((code, function), start) in codes.iter_mut().zip(functions).zip(&starts) {
         for &(at, target) in function.2 {
@@ -122,16 +122,16 @@ fn program(functions: &[GoFunction<'_>]) -> Module {
             code[at + 1..at + 5].copy_from_slice(&distance.to_le_bytes());
         }
     }
-    let module = Module::new(&codes.iter().map(|code| (&code[..], None)).collect::<Vec<_>>());
+    let module = ModuleBuilder::new(&codes.iter().map(|code| (&code[..], None)).collect::<Vec<_>>());
     let flags: Vec<u8> = functions.iter().map(|function| function.1).collect();
     let table = go_table(&module, &flags);
     module.with(".gopclntab", 0x9000, table)
 }
 
-impl Module {
+impl ModuleBuilder {
     /// A sample in what the switch, function 1, has called on the thread's stack: function 0, whose frame is at `bp`. `chain`
     /// is what follows of the goroutine's stack.
-    fn on_thread(&mut self, bp: u64, chain: &[u64]) -> (Vec<(usize, u64)>, Root, Option<u32>) {
+    fn on_thread(&mut self, bp: u64, chain: &[u64]) -> (Vec<(usize, u64)>, StackRoot, Option<u32>) {
         let back = self.address(1, SWITCHED);
         self.chain = [&[back], chain].concat();
         let (frames, root) = self.unwind((0, CALLED), &[1, GOROUTINE, back, 0, 0, 0, 0, 0], &[(R::RBP, bp)]);
@@ -139,14 +139,14 @@ impl Module {
     }
 }
 
-const UNREADABLE: Root = Root::Truncated(TruncationReason::StackUnreadable);
+const UNREADABLE: StackRoot = StackRoot::Truncated(TruncationReason::StackUnreadable);
 /// The part of the stack that is on the thread's.
 const ON_THREAD: [(usize, u64); 2] = [(0, CALLED), (1, SWITCHED - 1)];
 /// The outermost frame.
 const ROOT: (usize, u64) = (4, 0);
 
 /// 0 on the thread's stack, called by 1, the switch, called by 2, called by 3, called by 4.
-fn switched(calls_of_2: &[(usize, usize)]) -> Module {
+fn switched(calls_of_2: &[(usize, usize)]) -> ModuleBuilder {
     program(&[
         (FUNCTION, 0, &[]),
         (SWITCH, WRITES_SP, &[]),
@@ -166,11 +166,11 @@ fn goroutines_by_the_chain_of_frame_pointers() {
     let whole = [&ON_THREAD[..], &[(2, CALLED - 1), (3, CALLED - 1), ROOT]].concat();
     // The switch has no frame of its own, and its caller calls it at one place; or it has one.
     for chain in [&[behind_3, root][..], &[behind_2, behind_3, root]] {
-        assert_eq!(module.on_thread(SP + 8, chain), (whole.clone(), Root::Complete, None));
+        assert_eq!(module.on_thread(SP + 8, chain), (whole.clone(), StackRoot::Complete, None));
     }
     // Its caller is called by nobody, and so is not known: there is a gap outside of which is one frame.
     let gap = [&ON_THREAD[..], &[ROOT]].concat();
-    assert_eq!(module.on_thread(SP + 8, &[root]), (gap, Root::Complete, Some(1)));
+    assert_eq!(module.on_thread(SP + 8, &[root]), (gap, StackRoot::Complete, Some(1)));
     // Where the chain ends, and nothing can be read.
     let cut = [&ON_THREAD[..], &[(2, CALLED - 1), (3, CALLED - 1)]].concat();
     assert_eq!(module.on_thread(SP + 8, &[behind_3]), (cut, UNREADABLE, None));
@@ -178,7 +178,7 @@ fn goroutines_by_the_chain_of_frame_pointers() {
     let mut module = switched(&[(4, 1), (9, 1)]);
     let somewhere = [&ON_THREAD[..], &[(2, 0), (3, CALLED - 1), ROOT]].concat();
     let chain = [module.address(3, CALLED), module.address(4, 1)];
-    assert_eq!(module.on_thread(SP + 8, &chain), (somewhere, Root::Complete, None));
+    assert_eq!(module.on_thread(SP + 8, &chain), (somewhere, StackRoot::Complete, None));
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn c_that_leaves_the_frame_pointer_alone() {
     };
     let inner = vec![(0, 0), (1, SWITCHED - 1)];
     let whole = [&inner[..], &[(2, CALLED - 1), (3, CALLED - 1), ROOT]].concat();
-    assert_eq!(unwind(GOROUTINE, &[behind_3, root]), (whole, Root::Complete));
+    assert_eq!(unwind(GOROUTINE, &[behind_3, root]), (whole, StackRoot::Complete));
     // It does not go on from what calls the switch: then the register was used for something else.
     for chain in [&[root][..], &[behind_3 + 1, root], &[7]] {
         assert_eq!(unwind(GOROUTINE, chain), (inner.clone(), UNREADABLE), "{chain:x?}");
@@ -232,7 +232,7 @@ fn stack_pointers_that_are_noted() {
         program(&[(&[0xc3], 0, &[]), (switch, WRITES_SP, &[(1, 0)]), (FUNCTION, 0, &[(8, 1)]), (EXIT, TOP, &[])]);
     let behind_2 = module.address(2, CALLED);
     let words = [module.address(1, SWITCHED), 0, 0, SP + 40, 0, behind_2, 1, 0xb, module.address(3, 1)];
-    let expected = (vec![(0, 0), (1, SWITCHED - 1), (2, CALLED - 1), (3, 0)], Root::Complete);
+    let expected = (vec![(0, 0), (1, SWITCHED - 1), (2, CALLED - 1), (3, 0)], StackRoot::Complete);
     assert_eq!(module.unwind((0, 0), &words, &[]), expected);
     // There is no return address of a call of the function, or nothing.
     for wrong in [module.address(3, 1), behind_2 + 1, 0] {
@@ -263,7 +263,7 @@ fn functions_without_frames_are_known_by_their_calls() {
         let inner = [&ON_THREAD[..], &[(2, CALLED - 1), (3, 8)]].concat();
         let middle = if known { vec![(4, CALLED - 1)] } else { vec![] };
         assert_eq!(frames, [&inner[..], &middle, &[(5, CALLED - 1), (6, 0)]].concat());
-        assert_eq!((root, gap), (Root::Complete, (!known).then_some(2)));
+        assert_eq!((root, gap), (StackRoot::Complete, (!known).then_some(2)));
     }
 }
 
@@ -274,7 +274,7 @@ fn holes_in_a_goroutines_stack_are_bridged() {
     let words = [1, SP + 0x20, module.address(1, CALLED), 2];
     module.chain = vec![module.address(1, CALLED), module.address(2, 1)];
     let whole = vec![(0, CALLED), (1, CALLED - 1), (2, 0)];
-    assert_eq!(module.unwind((0, CALLED), &words, &[(R::RBP, SP + 8)]), (whole, Root::Complete));
+    assert_eq!(module.unwind((0, CALLED), &words, &[(R::RBP, SP + 8)]), (whole, StackRoot::Complete));
     // Not by a chain of something else.
     let cut = (vec![(0, CALLED), (1, CALLED - 1)], UNREADABLE);
     assert_eq!(module.unwind((0, CALLED), &words, &[(R::RBP, SP + 16)]), cut);

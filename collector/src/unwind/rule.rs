@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use crate::process::images::Images;
     use crate::unwind::loaded::LoadedImages;
-    use crate::unwind::tables::{RowContext, Way, way};
+    use crate::unwind::tables::{RowContext, UnwindMethod, way};
 
     const SP: u64 = 0x7000;
 
@@ -179,7 +179,9 @@ mod tests {
             if !random().is_multiple_of(8) {
                 continue;
             }
-            let Way::Plain(_, Some(function)) = way(tables, fde.initial_address(), &mut context) else { continue };
+            let UnwindMethod::Plain(_, Some(function)) = way(tables, fde.initial_address(), &mut context) else {
+                continue;
+            };
             for &(start, rule) in &function.rows {
                 let Some(rule) = rule.filter(|rule| *rule != FrameRule::AskFramehop) else { continue };
                 let address = function.range.start + u64::from(start);

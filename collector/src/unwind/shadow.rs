@@ -29,7 +29,7 @@
 //! words are compared as above.
 
 use crate::stack_delta::{Common, FEW_OWN, LastStack, Reserve};
-use crate::unwind::memory::{MAX_PROBES, NOTHING_READ, Now, Slot, UserStack};
+use crate::unwind::memory::{MAX_PROBES, NOTHING_READ, Now, StackWord, UserStack};
 
 /// Samples in a row that make no use of the reserve before it is given up: 10 s of CPU time at the usual rate.
 const MAX_IDLE: u32 = 10_000;
@@ -48,7 +48,7 @@ const NOT_FAR: usize = distance(NEAREST) - distance(NEAREST - 1);
 
 /// The values that unwinding goes on from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct UnwindState {
     /// Where the callee returns to (AVMA).
     pub return_address: u64,
     /// `rsp` after that.
@@ -59,40 +59,40 @@ pub struct State {
 
 /// A frame that a return address led to.
 #[derive(Clone, Copy, Debug)]
-pub struct Known {
-    state: State,
+pub struct ShadowFrame {
+    state: UnwindState,
     /// Where `rbp` and `rsp` were restored from, in bytes below `rsp`; 0 if they had not been saved. (More than there can
     /// be is as good as far away: not copied.)
     bp_below: u32,
     sp_below: u32,
 }
 
-impl Known {
+impl ShadowFrame {
     /// What a callee, whose stack pointer was `callee_sp`, was left with after reading `recent`, and before that the caller's
     /// stack pointer from `sp_slot`.
     #[inline]
-    pub fn new(state: State, callee_sp: u64, recent: [Slot; 2], sp_slot: Option<u64>) -> Known {
+    pub fn new(state: UnwindState, callee_sp: u64, recent: [StackWord; 2], sp_slot: Option<u64>) -> ShadowFrame {
         let places = callee_sp..state.sp.wrapping_sub(8);
         let saved = recent.into_iter().find(|slot| places.contains(&slot.0) && slot.1 == state.bp);
         let below = |slot: u64| u32::try_from(state.sp.wrapping_sub(slot)).unwrap_or(u32::MAX);
         let bp_below = saved.map_or(0, |slot| below(slot.0));
-        Known { state, bp_below, sp_below: sp_slot.map_or(0, below) }
+        ShadowFrame { state, bp_below, sp_below: sp_slot.map_or(0, below) }
     }
 
     /// Where `rbp` and `rsp` were restored from, if they were, and what was there.
     #[inline]
-    fn saved(&self) -> impl Iterator<Item = Slot> {
+    fn saved(&self) -> impl Iterator<Item = StackWord> {
         let slot = |below: u32, word| (below != 0).then(|| (self.state.sp.wrapping_sub(below.into()), word));
         [slot(self.bp_below, self.state.bp), slot(self.sp_below, self.state.sp)].into_iter().flatten()
     }
 
     /// The values that unwinding has gone on from.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> UnwindState {
         self.state
     }
 
     /// Where its return address lies. All of framehop's rules for x86_64 take it from below the caller's stack pointer.
-    pub fn return_slot(&self) -> Slot {
+    pub fn return_slot(&self) -> StackWord {
         (self.state.sp.wrapping_sub(8), self.state.return_address)
     }
 
@@ -105,7 +105,7 @@ impl Known {
 /// The last stack of a thread.
 #[derive(Clone, Debug, Default)]
 pub struct ShadowStack {
-    last: LastStack<Known>,
+    last: LastStack<ShadowFrame>,
     /// Samples since the reserve was last of use.
     idle: u32,
     /// Goes on with every check, so that each tries other frames.
@@ -154,7 +154,7 @@ impl ShadowStack {
 
     /// Whether the new stack, now in `state`, goes on as the remembered one does. Words are not compared yet.
     #[inline]
-    pub fn find(&self, search: &mut Search, state: &State) -> Option<Common> {
+    pub fn find(&self, search: &mut Search, state: &UnwindState) -> Option<Common> {
         let own = self.last.own();
         while let Some(known) = search.own.checked_sub(1).and_then(|last| own.get(last)) {
             if known.state.sp > state.sp {
@@ -173,7 +173,7 @@ impl ShadowStack {
     }
 
     #[cold]
-    fn find_in_reserve(&self, search: &mut Search, state: &State) -> Option<Common> {
+    fn find_in_reserve(&self, search: &mut Search, state: &UnwindState) -> Option<Common> {
         let reserve = self.last.reserve().get(..search.reserve)?;
         // Frame by frame outwards it is next to where the search has come to.
         let mut near = 1;
@@ -188,7 +188,7 @@ impl ShadowStack {
     }
 
     /// A frame of what is common, counted from the root.
-    fn get(&self, common: Common, depth: usize) -> Option<&Known> {
+    fn get(&self, common: Common, depth: usize) -> Option<&ShadowFrame> {
         match depth.checked_sub(common.shared as usize) {
             None => self.last.reserve().get(depth),
             Some(depth) => self.last.own().get(depth),
@@ -217,7 +217,7 @@ impl ShadowStack {
                 (probes(left, self.turn), true)
             }
         };
-        let slots = depths.map(|depth| self.get(common, depth).map_or(NOTHING_READ, Known::return_slot));
+        let slots = depths.map(|depth| self.get(common, depth).map_or(NOTHING_READ, ShadowFrame::return_slot));
         match stack.compare(&slots) {
             Now::Same => {
                 if all {
@@ -260,11 +260,17 @@ impl ShadowStack {
     /// stack is gone, with its thread or process, what was there before has to do. Whether there are other frames between
     /// it and the copy is not known, except where the word itself is a return address of the last stack. Only then can a
     /// thread be joined that goes from one stack to another (`one_stack` is false), or whose last stack lies elsewhere.
-    pub fn join(&mut self, address: u64, generation: u32, one_stack: bool, stack: &UserStack<'_>) -> Option<Join> {
+    pub fn join(
+        &mut self,
+        address: u64,
+        generation: u32,
+        one_stack: bool,
+        stack: &UserStack<'_>,
+    ) -> Option<ShadowJoin> {
         if self.generation != generation {
             return None;
         }
-        let further = |known: &Known| known.return_slot().0 >= address;
+        let further = |known: &ShadowFrame| known.return_slot().0 >= address;
         let all = self.last.reserve().get(..self.last.shared())?;
         let count = match self.last.own().partition_point(further) {
             0 => all.partition_point(further),
@@ -278,7 +284,7 @@ impl ShadowStack {
             few: false,
         };
         let common = up_to(count);
-        let slots = depths.map(|depth| self.get(common, depth).map_or(NOTHING_READ, Known::return_slot));
+        let slots = depths.map(|depth| self.get(common, depth).map_or(NOTHING_READ, ShadowFrame::return_slot));
         let (same, sure) = match stack.compare(&slots) {
             Now::Same => (count, true),
             Now::Changed(changed) => (*depths.get(changed)?, true),
@@ -289,7 +295,7 @@ impl ShadowStack {
         let innermost = self.get(common, same.checked_sub(1)?)?;
         let distance = innermost.return_slot().0.checked_sub(address)?;
         let gap = !sure || distance != 0;
-        (!gap || one_stack && distance <= MAX_GAP_BYTES).then_some(Join { common: up_to(same), gap })
+        (!gap || one_stack && distance <= MAX_GAP_BYTES).then_some(ShadowJoin { common: up_to(same), gap })
     }
 
     /// Remembers a stack that is whole: what it has in `common` with the one before, and its other frames, innermost first.
@@ -299,7 +305,7 @@ impl ShadowStack {
     pub fn remember(
         &mut self,
         mut common: Common,
-        frames: &[Known],
+        frames: &[ShadowFrame],
         stack: &UserStack<'_>,
         generation: u32,
         room: bool,
@@ -333,9 +339,9 @@ impl ShadowStack {
     }
 
     /// Where the frames of the last stack return to, outermost first.
-    pub fn outermost(&self) -> impl Iterator<Item = Slot> {
+    pub fn outermost(&self) -> impl Iterator<Item = StackWord> {
         let reserve = self.last.reserve().iter().take(self.last.shared());
-        reserve.chain(self.last.own()).map(Known::return_slot)
+        reserve.chain(self.last.own()).map(ShadowFrame::return_slot)
     }
 
     /// Bytes allocated.
@@ -367,13 +373,13 @@ impl Seen {
 /// How many of the innermost frames are the same in the first piece of the copy, which is mostly all of it. To look at every
 /// word of the copy is what a deep stack costs most: they come from another CPU's cache.
 #[inline]
-fn same_in_piece(frames: &[Known], stack: &UserStack<'_>) -> usize {
+fn same_in_piece(frames: &[ShadowFrame], stack: &UserStack<'_>) -> usize {
     let (base, piece) = stack.piece();
     let holds = |address: u64, word: u64| {
         let offset = address.wrapping_sub(base) as usize;
         piece.get(offset..).and_then(<[u8]>::first_chunk).is_some_and(|held| u64::from_le_bytes(*held) == word)
     };
-    let same = |known: &&Known| {
+    let same = |known: &&ShadowFrame| {
         let (slot, word) = known.return_slot();
         holds(slot, word) && known.saved().all(|(slot, word)| holds(slot, word))
     };
@@ -382,7 +388,7 @@ fn same_in_piece(frames: &[Known], stack: &UserStack<'_>) -> usize {
 
 /// What a stack goes on with where its copy ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Join {
+pub struct ShadowJoin {
     /// The outer part of the last stack.
     pub common: Common,
     /// Whether there may be frames between it and the copy.

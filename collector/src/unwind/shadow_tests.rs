@@ -11,7 +11,7 @@ const WORDS: usize = 1 << 14;
 /// A thread of the model. Function `f` has a frame of `2 + f % 3` words above its return address; if `f` is odd it
 /// saves its caller's frame pointer in the lowest of them and sets its own to that place. Its frames therefore need
 /// return address, stack pointer and frame pointer to be left, as real ones do.
-struct Model {
+struct ThreadModel {
     words: Vec<u64>,
     /// Index of the word at the stack pointer.
     sp: usize,
@@ -36,11 +36,12 @@ fn frame_words(function: u64) -> usize {
     2 + (function % 3) as usize
 }
 
-impl Model {
-    fn new() -> Model {
+impl ThreadModel {
+    fn new() -> ThreadModel {
         let (words, sp) = (vec![0; WORDS], WORDS - 8);
         let (shadow, reader, memory) = (ShadowStack::default(), LastStack::default(), Memory::default());
-        let mut model = Model { words, sp, bp: 0, calls: Vec::new(), shadow, reader, memory, time: 0, read_at: 0 };
+        let mut model =
+            ThreadModel { words, sp, bp: 0, calls: Vec::new(), shadow, reader, memory, time: 0, read_at: 0 };
         model.call(0);
         model
     }
@@ -104,7 +105,7 @@ impl Model {
                 break Common::default();
             }
             (sp, bp) = (slot + 8, caller_bp);
-            let state = State { return_address, sp, bp };
+            let state = UnwindState { return_address, sp, bp };
             let mut found = None;
             while let Some(common) = self.shadow.find(&mut search, &state) {
                 if let Check::Same = self.shadow.check(common, &mut search, &stack) {
@@ -115,7 +116,7 @@ impl Model {
             if let Some(common) = found {
                 break common;
             }
-            known.push(Known::new(state, callee_sp, stack.recent(), None));
+            known.push(ShadowFrame::new(state, callee_sp, stack.recent(), None));
             function = (return_address - 0x40_0000) / 16;
             functions.push(function);
         };
@@ -159,7 +160,7 @@ fn random(seed: &mut u64, n: u64) -> u64 {
 
 /// Between two samples the thread leaves some functions and calls others, from few, so that equal frames come to lie at
 /// equal places with other callers all the time.
-fn walk(model: &mut Model, seed: &mut u64, functions: u64) {
+fn walk(model: &mut ThreadModel, seed: &mut u64, functions: u64) {
     for _ in 0..random(seed, 12) {
         model.leave();
     }
@@ -171,7 +172,7 @@ fn walk(model: &mut Model, seed: &mut u64, functions: u64) {
 #[test]
 fn within_the_copy_sharing_is_exact() {
     for seed in 0..60 {
-        let (mut model, mut seed) = (Model::new(), seed);
+        let (mut model, mut seed) = (ThreadModel::new(), seed);
         let (mut unwound, mut depth) = (0, 0);
         for _ in 0..200 {
             walk(&mut model, &mut seed, 3);
@@ -185,7 +186,7 @@ fn within_the_copy_sharing_is_exact() {
 
 #[test]
 fn cost_follows_what_changed() {
-    let mut model = Model::new();
+    let mut model = ThreadModel::new();
     model.calls(&[3; 1000]);
     assert_eq!(model.sample(WORDS).unwrap().1, 1001);
     model.call(4);
@@ -198,7 +199,7 @@ fn cost_follows_what_changed() {
 /// A stack whose inner part is not known is joined with the outer part of the last one: that is no want of room.
 #[test]
 fn a_stack_that_goes_on_as_the_last_one_is_remembered_whole() {
-    let mut model = Model::new();
+    let mut model = ThreadModel::new();
     model.calls(&[3; 220]);
     model.sample(WORDS).unwrap();
     let remembered = model.shadow.remembered();
@@ -207,7 +208,7 @@ fn a_stack_that_goes_on_as_the_last_one_is_remembered_whole() {
         let address = model.shadow.outermost().last().unwrap().0;
         model.memory.begin(std::process::id(), now_ns() + 1_000_000);
         let stack = UserStack::new(Bytes::new(&[]), address, &mut model.memory);
-        let Some(Join { common, .. }) = model.shadow.join(address, 0, true, &stack) else { panic!("not joined") };
+        let Some(ShadowJoin { common, .. }) = model.shadow.join(address, 0, true, &stack) else { panic!("not joined") };
         assert_eq!(common.own as usize, remembered);
         let common = model.shadow.remember(common, &[], &stack, 0, room);
         assert_eq!((common.few, common.reserve), (!room, Reserve::Stays));
@@ -218,7 +219,7 @@ fn a_stack_that_goes_on_as_the_last_one_is_remembered_whole() {
 #[test]
 fn few_frames_beyond_the_copy_are_all_compared() {
     for seed in 0..60 {
-        let (mut model, mut seed) = (Model::new(), seed);
+        let (mut model, mut seed) = (ThreadModel::new(), seed);
         for _ in 0..200 {
             walk(&mut model, &mut seed, 3);
             while model.calls.len() > MAX_PROBES {
@@ -237,7 +238,7 @@ fn other_callers_of_equal_frames_are_seen() {
     // 2 and 5 have frames of equal size, and so have 1 and 4, of which only one saves the frame pointer.
     for (before, after) in [([2, 3, 3, 3], [5, 3, 3, 3]), ([1, 3, 3, 3], [4, 3, 3, 3]), ([3, 3, 2, 3], [3, 3, 5, 3])] {
         for copied in [8, 12, 16, WORDS] {
-            let mut model = Model::new();
+            let mut model = ThreadModel::new();
             for functions in [before, after, before] {
                 model.leave_all();
                 model.calls(&functions);
@@ -246,7 +247,7 @@ fn other_callers_of_equal_frames_are_seen() {
         }
     }
     // The same at the bottom of a deep recursion, thousands of frames beyond the copy.
-    let mut model = Model::new();
+    let mut model = ThreadModel::new();
     for first in [2, 5, 2] {
         model.leave_all();
         model.call(first);
@@ -257,7 +258,7 @@ fn other_callers_of_equal_frames_are_seen() {
 
 #[test]
 fn a_recursion_that_comes_and_goes_is_unwound_once() {
-    let mut model = Model::new();
+    let mut model = ThreadModel::new();
     model.calls(&[3; 3000]);
     model.sample(64).unwrap();
     let mut seed = 7;
@@ -274,7 +275,7 @@ fn a_recursion_that_comes_and_goes_is_unwound_once() {
 /// Samples that waited while others were looked at.
 #[test]
 fn what_has_been_looked_at_since_is_not_looked_at_again() {
-    let mut model = Model::new();
+    let mut model = ThreadModel::new();
     model.calls(&[3; 3000]);
     model.sample(64).unwrap();
     model.sample(64).unwrap();
@@ -318,7 +319,7 @@ fn what_has_been_looked_at_since_is_not_looked_at_again() {
 /// A change in the middle of what is not looked at each time is found in the end, because each time others are.
 #[test]
 fn every_frame_is_looked_at_in_time() {
-    let mut model = Model::new();
+    let mut model = ThreadModel::new();
     model.calls(&[3; 2000]);
     model.sample(64).unwrap();
     model.leave_all();
@@ -333,7 +334,7 @@ fn every_frame_is_looked_at_in_time() {
 
 #[test]
 fn a_target_that_has_moved_on_gives_no_stack() {
-    let mut model = Model::new();
+    let mut model = ThreadModel::new();
     model.calls(&[3; 100]);
     let end = model.sp + 32;
     let copy: Vec<u8> = model.words[model.sp..end].iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -361,9 +362,10 @@ fn what_a_realigned_frame_was_left_by_is_compared() {
     let at = |index: u64| base + 8 * index;
     // The outer frame was left by the words at 21 (the return address), 11 (rbp) and 12 (rsp).
     (words[5], words[21], words[11], words[12]) = (0x1111, 0x2222, 7, at(22));
-    let inner = Known::new(State { return_address: 0x1111, sp: at(6), bp: at(13) }, at(0), [NOTHING_READ; 2], None);
-    let outer = State { return_address: 0x2222, sp: at(22), bp: 7 };
-    let outer = Known::new(outer, at(6), [(at(11), 7), (at(21), 0x2222)], Some(at(12)));
+    let inner =
+        ShadowFrame::new(UnwindState { return_address: 0x1111, sp: at(6), bp: at(13) }, at(0), [NOTHING_READ; 2], None);
+    let outer = UnwindState { return_address: 0x2222, sp: at(22), bp: 7 };
+    let outer = ShadowFrame::new(outer, at(6), [(at(11), 7), (at(21), 0x2222)], Some(at(12)));
     for changed in [None, Some(21), Some(11), Some(12), Some(13)] {
         let mut memory = Memory::default();
         let mut shadow = ShadowStack::default();

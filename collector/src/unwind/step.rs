@@ -7,17 +7,17 @@ use ccsd_profile::TruncationReason;
 
 use super::StackUnwinder;
 use super::frame::Frame;
-use super::image_unwind::Source;
-use super::outcome::{Found, Stop, locate};
+use super::image_unwind::RuleSource;
+use super::outcome::{CompleteStack, UnwindStop, locate};
 use super::rule::FrameRule;
-use super::shadow::{Check, Known, ShadowStack, State};
+use super::shadow::{Check, ShadowFrame, ShadowStack, UnwindState};
 use super::tables;
-use super::walk::{Position, Walk};
+use super::walk::{FramePosition, StackWalk};
 use crate::arch::step::CallerPointers;
 use crate::perf::record::UserRegs;
 
 /// Result of leaving a frame by stack pointer and frame pointer.
-enum Step {
+enum PointerStep {
     /// Nothing called the frame.
     Root,
     /// The caller, and where the frame's own address was stored if that was needed.
@@ -29,13 +29,13 @@ enum Step {
 }
 
 /// Result of leaving a frame.
-enum Leaving {
+enum LeaveResult {
     /// The stack ends with the frame.
-    Root(Found),
-    /// The caller, as [`Step::Caller`].
+    Root(CompleteStack),
+    /// The caller, as [`PointerStep::Caller`].
     ByPointers(CallerPointers, Option<u64>),
     /// The caller, for which all registers were needed.
-    ByRegisters(Position),
+    ByRegisters(FramePosition),
 }
 
 /// A row that names a word further than this from the stack pointer, the usual limit of a stack, has the wrong frame pointer.
@@ -43,9 +43,13 @@ const STACK_BYTES: u64 = 8 << 20;
 
 impl StackUnwinder {
     /// Follows a stack to its end, or to the frame from which on it equals the thread's last stack.
-    pub(super) fn follow(&mut self, walk: &mut Walk<'_, '_>, shadow: &mut ShadowStack) -> Result<Found, Stop> {
+    pub(super) fn follow(
+        &mut self,
+        walk: &mut StackWalk<'_, '_>,
+        shadow: &mut ShadowStack,
+    ) -> Result<CompleteStack, UnwindStop> {
         let UserRegs { ip, sp, bp, .. } = *walk.start;
-        let mut at = Position { pointers: CallerPointers { ip, sp, bp }, called: false, full: false };
+        let mut at = FramePosition { pointers: CallerPointers { ip, sp, bp }, called: false, full: false };
         self.first_known = walk.frames.len() + 1;
         let mut search = shadow.search(walk.mappings.generation());
         let mut by_pointers = false;
@@ -53,27 +57,27 @@ impl StackUnwinder {
             let leaving = match locate(at.lookup(), walk.mappings, walk.frames) {
                 Ok(frame) => self.leave_frame(frame, &at, walk)?,
                 // The row of the frame before has led to what is no code.
-                Err(stop) if by_pointers => Leaving::ByRegisters(self.leave_last_again(walk).ok_or(stop)?),
+                Err(stop) if by_pointers => LeaveResult::ByRegisters(self.leave_last_again(walk).ok_or(stop)?),
                 Err(stop) => return Err(stop),
             };
             match leaving {
-                Leaving::Root(found) => return Ok(found),
-                Leaving::ByPointers(caller, cfa_slot) => {
-                    let state = State { return_address: caller.ip, sp: caller.sp, bp: caller.bp };
+                LeaveResult::Root(found) => return Ok(found),
+                LeaveResult::ByPointers(caller, cfa_slot) => {
+                    let state = UnwindState { return_address: caller.ip, sp: caller.sp, bp: caller.bp };
                     // Behind a gap no frame is known to be where it was.
                     while self.gap.is_none()
                         && let Some(common) = shadow.find(&mut search, &state)
                     {
                         match shadow.check(common, &mut search, walk.stack) {
-                            Check::Same => return Ok(Found { common: Some(common), ..Found::WHOLE }),
+                            Check::Same => return Ok(CompleteStack { common: Some(common), ..CompleteStack::WHOLE }),
                             // What has been searched is now less; the same state may be in the reserve too.
                             Check::Changed => {}
                         }
                     }
-                    self.known.push(Known::new(state, at.pointers.sp, walk.stack.recent(), cfa_slot));
-                    (at, by_pointers) = (Position { pointers: caller, called: true, full: false }, true);
+                    self.known.push(ShadowFrame::new(state, at.pointers.sp, walk.stack.recent(), cfa_slot));
+                    (at, by_pointers) = (FramePosition { pointers: caller, called: true, full: false }, true);
                 }
-                Leaving::ByRegisters(caller) => {
+                LeaveResult::ByRegisters(caller) => {
                     (at, by_pointers) = (caller, false);
                     // A frame left with all registers depends on more than the shadow stack records.
                     self.first_known = walk.frames.len() + 1;
@@ -85,26 +89,31 @@ impl StackUnwinder {
 
     /// Leaves the frame at a position, by the first source that says how.
     #[inline]
-    fn leave_frame(&mut self, frame: Frame, at: &Position, walk: &mut Walk<'_, '_>) -> Result<Leaving, Stop> {
+    fn leave_frame(
+        &mut self,
+        frame: Frame,
+        at: &FramePosition,
+        walk: &mut StackWalk<'_, '_>,
+    ) -> Result<LeaveResult, UnwindStop> {
         if !at.full {
             let step = match self.step(frame, at, walk) {
-                Err(Stop::Unreadable(_)) if self.calls_another(frame, at, walk) => self.step(frame, at, walk),
+                Err(UnwindStop::Unreadable(_)) if self.calls_another(frame, at, walk) => self.step(frame, at, walk),
                 step => step,
             };
             match step {
-                Ok(Step::Root) => return Ok(Leaving::Root(Found::WHOLE)),
-                Ok(Step::Caller(caller, cfa_slot)) => return Ok(Leaving::ByPointers(caller, cfa_slot)),
-                Ok(Step::Doubtful(caller)) => return self.leave_doubtful(frame, caller, walk),
-                Ok(Step::NeedsRegisters) => {}
+                Ok(PointerStep::Root) => return Ok(LeaveResult::Root(CompleteStack::WHOLE)),
+                Ok(PointerStep::Caller(caller, cfa_slot)) => return Ok(LeaveResult::ByPointers(caller, cfa_slot)),
+                Ok(PointerStep::Doubtful(caller)) => return self.leave_doubtful(frame, caller, walk),
+                Ok(PointerStep::NeedsRegisters) => {}
                 Err(stop) if is_row_wrong(&stop, at) => {
-                    return self.step_against_row(walk).map(Leaving::ByRegisters).ok_or(stop);
+                    return self.step_against_row(walk).map(LeaveResult::ByRegisters).ok_or(stop);
                 }
                 Err(stop) => return Err(stop),
             }
         }
         Ok(match self.step_with_registers(frame, walk)? {
-            Some(caller) => Leaving::ByRegisters(caller),
-            None => Leaving::Root(Found::COMPLETE),
+            Some(caller) => LeaveResult::ByRegisters(caller),
+            None => LeaveResult::Root(CompleteStack::COMPLETE),
         })
     }
 
@@ -114,21 +123,21 @@ impl StackUnwinder {
         &mut self,
         frame: Frame,
         by_row: Option<CallerPointers>,
-        walk: &mut Walk<'_, '_>,
-    ) -> Result<Leaving, Stop> {
-        let by_instructions = self.step_against_row(walk).map(Leaving::ByRegisters);
-        if let Some(leaving) = by_instructions.or(by_row.map(|caller| Leaving::ByPointers(caller, None))) {
+        walk: &mut StackWalk<'_, '_>,
+    ) -> Result<LeaveResult, UnwindStop> {
+        let by_instructions = self.step_against_row(walk).map(LeaveResult::ByRegisters);
+        if let Some(leaving) = by_instructions.or(by_row.map(|caller| LeaveResult::ByPointers(caller, None))) {
             return Ok(leaving);
         }
         match self.images.get(frame.image, walk.images) {
-            Some(image) => image.judge(frame.address).map(|()| Leaving::Root(Found::WHOLE)),
-            None => Err(Stop::Because(TruncationReason::NoUnwindInfo)),
+            Some(image) => image.judge(frame.address).map(|()| LeaveResult::Root(CompleteStack::WHOLE)),
+            None => Err(UnwindStop::Because(TruncationReason::NoUnwindInfo)),
         }
     }
 
     /// Leaves the last frame once more, but not by its row.
     #[cold]
-    fn leave_last_again(&mut self, walk: &mut Walk<'_, '_>) -> Option<Position> {
+    fn leave_last_again(&mut self, walk: &mut StackWalk<'_, '_>) -> Option<FramePosition> {
         let caller = self.known.pop();
         let again = self.step_against_row(walk);
         if again.is_none() {
@@ -140,7 +149,7 @@ impl StackUnwinder {
     /// Whether a frame that was waiting for a call to return, and is not copied whole, now waits for another call of the same
     /// function to return. If so, what is read beyond the copy is believed as long as that call lasts.
     #[cold]
-    fn calls_another(&mut self, frame: Frame, at: &Position, walk: &mut Walk<'_, '_>) -> bool {
+    fn calls_another(&mut self, frame: Frame, at: &FramePosition, walk: &mut StackWalk<'_, '_>) -> bool {
         let slot = at.pointers.sp.wrapping_sub(8);
         let Some(now) = walk.stack.word_now(slot).filter(|_| at.called) else { return false };
         let Some(mapping) = walk.mappings.find(now.wrapping_sub(1)) else { return false };
@@ -159,19 +168,24 @@ impl StackUnwinder {
 
     /// Leaves a frame by its stack pointer and its frame pointer, if these are enough.
     #[inline]
-    fn step(&mut self, frame: Frame, at: &Position, walk: &mut Walk<'_, '_>) -> Result<Step, Stop> {
+    fn step(
+        &mut self,
+        frame: Frame,
+        at: &FramePosition,
+        walk: &mut StackWalk<'_, '_>,
+    ) -> Result<PointerStep, UnwindStop> {
         let stack = walk.stack;
         let read = |address: u64| stack.read(address);
         let pointers = (at.pointers.sp, at.pointers.bp);
         // The next instruction; of a caller it comes after the call.
         let next = frame.address.wrapping_add(u64::from(at.called));
         let Some((image, framehop)) = self.images.with_framehop(frame.image, walk.images) else {
-            return Err(Stop::Because(TruncationReason::NoUnwindInfo));
+            return Err(UnwindStop::Because(TruncationReason::NoUnwindInfo));
         };
         let mut slow = false;
         let source = image.source(frame.address, &mut self.rules, &mut self.row_context, &mut slow);
         if slow && !self.allowance.step() {
-            return Err(Stop::Because(TruncationReason::TooDeep));
+            return Err(UnwindStop::Because(TruncationReason::TooDeep));
         }
         let mut is_looked_up = false;
         let mut returns_to = |address, start: Option<u64>| match start {
@@ -181,54 +195,56 @@ impl StackUnwinder {
             }
         };
         let left = match source {
-            Source::Rule(rule) => rule.leave(!at.called, pointers, read),
-            Source::Framehop(own) => {
+            RuleSource::Rule(rule) => rule.leave(!at.called, pointers, read),
+            RuleSource::Framehop(own) => {
                 let (left, looked_up) = framehop.leave(own, at.called, at.pointers, read);
                 is_looked_up = looked_up;
                 left
             }
-            Source::Top => return Ok(Step::Root),
-            Source::Doubtful(rule) => {
-                return Ok(Step::Doubtful(rule.leave(!at.called, pointers, read).ok().flatten()));
+            RuleSource::Top => return Ok(PointerStep::Root),
+            RuleSource::Doubtful(rule) => {
+                return Ok(PointerStep::Doubtful(rule.leave(!at.called, pointers, read).ok().flatten()));
             }
-            Source::Realigned(realigned) => match realigned.leave(pointers, &read) {
-                Ok((caller, slot)) if caller.ip != 0 => return Ok(Step::Caller(caller, Some(slot))),
+            RuleSource::Realigned(realigned) => match realigned.leave(pointers, &read) {
+                Ok((caller, slot)) if caller.ip != 0 => return Ok(PointerStep::Caller(caller, Some(slot))),
                 Ok(_) => Ok(None),
-                Err(None) => return Ok(Step::NeedsRegisters),
+                Err(None) => return Ok(PointerStep::NeedsRegisters),
                 Err(address) => Err(address),
             },
-            Source::Generated => {
+            RuleSource::Generated => {
                 let code = |address, len| stack.code(address, len);
                 let returns_to = |address| returns_to(address, None);
                 self.generated.leave((frame.image, next), pointers, &read, &code, returns_to).map(Some)
             }
-            Source::Instructions => {
+            RuleSource::Instructions => {
                 match image.leave_by_instructions((next, at.called), pointers, &read, &mut returns_to) {
                     Some(caller) => Ok(Some(caller)),
-                    None => return Ok(Step::NeedsRegisters),
+                    None => return Ok(PointerStep::NeedsRegisters),
                 }
             }
-            Source::Registers => return Ok(Step::NeedsRegisters),
+            RuleSource::Registers => return Ok(PointerStep::NeedsRegisters),
         };
         if is_looked_up && !slow && !self.allowance.step() {
-            return Err(Stop::Because(TruncationReason::TooDeep));
+            return Err(UnwindStop::Because(TruncationReason::TooDeep));
         }
         match left {
-            Ok(Some(caller)) => Ok(Step::Caller(caller, None)),
+            Ok(Some(caller)) => Ok(PointerStep::Caller(caller, None)),
             // Where the program is, a frame pointer of 0 may be any register.
-            Ok(None) if !at.called && source == Source::Rule(FrameRule::FramePointer) => Ok(Step::Doubtful(None)),
-            Ok(None) => image.judge(frame.address).map(|()| Step::Root),
-            Err(Some(address)) => Err(Stop::Unreadable(address)),
+            Ok(None) if !at.called && source == RuleSource::Rule(FrameRule::FramePointer) => {
+                Ok(PointerStep::Doubtful(None))
+            }
+            Ok(None) => image.judge(frame.address).map(|()| PointerStep::Root),
+            Err(Some(address)) => Err(UnwindStop::Unreadable(address)),
             Err(None) => Err(image.no_way(frame.address)),
         }
     }
 }
 
 /// Whether a frame may have been left by a row that is wrong: it leads away from the stack.
-fn is_row_wrong(stop: &Stop, at: &Position) -> bool {
+fn is_row_wrong(stop: &UnwindStop, at: &FramePosition) -> bool {
     match stop {
-        Stop::Unreadable(address) => address.wrapping_sub(at.pointers.sp) >= STACK_BYTES,
-        Stop::Because(reason) => *reason == TruncationReason::BadUnwindInfo,
-        Stop::Nowhere => false,
+        UnwindStop::Unreadable(address) => address.wrapping_sub(at.pointers.sp) >= STACK_BYTES,
+        UnwindStop::Because(reason) => *reason == TruncationReason::BadUnwindInfo,
+        UnwindStop::Nowhere => false,
     }
 }

@@ -28,7 +28,7 @@ const MAX_ROWS: usize = 16_384;
 
 /// One of an image's two tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Table {
+pub enum TableKind {
     /// `.eh_frame`
     EhFrame,
     /// `.debug_frame`, asked for what the other does not cover.
@@ -41,33 +41,33 @@ pub type RowContext = UnwindContext<usize>;
 /// The tables of one image, and the indexes of those that come without one. An index is built when its table is first
 /// asked for an address.
 #[derive(Debug, Default)]
-pub struct Tables {
+pub struct ImageTables {
     sections: Arc<UnwindSections>,
     eh_frame: OnceCell<EhFrameIndex>,
     debug_frame: OnceCell<FdeIndex>,
     /// How frames have been left, by address.
-    rows: RefCell<HashMap<u64, Result<Row, Stuck>, FxBuildHasher>>,
+    rows: RefCell<HashMap<u64, Result<UnwindRow, Stuck>, FxBuildHasher>>,
     /// Bytes that the rules of those take, beside the table.
     rule_bytes: Cell<usize>,
 }
 
 /// A row of the tables: what it takes to leave a frame.
 #[derive(Debug)]
-pub struct Row {
+pub struct UnwindRow {
     /// Where it stands.
-    pub found: Found,
+    pub found: RowOrigin,
     /// Where the frame is.
     pub cfa: CfaRule<usize>,
     /// Where the caller's registers are, in the order of their numbers. A register without a rule is as in [`CALLEE_SAVED`].
     pub rules: Box<[(Register, RegisterRule<usize>)]>,
 }
 
-impl Row {
-    fn new(row: &UnwindTableRow<usize>, found: Found) -> Row {
+impl UnwindRow {
+    fn new(row: &UnwindTableRow<usize>, found: RowOrigin) -> UnwindRow {
         let followed = row.registers().filter(|(register, _)| usize::from(register.0) < REGISTERS);
         let mut rules: Box<[_]> = followed.map(|(register, rule)| (*register, rule.clone())).collect();
         rules.sort_unstable_by_key(|(register, _)| register.0);
-        Row { found, cfa: row.cfa().clone(), rules }
+        UnwindRow { found, cfa: row.cfa().clone(), rules }
     }
 
     /// Whether the return address is undefined. (Its number is the highest.)
@@ -85,10 +85,10 @@ impl Row {
     }
 }
 
-impl Tables {
+impl ImageTables {
     /// Reads nothing yet.
-    pub fn new(sections: impl Into<Arc<UnwindSections>>) -> Tables {
-        Tables { sections: sections.into(), ..Tables::default() }
+    pub fn new(sections: impl Into<Arc<UnwindSections>>) -> ImageTables {
+        ImageTables { sections: sections.into(), ..ImageTables::default() }
     }
 
     /// The most bytes that the indexes of these sections may take.
@@ -115,14 +115,18 @@ impl Tables {
     ///
     /// # Errors
     /// Those of [`with_row`], and of `then`.
-    pub fn with_kept_row<T>(&self, address: u64, then: impl FnOnce(&Row) -> Result<T, Stuck>) -> Result<T, Stuck> {
+    pub fn with_kept_row<T>(
+        &self,
+        address: u64,
+        then: impl FnOnce(&UnwindRow) -> Result<T, Stuck>,
+    ) -> Result<T, Stuck> {
         let mut rows = self.rows.borrow_mut();
         if rows.len() >= MAX_ROWS && !rows.contains_key(&address) {
             rows.clear();
             self.rule_bytes.set(0);
         }
         let row = rows.entry(address).or_insert_with(|| {
-            let row = with_row(self, address, Row::new);
+            let row = with_row(self, address, UnwindRow::new);
             let rules = row.as_ref().map_or(0, |row| size_of_val::<[_]>(&row.rules));
             self.rule_bytes.set(self.rule_bytes.get() + rules);
             row
@@ -133,7 +137,7 @@ impl Tables {
 
 /// How the frame at an address is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum UnwindMethod {
     /// By a rule, or by framehop. The other rows of its function, if these have been read, too.
     Plain(FrameRule, Option<FunctionRules>),
     /// Neither can leave it.
@@ -141,23 +145,25 @@ pub enum Way {
 }
 
 /// How the frame at `address` is left.
-pub fn way(tables: &Tables, address: u64, context: &mut RowContext) -> Way {
+pub fn way(tables: &ImageTables, address: u64, context: &mut RowContext) -> UnwindMethod {
     if let Some(function) = function(tables, address, context) {
         let rules = &function.rows;
         let distance = u32::try_from(address - function.range.start).unwrap_or(u32::MAX);
         let row = rules.partition_point(|(start, _)| *start <= distance).checked_sub(1).and_then(|row| rules.get(row));
-        return row.and_then(|row| row.1).map_or(Way::Careful, |rule| Way::Plain(rule, Some(function)));
+        return row
+            .and_then(|row| row.1)
+            .map_or(UnwindMethod::Careful, |rule| UnwindMethod::Plain(rule, Some(function)));
     }
     match with_row_in(context, tables, address, |row, found| rule(tables, found.table, row)) {
-        Ok(Some(rule)) => Way::Plain(rule, None),
+        Ok(Some(rule)) => UnwindMethod::Plain(rule, None),
         // Of what no table covers framehop makes guesses of its own.
-        Ok(None) | Err(Stuck::NotCovered) => Way::Careful,
-        Err(_) => Way::Plain(FrameRule::AskFramehop, None),
+        Ok(None) | Err(Stuck::NotCovered) => UnwindMethod::Careful,
+        Err(_) => UnwindMethod::Plain(FrameRule::AskFramehop, None),
     }
 }
 
 /// How the frames of a row are left, if not with every register.
-fn rule(tables: &Tables, table: Table, row: &UnwindTableRow<usize>) -> Option<FrameRule> {
+fn rule(tables: &ImageTables, table: TableKind, row: &UnwindTableRow<usize>) -> Option<FrameRule> {
     if let Some(rule) = FrameRule::of(row) {
         return Some(rule);
     }
@@ -173,7 +179,7 @@ fn rule(tables: &Tables, table: Table, row: &UnwindTableRow<usize>) -> Option<Fr
 }
 
 /// All rows of the entry of `.eh_frame` for an address, if they are not too many, and stand for all of its addresses.
-fn function(tables: &Tables, address: u64, context: &mut RowContext) -> Option<FunctionRules> {
+fn function(tables: &ImageTables, address: u64, context: &mut RowContext) -> Option<FunctionRules> {
     let section = eh_frame(&tables.sections)?;
     let bases = tables.sections.bases();
     let index = tables.eh_frame_index();
@@ -194,20 +200,20 @@ fn function(tables: &Tables, address: u64, context: &mut RowContext) -> Option<F
             return None;
         }
         let start = u32::try_from(row.start_address().checked_sub(range.start)?).ok()?;
-        rows.push((start, rule(tables, Table::EhFrame, row)));
+        rows.push((start, rule(tables, TableKind::EhFrame, row)));
     }
     Some(FunctionRules { range, rows })
 }
 
 /// Which table covers the address, and whether it says that the function has no caller.
-pub fn covers(tables: &Tables, address: u64) -> Option<(Table, bool)> {
+pub fn covers(tables: &ImageTables, address: u64) -> Option<(TableKind, bool)> {
     with_row(tables, address, |row, found| {
         (found.table, matches!(row.register(RA), None | Some(RegisterRule::Undefined)))
     })
     .ok()
 }
 
-fn reads_memory(tables: &Tables, table: Table, expression: &UnwindExpression<usize>) -> bool {
+fn reads_memory(tables: &ImageTables, table: TableKind, expression: &UnwindExpression<usize>) -> bool {
     let Some(mut evaluation) = evaluation(tables, table, expression) else { return false };
     let mut state = evaluation.evaluate();
     for _ in 0..MAX_EVALUATION_STEPS {
@@ -223,8 +229,8 @@ fn reads_memory(tables: &Tables, table: Table, expression: &UnwindExpression<usi
 
 /// An expression of a table, ready to be evaluated.
 pub fn evaluation<'a>(
-    tables: &'a Tables,
-    table: Table,
+    tables: &'a ImageTables,
+    table: TableKind,
     expression: &UnwindExpression<usize>,
 ) -> Option<Evaluation<Slice<'a>>> {
     let (expression, encoding) = self::expression(tables, table, expression)?;
@@ -233,14 +239,14 @@ pub fn evaluation<'a>(
 
 /// An expression of a table, and how it is encoded.
 pub fn expression<'a>(
-    tables: &'a Tables,
-    table: Table,
+    tables: &'a ImageTables,
+    table: TableKind,
     expression: &UnwindExpression<usize>,
 ) -> Option<(Expression<Slice<'a>>, Encoding)> {
     let encoding = Encoding { address_size: 8, format: gimli::Format::Dwarf32, version: 4 };
     let expression = match table {
-        Table::EhFrame => expression.get(&eh_frame(&tables.sections)?),
-        Table::DebugFrame => expression.get(&debug_frame(tables.sections.debug_frame.as_deref()?)),
+        TableKind::EhFrame => expression.get(&eh_frame(&tables.sections)?),
+        TableKind::DebugFrame => expression.get(&debug_frame(tables.sections.debug_frame.as_deref()?)),
     };
     Some((expression.ok()?, encoding))
 }
@@ -253,9 +259,9 @@ fn debug_frame(data: &[u8]) -> DebugFrame<Slice<'_>> {
 
 /// Where a row was found.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct RowOrigin {
     /// In which table.
-    pub table: Table,
+    pub table: TableKind,
     /// Whether it belongs to a signal trampoline.
     pub signal: bool,
     /// Where the entry's code begins and ends.
@@ -268,51 +274,51 @@ pub struct Found {
 /// # Errors
 /// [`Stuck::NotCovered`], and [`Stuck::Bad`] where the table makes no sense.
 pub fn with_row<T>(
-    tables: &Tables,
+    tables: &ImageTables,
     address: u64,
-    then: impl FnOnce(&UnwindTableRow<usize>, Found) -> T,
+    then: impl FnOnce(&UnwindTableRow<usize>, RowOrigin) -> T,
 ) -> Result<T, Stuck> {
     with_row_in(&mut RowContext::new(), tables, address, then)
 }
 
 /// Whether frames at an address are left by a rule.
-pub fn has_rule(tables: &Tables, address: u64, rule: FrameRule) -> bool {
+pub fn has_rule(tables: &ImageTables, address: u64, rule: FrameRule) -> bool {
     with_row(tables, address, |row, found| self::rule(tables, found.table, row) == Some(rule)).unwrap_or(false)
 }
 
 /// The code of the entry that covers an address.
-pub fn entry_range(tables: &Tables, address: u64) -> Option<Range<u64>> {
+pub fn entry_range(tables: &ImageTables, address: u64) -> Option<Range<u64>> {
     with_row(tables, address, |_, found| found.start..found.end).ok()
 }
 
 /// The same as [`with_row`] in room that is there.
 fn with_row_in<T>(
     context: &mut RowContext,
-    tables: &Tables,
+    tables: &ImageTables,
     address: u64,
-    then: impl FnOnce(&UnwindTableRow<usize>, Found) -> T,
+    then: impl FnOnce(&UnwindTableRow<usize>, RowOrigin) -> T,
 ) -> Result<T, Stuck> {
     let sections = &tables.sections;
     let bases = sections.bases();
     if let Some(section) = eh_frame(sections)
         && let Some(fde) = tables.eh_frame_index().find(sections, address)
     {
-        return row(context, &section, &bases, Table::EhFrame, &fde, address, then);
+        return row(context, &section, &bases, TableKind::EhFrame, &fde, address, then);
     }
     let section = debug_frame(tables.sections.debug_frame.as_deref().ok_or(Stuck::NotCovered)?);
     let index = tables.debug_frame.get_or_init(|| FdeIndex::build(&section, &bases));
     let fde = index.find(&section, &bases, address).ok_or(Stuck::NotCovered)?;
-    row(context, &section, &bases, Table::DebugFrame, &fde, address, then)
+    row(context, &section, &bases, TableKind::DebugFrame, &fde, address, then)
 }
 
 fn row<'a, S: UnwindSection<Slice<'a>>, T>(
     context: &mut RowContext,
     section: &S,
     bases: &BaseAddresses,
-    table: Table,
+    table: TableKind,
     fde: &FrameDescriptionEntry<Slice<'a>>,
     address: u64,
-    then: impl FnOnce(&UnwindTableRow<usize>, Found) -> T,
+    then: impl FnOnce(&UnwindTableRow<usize>, RowOrigin) -> T,
 ) -> Result<T, Stuck> {
     // All of it may be run.
     if fde.entry_len().max(fde.cie().entry_len()) > MAX_ENTRY_BYTES {
@@ -320,7 +326,7 @@ fn row<'a, S: UnwindSection<Slice<'a>>, T>(
     }
     let row = fde.unwind_info_for_address(section, bases, context, address).map_err(|_| Stuck::Bad)?;
     let (start, end) = (fde.initial_address(), fde.end_address());
-    Ok(then(row, Found { table, signal: fde.is_signal_trampoline(), start, end }))
+    Ok(then(row, RowOrigin { table, signal: fde.is_signal_trampoline(), start, end }))
 }
 
 #[cfg(test)]
@@ -333,7 +339,7 @@ pub mod tests {
     use ccsd_symbolizer::UnwindSection as Bytes;
 
     /// A plain function at 0x1000, one at 0x2000 that keeps its frame in `rbx`, and the outermost at 0x3000.
-    pub fn tables() -> Tables {
+    pub fn tables() -> ImageTables {
         let mut data = Vec::new();
         let cie = push_cie(&mut data);
         // rbx saved at CFA - 16, and the CFA moved on by that push
@@ -342,7 +348,7 @@ pub mod tests {
         push_fde(&mut data, cie, 0x2000, 0x100, &[0x0c, 3, 16]);
         // DW_CFA_undefined 16
         push_fde(&mut data, cie, 0x3000, 0x100, &[0x07, 16]);
-        Tables::new(UnwindSections { debug_frame: Some(data.into()), ..UnwindSections::default() })
+        ImageTables::new(UnwindSections { debug_frame: Some(data.into()), ..UnwindSections::default() })
     }
 
     #[test]
@@ -378,14 +384,15 @@ pub mod tests {
             let section = debug_frame(&data);
             let bases = BaseAddresses::default();
             let fde = section.fde_for_address(&bases, 0x1010, DebugFrame::cie_from_offset).unwrap();
-            let found =
-                row(&mut RowContext::new(), &section, &bases, Table::DebugFrame, &fde, 0x1010, |_, _| Caller::Called);
+            let found = row(&mut RowContext::new(), &section, &bases, TableKind::DebugFrame, &fde, 0x1010, |_, _| {
+                Caller::Called
+            });
             assert_eq!(found, expected);
         }
     }
 
     /// `.eh_frame` with a function of two rows at 0x1000, another inside it at 0x1800, and one of its own at 0x3000.
-    fn nested(header: bool) -> Tables {
+    fn nested(header: bool) -> ImageTables {
         let mut data = Vec::new();
         let mut push = |body: &[u8]| u64::from(push(&mut data, body));
         // CIE: version 1, "zR" with absolute addresses of 8 bytes, the frame at `rsp` + 8, the return address below it.
@@ -417,7 +424,7 @@ pub mod tests {
         let section = |svma: u64, data: Vec<u8>| Bytes { svma: svma..svma + data.len() as u64, data: data.into() };
         let eh_frame = Some(section(SECTION, data));
         let eh_frame_hdr = header.then(|| section(2 * SECTION, table));
-        Tables::new(UnwindSections { eh_frame, eh_frame_hdr, ..UnwindSections::default() })
+        ImageTables::new(UnwindSections { eh_frame, eh_frame_hdr, ..UnwindSections::default() })
     }
 
     const SECTION: u64 = 0x10_0000;
@@ -440,8 +447,9 @@ pub mod tests {
                 (0x1900, 0, None),
             ] {
                 let function = function.map(|(range, rows)| FunctionRules { range, rows });
-                let expected =
-                    rule(words).filter(|_| words > 0).map_or(Way::Careful, |rule| Way::Plain(rule, function));
+                let expected = rule(words)
+                    .filter(|_| words > 0)
+                    .map_or(UnwindMethod::Careful, |rule| UnwindMethod::Plain(rule, function));
                 assert_eq!(way(&tables, address, &mut context), expected, "{address:#x}, header: {header}");
             }
         }
@@ -451,12 +459,12 @@ pub mod tests {
     fn what_needs_care() {
         let tables = tables();
         let way = |address| way(&tables, address, &mut RowContext::new());
-        assert_eq!(way(0x1010), Way::Plain(FrameRule::StackPointer { words: 2 }, None));
-        assert_eq!(way(0x2010), Way::Careful);
-        assert_eq!(way(0x3010), Way::Plain(FrameRule::Outermost, None));
-        assert_eq!(way(0x4010), Way::Careful);
-        assert_eq!(covers(&tables, 0x1010), Some((Table::DebugFrame, false)));
-        assert_eq!(covers(&tables, 0x3010), Some((Table::DebugFrame, true)));
+        assert_eq!(way(0x1010), UnwindMethod::Plain(FrameRule::StackPointer { words: 2 }, None));
+        assert_eq!(way(0x2010), UnwindMethod::Careful);
+        assert_eq!(way(0x3010), UnwindMethod::Plain(FrameRule::Outermost, None));
+        assert_eq!(way(0x4010), UnwindMethod::Careful);
+        assert_eq!(covers(&tables, 0x1010), Some((TableKind::DebugFrame, false)));
+        assert_eq!(covers(&tables, 0x3010), Some((TableKind::DebugFrame, true)));
         assert_eq!(covers(&tables, 0x4010), None);
     }
 }

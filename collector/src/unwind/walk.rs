@@ -9,7 +9,7 @@ use crate::process::images::Images;
 use crate::process::mappings::Mappings;
 
 /// What one stack is followed by, and the frames that it has so far.
-pub struct Walk<'a, 's> {
+pub struct StackWalk<'a, 's> {
     /// The registers of the innermost frame.
     pub start: &'a UserRegs,
     /// The chain of frame pointers that the kernel has followed.
@@ -26,7 +26,7 @@ pub struct Walk<'a, 's> {
 
 /// The frame that is left next.
 #[derive(Clone, Copy)]
-pub struct Position {
+pub struct FramePosition {
     /// Its registers. Stack pointer and frame pointer mean nothing where `full` says so.
     pub pointers: CallerPointers,
     /// Whether it waits for a call to return; else it is executing, or was interrupted.
@@ -35,7 +35,7 @@ pub struct Position {
     pub full: bool,
 }
 
-impl Position {
+impl FramePosition {
     /// The address to look up: for a caller that in its call.
     pub fn lookup(&self) -> u64 {
         self.pointers.ip.wrapping_sub(u64::from(self.called))

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 pub use values::{
-    AbsolutePath, Age, CpuPercent, Interval, MemoryBytes, Rate, SelectorPattern, StoreBytes, Users, WatchEvent,
+    AbsolutePath, Age, CpuPercent, Interval, MemoryBytes, Rate, SelectorPattern, StoreBytes, UserSelector, WatchEvent,
     WatchLayout, WatchMatch, WatchName, WatchOverhead, Window, bytes,
 };
 
@@ -42,7 +42,7 @@ pub struct Config {
     pub sessions: ClientSessions,
     /// The watches.
     #[serde(rename = "watch")]
-    pub watches: Vec<Watch>,
+    pub watches: Vec<WatchConfig>,
     /// Warnings about watches that no process can match, one line each with file, line and column.
     #[serde(skip)]
     pub warnings: Vec<String>,
@@ -85,7 +85,7 @@ pub struct ClientSessions {
 /// A watch: which processes are profiled for as long as they run.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Watch {
+pub struct WatchConfig {
     /// Name on command lines.
     pub name: WatchName,
     /// Pattern for the systemd unit.
@@ -97,7 +97,7 @@ pub struct Watch {
     /// Pattern for the name of the command.
     pub comm: Option<SelectorPattern>,
     /// Users whose processes match; only root if not given.
-    pub user: Option<Users>,
+    pub user: Option<UserSelector>,
     /// A set of processes, in place of all of these.
     #[serde(rename = "match")]
     pub matches: Option<WatchMatch>,
@@ -120,7 +120,7 @@ pub struct Watch {
     pub memory: MemoryBytes,
 }
 
-impl Watch {
+impl WatchConfig {
     /// Whether the watch selects processes by their attributes.
     fn has_selector(&self) -> bool {
         self.user.is_some() || [&self.unit, &self.cgroup, &self.exe, &self.comm].into_iter().any(Option::is_some)
@@ -154,7 +154,7 @@ impl Watch {
 
     /// The users whose processes match.
     #[must_use]
-    pub fn users(&self) -> Users {
+    pub fn users(&self) -> UserSelector {
         self.user.clone().unwrap_or_default()
     }
 }

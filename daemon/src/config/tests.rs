@@ -44,7 +44,7 @@ fn all_keys() -> BTreeSet<String> {
     let ServiceBudget { cpu_percent: _, memory: _, window: _ } = budget;
     let ClientSessions { memory_of_user: _, arguments: _, paranoid_users: _ } = sessions;
     let whole = parse("[[watch]]\nname = \"a\"\ncomm = \"b\"").unwrap();
-    let Watch {
+    let WatchConfig {
         name: _,
         unit: _,
         cgroup: _,

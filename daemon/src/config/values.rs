@@ -239,50 +239,50 @@ impl<'de> Deserialize<'de> for SelectorPattern {
 
 /// Users whose processes a watch matches, by name or number; `*` matches all. One user or a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Users(pub Vec<String>);
+pub struct UserSelector(pub Vec<String>);
 
-impl Default for Users {
+impl Default for UserSelector {
     fn default() -> Self {
-        Users(vec!["root".to_owned()])
+        UserSelector(vec!["root".to_owned()])
     }
 }
 
-impl fmt::Display for Users {
+impl fmt::Display for UserSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join(", "))
     }
 }
 
-impl<'de> Deserialize<'de> for Users {
+impl<'de> Deserialize<'de> for UserSelector {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct UserNames;
         impl<'de> Visitor<'de> for UserNames {
-            type Value = Users;
+            type Value = UserSelector;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("the name or number of a user, a list of them, or \"*\" for any user")
             }
 
-            fn visit_str<E: de::Error>(self, name: &str) -> Result<Users, E> {
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<UserSelector, E> {
                 let plain = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '*' | '?' | ':' | ',');
                 if name == "*" || ((1..=256).contains(&name.len()) && name.chars().all(plain)) {
-                    return Ok(Users(vec![name.to_owned()]));
+                    return Ok(UserSelector(vec![name.to_owned()]));
                 }
                 Err(E::custom(format!("{name:?} names no user: a name, a number, or \"*\" for any user")))
             }
 
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Users, E> {
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<UserSelector, E> {
                 let number = u32::try_from(number).map_err(|_| E::custom(format!("{number} is no user's number")))?;
-                Ok(Users(vec![number.to_string()]))
+                Ok(UserSelector(vec![number.to_string()]))
             }
 
-            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Users, A::Error> {
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<UserSelector, A::Error> {
                 let mut users = Vec::new();
-                while let Some(Users(user)) = list.next_element()? {
+                while let Some(UserSelector(user)) = list.next_element()? {
                     users.extend(user);
                 }
                 match users.len() {
-                    1..=100 => Ok(Users(users)),
+                    1..=100 => Ok(UserSelector(users)),
                     many => Err(de::Error::custom(format!("a list of users has 1 to 100, not {many}"))),
                 }
             }
@@ -362,7 +362,7 @@ mod tests {
     fn users() {
         #[derive(serde::Deserialize)]
         struct User {
-            user: Users,
+            user: UserSelector,
         }
         let read = |value: &str| toml::from_str::<User>(&format!("user = {value}")).map(|user| user.user.0);
         for (value, users) in [

@@ -16,7 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::connection::{Connection, Served};
 use crate::authority::{Members, PeerIds};
 use crate::dumps::Dumps;
-use crate::ledger::{Ledger, Principal, Resource};
+use crate::ledger::{Ledger, LedgerPrincipal, Resource};
 use crate::protocol::message::{Refusal, RefusalKind, Reply};
 use crate::protocol::send;
 use crate::sessions::Sessions;
@@ -77,7 +77,7 @@ impl Summary {
 /// Charges what accepting a connection has cost, on drop: users may connect thousands of times a second.
 struct AcceptingCpu {
     ledger: Ledger,
-    principal: Principal,
+    principal: LedgerPrincipal,
     began: u64,
 }
 
@@ -141,7 +141,7 @@ impl Acceptor {
         let Ok(credentials) = PeerIds::of(&stream) else { return };
         let ledger = self.served.sessions.ledger();
         let is_own = credentials.is_trusted() || credentials.is_known_member(&stream, &self.members);
-        let principal = if is_own { Principal::Own } else { ledger.user(credentials.uid) };
+        let principal = if is_own { LedgerPrincipal::Own } else { ledger.user(credentials.uid) };
         let _cpu = AcceptingCpu { ledger: ledger.clone(), principal, began: usage::thread_cpu_ns() };
         let place = match ledger.take(principal, Resource::Connections, 1) {
             Ok(place) => place,

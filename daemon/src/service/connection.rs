@@ -14,7 +14,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::authority::{Members, Peer, PeerIds};
 use crate::dumps::Dumps;
-use crate::ledger::{Charge, Principal};
+use crate::ledger::{LedgerCharge, LedgerPrincipal};
 use crate::protocol::frame::{self, FrameError, StreamWriter};
 use crate::protocol::message::{
     Answered, Asked, Hello, OLDEST_PROTOCOL, PROTOCOL, Refusal, RefusalKind, Reply, Request,
@@ -64,7 +64,7 @@ pub struct Connection {
     dumps: Arc<Dumps>,
     upkeep: Option<Arc<Upkeep>>,
     /// Who is charged, and for how much CPU time so far, nanoseconds.
-    principal: Principal,
+    principal: LedgerPrincipal,
     counted_cpu: Cell<u64>,
     /// Held while the connection streams: when the last holder is gone, all clients have received their data.
     streaming: Weak<Sender<()>>,
@@ -72,7 +72,12 @@ pub struct Connection {
 
 impl Connection {
     /// Serves the client until it disconnects or breaks the protocol.
-    pub fn serve(stream: UnixStream, (credentials, members): (PeerIds, &Members), place: &Charge, served: Served) {
+    pub fn serve(
+        stream: UnixStream,
+        (credentials, members): (PeerIds, &Members),
+        place: &LedgerCharge,
+        served: Served,
+    ) {
         let Served { sessions, dumps, upkeep, streaming } = served;
         let peer = match credentials.peer(&stream, members) {
             Ok(peer) => peer,

@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use ccsd_profile::{Profile, Session as SessionInfo, Update};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::ledger::Charge;
+use crate::ledger::LedgerCharge;
 use crate::protocol::message::SessionEnd;
 
 /// Bytes of updates kept for slow readers: the size of the profile, which a snapshot would take, within these bounds.
@@ -91,7 +91,7 @@ pub enum Delivery {
 }
 
 /// A reader's position in the log. Updates are numbered from 0.
-enum Position {
+enum ReaderPosition {
     /// The reader needs a snapshot and will ask for it once it has handled its last delivery.
     Lost,
     /// The reader has asked for a snapshot.
@@ -108,7 +108,7 @@ struct StreamState {
     updates: VecDeque<(Arc<Update>, usize)>,
     first: u64,
     bytes: usize,
-    places: BTreeMap<u64, Position>,
+    places: BTreeMap<u64, ReaderPosition>,
     /// Readers that get a snapshot however much memory that takes.
     trusted: BTreeSet<u64>,
     next_reader: u64,
@@ -130,8 +130,8 @@ impl StreamState {
     /// Drops updates that all readers have.
     fn trim(&mut self) {
         let needed = self.places.values().filter_map(|place| match place {
-            Position::Lost | Position::Asks => None,
-            Position::Begins(at, _) | Position::At(at) => Some(*at),
+            ReaderPosition::Lost | ReaderPosition::Asks => None,
+            ReaderPosition::Begins(at, _) | ReaderPosition::At(at) => Some(*at),
         });
         let needed = needed.min().unwrap_or(u64::MAX);
         while self.first < needed && self.pop() {}
@@ -164,12 +164,12 @@ impl StreamState {
 
     /// Whether all who ask for a snapshot are trusted.
     fn only_trusted_ask(&self) -> bool {
-        let asks = |place: &Position| matches!(place, Position::Asks);
+        let asks = |place: &ReaderPosition| matches!(place, ReaderPosition::Asks);
         self.places.iter().all(|(key, place)| !asks(place) || self.trusted.contains(key))
     }
 
     fn wants_snapshot(&self) -> bool {
-        self.places.values().any(|place| matches!(place, Position::Asks))
+        self.places.values().any(|place| matches!(place, ReaderPosition::Asks))
     }
 
     /// The last snapshot, if it still exists and the log has all later updates.
@@ -186,7 +186,7 @@ struct SharedStream {
     /// Wakes the session: a reader wants a snapshot or has gone.
     wake: Sender<()>,
     /// What readers hold: the owner's part, and that of trusted readers.
-    charges: (Charge, Charge),
+    charges: (LedgerCharge, LedgerCharge),
 }
 
 impl SharedStream {
@@ -221,7 +221,7 @@ pub struct Readers {
 impl Readers {
     /// `info` is the session as of its start, `charges` are set to what readers hold: the owner's, and that of root and
     /// the group.
-    pub fn new(info: Arc<SessionInfo>, charges: (Charge, Charge)) -> Readers {
+    pub fn new(info: Arc<SessionInfo>, charges: (LedgerCharge, LedgerCharge)) -> Readers {
         let (wake, woken) = bounded(1);
         let state = StreamState {
             updates: VecDeque::new(),
@@ -246,7 +246,7 @@ impl Readers {
         let mut state = self.shared.state();
         let key = state.next_reader;
         state.next_reader += 1;
-        state.places.insert(key, Position::Lost);
+        state.places.insert(key, ReaderPosition::Lost);
         if trusted {
             state.trusted.insert(key);
         }
@@ -291,10 +291,14 @@ impl Readers {
         while state.bytes > most {
             state.pop();
             let first = state.first;
-            let behind = |place: &Position| matches!(place, Position::Begins(at, _) | Position::At(at) if *at < first);
+            let behind = |place: &ReaderPosition| matches!(place, ReaderPosition::Begins(at, _) | ReaderPosition::At(at) if *at < first);
             for place in state.places.values_mut().filter(|place| behind(place)) {
                 // A pending snapshot is requested again.
-                *place = if matches!(place, Position::Begins(..)) { Position::Asks } else { Position::Lost };
+                *place = if matches!(place, ReaderPosition::Begins(..)) {
+                    ReaderPosition::Asks
+                } else {
+                    ReaderPosition::Lost
+                };
             }
             state.trim();
         }
@@ -313,8 +317,8 @@ impl Readers {
         let snapshot = Arc::new(Snapshot::of(profile));
         let mut state = self.shared.state();
         let (next, of_trusted) = (state.next(), state.only_trusted_ask());
-        for place in state.places.values_mut().filter(|place| matches!(place, Position::Asks)) {
-            *place = Position::Begins(next, Arc::clone(&snapshot));
+        for place in state.places.values_mut().filter(|place| matches!(place, ReaderPosition::Asks)) {
+            *place = ReaderPosition::Begins(next, Arc::clone(&snapshot));
         }
         state.snapshot = (next, Arc::downgrade(&snapshot));
         state.give(Given::Snapshot(Arc::downgrade(&snapshot)), snapshot.approximate_bytes(), of_trusted);
@@ -326,7 +330,7 @@ impl Readers {
     /// Whether a reader asks for a snapshot, and may have it.
     fn may_copy(&self, profile: &Profile) -> bool {
         let mut state = self.shared.state();
-        let asks = |place: &Position| matches!(place, Position::Asks);
+        let asks = |place: &ReaderPosition| matches!(place, ReaderPosition::Asks);
         let is_held = state.held_bytes().0 > state.bytes;
         let trusted = || state.trusted.iter().filter_map(|key| state.places.get(key)).any(asks);
         state.wants_snapshot() && (!is_held || self.shared.charges.0.fits(profile.bytes() as u64) || trusted())
@@ -384,9 +388,9 @@ impl StreamReader {
         let until = self.until;
         let Some(place) = state.places.get_mut(&self.key).filter(|_| !self.is_done) else { return Fetched::Gone };
         match place {
-            Position::Lost | Position::Asks => match old {
+            ReaderPosition::Lost | ReaderPosition::Asks => match old {
                 Some((at, snapshot)) => {
-                    *place = Position::At(at);
+                    *place = ReaderPosition::At(at);
                     self.has_all = at >= until;
                     let of_trusted = state.trusted.contains(&self.key);
                     let bytes = snapshot.approximate_bytes();
@@ -395,18 +399,18 @@ impl StreamReader {
                 }
                 None if closed => Fetched::Gone,
                 None => {
-                    *place = Position::Asks;
+                    *place = ReaderPosition::Asks;
                     let _ = self.shared.wake.try_send(());
                     Fetched::Nothing
                 }
             },
-            Position::Begins(at, snapshot) => {
+            ReaderPosition::Begins(at, snapshot) => {
                 let snapshot = Arc::clone(snapshot);
                 self.has_all = *at >= until;
-                *place = Position::At(*at);
+                *place = ReaderPosition::At(*at);
                 Fetched::Snapshot(snapshot)
             }
-            Position::At(at) if *at < next.min(self.until) => {
+            ReaderPosition::At(at) if *at < next.min(self.until) => {
                 let missed = usize::try_from(at.saturating_sub(first)).unwrap_or(usize::MAX);
                 let updates = take_one_generation(state.updates.iter().skip(missed).map(|(update, _)| update));
                 *at = at.saturating_add(updates.len() as u64);
@@ -414,7 +418,7 @@ impl StreamReader {
                 state.trim();
                 Fetched::Updates(updates)
             }
-            Position::At(_) => match end {
+            ReaderPosition::At(_) => match end {
                 Some(end) => {
                     self.is_done = true;
                     Fetched::End(end)

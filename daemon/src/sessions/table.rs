@@ -9,9 +9,9 @@ use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 use super::guard;
 use super::limits::SessionLimits;
 use super::readers::StreamReader;
-use super::worker::{self, Accounts, Grant, NewSession, SessionChannels, WorkerCommand, WorkerEvent};
+use super::worker::{self, Accounts, NewSession, SessionChannels, SessionGrant, WorkerCommand, WorkerEvent};
 use crate::authority::Authority;
-use crate::ledger::{Charge, Ledger, Principal, Resource, Shares};
+use crate::ledger::{Ledger, LedgerCharge, LedgerPrincipal, Resource, Shares};
 use crate::protocol::message::{Refusal, RefusalKind, SessionEnd, SessionSummary};
 use crate::supervisor::{BEAT, Heart};
 
@@ -44,7 +44,7 @@ pub enum Ask {
 
 struct SessionEntry {
     owner: Authority,
-    principal: Principal,
+    principal: LedgerPrincipal,
     /// Never full: few are sent, and subscribers wait for their answers.
     commands: Sender<WorkerCommand>,
     /// Whether the session was told to end, and with the target's CPU time.
@@ -54,9 +54,9 @@ struct SessionEntry {
     /// Bytes that its rings may use while it runs.
     ring_bytes: usize,
     /// Bytes that the session has, without its streams.
-    bytes: Arc<Charge>,
+    bytes: Arc<LedgerCharge>,
     /// Its place among the finished sessions.
-    kept: Option<Charge>,
+    kept: Option<LedgerCharge>,
     /// Whether the session was told to end to free memory.
     sheds: bool,
     /// `None` until the session samples.
@@ -241,9 +241,9 @@ impl SessionTable {
             grace: self.limits.grace,
         };
         let failed = reply.clone();
-        let profile_bytes = (principal != Principal::Own).then_some(self.limits.bytes_of_user);
+        let profile_bytes = (principal != LedgerPrincipal::Own).then_some(self.limits.bytes_of_user);
         let accounts = Accounts { ledger: self.ledger.clone(), principal, running, bytes };
-        let grant = Grant { id, ring_bytes, profile_bytes, arguments: self.limits.arguments };
+        let grant = SessionGrant { id, ring_bytes, profile_bytes, arguments: self.limits.arguments };
         let run = move || worker::run(grant, accounts, new, channels, reply);
         match std::thread::Builder::new().name(format!("ccsd-session-{id}")).spawn(run) {
             Ok(_) => {
@@ -258,7 +258,7 @@ impl SessionTable {
 
     /// Ring bytes for the next session: an eighth of what the principal's sessions and other users leave, so that the first
     /// sessions get all that helps, and the hundredth still has enough to copy whole stacks.
-    fn ring_bytes(&self, principal: Principal) -> usize {
+    fn ring_bytes(&self, principal: LedgerPrincipal) -> usize {
         let mut room = self.ledger.room(principal, Resource::Bytes);
         let mut left = self.limits.ring_bytes;
         for (_, entry) in self.of(principal) {
@@ -277,9 +277,9 @@ impl SessionTable {
     fn admit(
         &mut self,
         owner: &Authority,
-        principal: Principal,
+        principal: LedgerPrincipal,
         ring_bytes: usize,
-    ) -> Result<(Charge, Charge), Refusal> {
+    ) -> Result<(LedgerCharge, LedgerCharge), Refusal> {
         if self.shutting_down {
             return Err(Refusal::new(RefusalKind::Busy, SessionEnd::Shutdown.text()));
         }
@@ -310,12 +310,12 @@ impl SessionTable {
         self.shed();
     }
 
-    fn of(&self, principal: Principal) -> impl Iterator<Item = (&u32, &SessionEntry)> {
+    fn of(&self, principal: LedgerPrincipal) -> impl Iterator<Item = (&u32, &SessionEntry)> {
         self.entries.iter().filter(move |(_, entry)| entry.principal == principal)
     }
 
     /// Removes the oldest finished session of a principal. Returns whether there was one.
-    fn evict(&mut self, principal: Principal) -> bool {
+    fn evict(&mut self, principal: LedgerPrincipal) -> bool {
         let oldest = self.of(principal).find(|(_, entry)| entry.has_ended()).map(|(&id, _)| id);
         oldest.is_some_and(|id| self.entries.remove(&id).is_some())
     }
@@ -333,7 +333,7 @@ impl SessionTable {
         }
     }
 
-    fn end_largest(&mut self, principal: Principal) {
+    fn end_largest(&mut self, principal: LedgerPrincipal) {
         let running = || self.of(principal).filter(|(_, entry)| !entry.has_ended());
         // One session at a time: its end may free enough.
         if running().any(|(_, entry)| entry.sheds) {
@@ -374,7 +374,7 @@ impl SessionTable {
         // The memory of users is bounded with that of their running sessions. The latest session is kept regardless of
         // its size.
         let mut kept: Vec<(u32, u64)> = self
-            .of(Principal::Own)
+            .of(LedgerPrincipal::Own)
             .filter(|(_, entry)| entry.has_ended())
             .map(|(&id, entry)| (id, entry.bytes.amount()))
             .collect();

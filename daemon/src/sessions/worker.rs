@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ccsd_collector::{
-    Budget, FileShare, Options, ProcessSelection, Scope, Session, SessionEvent, become_unfavoured, system, usage,
+    Budget, CollectorSession, FileShare, Options, ProcessSelection, Scope, SessionEvent, become_unfavoured, system,
+    usage,
 };
-use ccsd_profile::{Limits, Profile, Update};
+use ccsd_profile::{Profile, ProfileLimits, Update};
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError};
 
 use super::guard::Guard;
 use super::readers::{Readers, StreamReader};
 use crate::authority::Authority;
-use crate::ledger::{Charge, Ledger, Principal, Resource};
+use crate::ledger::{Ledger, LedgerCharge, LedgerPrincipal, Resource};
 use crate::protocol::message::{Collect, Refusal, RefusalKind, SessionEnd, SessionSummary};
 
 /// Maximum characters of a target's name in lists.
@@ -54,7 +55,7 @@ pub struct NewSession {
 
 /// What the table grants a session.
 #[derive(Clone, Copy, Debug)]
-pub struct Grant {
+pub struct SessionGrant {
     /// Number of the session.
     pub id: u32,
     /// Maximum bytes of its sample rings.
@@ -70,11 +71,11 @@ pub struct Accounts {
     /// The books.
     pub ledger: Ledger,
     /// Who is charged.
-    pub principal: Principal,
+    pub principal: LedgerPrincipal,
     /// The running session. Dropped when its collection has ended.
-    pub running: Charge,
+    pub running: LedgerCharge,
     /// What the session has in memory, without its streams.
-    pub bytes: Arc<Charge>,
+    pub bytes: Arc<LedgerCharge>,
 }
 
 /// The kernel's memory for an event: 51 MB were measured for 15,000 events.
@@ -84,14 +85,14 @@ const EVENT_BYTES: u64 = 3400;
 #[derive(Debug)]
 struct SessionFiles {
     ledger: Ledger,
-    principal: Principal,
-    charge: Charge,
+    principal: LedgerPrincipal,
+    charge: LedgerCharge,
     events: AtomicU64,
     images: AtomicU64,
 }
 
 impl SessionFiles {
-    fn new(ledger: &Ledger, principal: Principal) -> SessionFiles {
+    fn new(ledger: &Ledger, principal: LedgerPrincipal) -> SessionFiles {
         let charge = ledger.charge(principal, Resource::Files, 0);
         let (events, images) = (AtomicU64::new(0), AtomicU64::new(0));
         SessionFiles { ledger: ledger.clone(), principal, charge, events, images }
@@ -180,7 +181,7 @@ impl Drop for Farewell {
 
 /// Runs a session until it is forgotten. `reply` receives its number once it samples.
 pub fn run(
-    grant: Grant,
+    grant: SessionGrant,
     accounts: Accounts,
     new: NewSession,
     channels: SessionChannels,
@@ -216,17 +217,21 @@ pub fn run(
 
 /// Limits of a session's copy of the profile: everything that the collector sends, and for all generations of contexts
 /// and charges together about what the collector uses for one when other tables have lent it their budgets.
-fn replica_limits(memory: u64) -> Limits {
+fn replica_limits(memory: u64) -> ProfileLimits {
     let each = usize::try_from(memory / 8).unwrap_or(usize::MAX);
-    let limits = Limits::reading();
+    let limits = ProfileLimits::reading();
     let (context_bytes, charge_bytes) = (limits.context_bytes.min(each), limits.charge_bytes.min(each));
     let route_bytes = limits.route_bytes.min(each / 2);
-    Limits { context_bytes, charge_bytes, route_bytes, ..limits }
+    ProfileLimits { context_bytes, charge_bytes, route_bytes, ..limits }
 }
 
 /// Opens the events, within the owner's permissions.
-fn open(new: &NewSession, grant: Grant, files: &Arc<SessionFiles>) -> Result<(Session, Guard, u64), Refusal> {
-    let Grant { ring_bytes, profile_bytes, arguments, .. } = grant;
+fn open(
+    new: &NewSession,
+    grant: SessionGrant,
+    files: &Arc<SessionFiles>,
+) -> Result<(CollectorSession, Guard, u64), Refusal> {
+    let SessionGrant { ring_bytes, profile_bytes, arguments, .. } = grant;
     let mut options = Options { own_process: false, ..new.collect.options()? };
     if let Some(bytes) = profile_bytes {
         options.budget = Budget::of(options.budget.memory.min(bytes));
@@ -243,9 +248,9 @@ fn open(new: &NewSession, grant: Grant, files: &Arc<SessionFiles>) -> Result<(Se
     };
     let guard = Guard::new(new.owner, pids)?;
     let session = match &new.target {
-        SessionTarget::Pids(pids) => Session::attach(&options, pids)?,
-        SessionTarget::Machine(selection) => Session::machine(&options, selection)?,
-        SessionTarget::Child(pid, words) => Session::record_child(&options, words.clone(), *pid)?,
+        SessionTarget::Pids(pids) => CollectorSession::attach(&options, pids)?,
+        SessionTarget::Machine(selection) => CollectorSession::machine(&options, selection)?,
+        SessionTarget::Child(pid, words) => CollectorSession::record_child(&options, words.clone(), *pid)?,
     };
     guard.check_attached()?;
     Ok((session, guard, options.budget.memory))
@@ -253,7 +258,7 @@ fn open(new: &NewSession, grant: Grant, files: &Arc<SessionFiles>) -> Result<(Se
 
 /// Limits a profile that must fit into `bytes` bytes together with its copy: detail is reduced before the session has
 /// to end.
-fn bound(limits: &mut Limits, bytes: usize) {
+fn bound(limits: &mut ProfileLimits, bytes: usize) {
     // Contexts, charges and names, each twice, and as much for everything else.
     let each = bytes / 8;
     let budgets =
@@ -286,23 +291,23 @@ fn restrict(options: &mut Options, owner: &Authority) -> Result<(), Refusal> {
 
 /// What only a running session is charged for.
 struct Running {
-    _session: Charge,
+    _session: LedgerCharge,
     files: Arc<SessionFiles>,
-    kernel: Charge,
+    kernel: LedgerCharge,
 }
 
 struct SessionWorker {
     summary: SessionSummary,
     channels: SessionChannels,
     /// `None` once it has ended.
-    session: Option<Session>,
+    session: Option<CollectorSession>,
     /// The charge for a running session, and its files; `None` once it has ended.
     running: Option<Running>,
     /// Bytes of its rings while it runs.
     ring_bytes: u64,
-    bytes: Arc<Charge>,
+    bytes: Arc<LedgerCharge>,
     ledger: Ledger,
-    principal: Principal,
+    principal: LedgerPrincipal,
     /// CPU time that was counted: of the collection, and of this thread.
     counted_cpu: (u64, u64),
     guard: Guard,
@@ -320,16 +325,16 @@ struct SessionWorker {
 
 impl SessionWorker {
     fn new(
-        Grant { id, ring_bytes, .. }: Grant,
+        SessionGrant { id, ring_bytes, .. }: SessionGrant,
         new: &NewSession,
         channels: SessionChannels,
-        session: Session,
+        session: CollectorSession,
         guard: Guard,
         memory: u64,
         (accounts, files): (Accounts, Arc<SessionFiles>),
     ) -> SessionWorker {
         let Accounts { ledger, principal, running, bytes } = accounts;
-        let streams = [principal, Principal::Own].map(|who| ledger.charge(who, Resource::Bytes, 0)).into();
+        let streams = [principal, LedgerPrincipal::Own].map(|who| ledger.charge(who, Resource::Bytes, 0)).into();
         let kernel = ledger.charge(principal, Resource::KernelBytes, 0);
         let info = session.info().clone();
         let summary = SessionSummary {
@@ -463,7 +468,7 @@ impl SessionWorker {
         summary.received = accounting.received;
         summary.lost = accounting.known_missing();
         summary.contexts = self.replica.contexts().len() as u64;
-        let held = self.session.as_ref().map_or(0, Session::held_bytes);
+        let held = self.session.as_ref().map_or(0, CollectorSession::held_bytes);
         let events = self.running.as_ref().map_or(0, |running| running.files.event_bytes());
         if let Some(running) = &self.running {
             running.kernel.set(events.saturating_add(self.ring_bytes));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ccsd_profile::codec::{TimeColumn, profile_in_columns, put_in_column};
-use ccsd_profile::{Accounting, DecodeError, Decoded, Decoder, Limits, MergeError, Profile};
+use ccsd_profile::{Accounting, DecodeError, Decoded, Decoder, MergeError, Profile, ProfileLimits};
 
 use serde::Serialize;
 
@@ -261,7 +261,7 @@ fn read(path: &Path, range: TimeRange, columns: Option<ColumnQuery<'_>>) -> Resu
     let metrics = metrics.len();
     let mut profile = match columns {
         Some(it) => profile_in_columns(decoder.session(), metric, it.columns.len()),
-        None => Profile::new(decoder.session().clone(), Limits::reading()),
+        None => Profile::new(decoder.session().clone(), ProfileLimits::reading()),
     };
     let mut intervals: Vec<TimeColumn> = Vec::new();
     let mut before = Accounting::default();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ccsd_profile::view::{FlatView, Selection};
-use ccsd_profile::{CostCentre, Image, Limits, Metric, Process, Profile, Session, Thread, Unit, Update};
+use ccsd_profile::{CostCentre, Image, Metric, Process, Profile, ProfileLimits, Session, Thread, Unit, Update};
 use tempfile::TempDir;
 
 use super::files::{name, parse_name};
@@ -57,7 +57,7 @@ fn interval(profile: &mut Profile, name: &str) -> Update {
 
 /// A segment with one interval for each name.
 fn write(dir: &Path, start: u64, names: &[&str], finish: bool) -> PathBuf {
-    let mut profile = Profile::new(session(start), Limits::default());
+    let mut profile = Profile::new(session(start), ProfileLimits::default());
     let mut writer = SegmentWriter::create(dir, profile.session()).unwrap();
     for name in names {
         writer.write(&interval(&mut profile, name)).unwrap();
@@ -168,7 +168,7 @@ fn gaps_are_the_times_without_intervals() {
 fn cpu_time_of_a_range() {
     let (_state, dir) = dir();
     for start in [1000, 1100] {
-        let mut profile = Profile::new(session(start), Limits::default());
+        let mut profile = Profile::new(session(start), ProfileLimits::default());
         let mut writer = SegmentWriter::create(&dir, profile.session()).unwrap();
         for cpu in [3, 4] {
             let mut update = interval(&mut profile, "a");
@@ -225,7 +225,7 @@ fn a_crash_leaves_all_but_the_last_interval() {
 #[test]
 fn one_that_is_being_written_is_not_interrupted() {
     let (_state, dir) = dir();
-    let mut profile = Profile::new(session(1000), Limits::default());
+    let mut profile = Profile::new(session(1000), ProfileLimits::default());
     let mut writer = SegmentWriter::create(&dir, profile.session()).unwrap();
     writer.write(&interval(&mut profile, "a")).unwrap();
     let answer = ask(&dir, 0, 2000);
@@ -377,7 +377,7 @@ fn profiles_of_other_metrics_are_named() {
     let (_state, dir) = dir();
     write(&dir, 1000, &["a"], true);
     let cycles = vec![Metric { name: "cycles".to_owned(), unit: Unit::Cycles }];
-    let mut profile = Profile::new(Session { metrics: cycles, ..session(2000) }, Limits::default());
+    let mut profile = Profile::new(Session { metrics: cycles, ..session(2000) }, ProfileLimits::default());
     let mut writer = SegmentWriter::create(&dir, profile.session()).unwrap();
     writer.write(&interval(&mut profile, "b")).unwrap();
     writer.finish().unwrap();
@@ -402,7 +402,7 @@ fn watches_that_there_are_not() {
 #[test]
 fn a_file_that_is_removed_while_it_is_written() {
     let (_state, dir) = dir();
-    let mut profile = Profile::new(session(1000), Limits::default());
+    let mut profile = Profile::new(session(1000), ProfileLimits::default());
     let mut writer = SegmentWriter::create(&dir, profile.session()).unwrap();
     fs::remove_file(writer.path()).unwrap();
     let written = writer.write(&interval(&mut profile, "a"));

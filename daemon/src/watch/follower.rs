@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ccsd_collector::{Budget, EventChoice, Filter, Options, Scope, Session, SessionEvent};
+use ccsd_collector::{Budget, CollectorSession, EventChoice, Options, ProcessFilter, Scope, SessionEvent};
 use ccsd_profile::{Accounting, Update};
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::budget::BackoffStep;
 use super::proc_stat::ScannedProcess;
 use super::rules::WatchRule;
-use crate::config::{Watch, WatchEvent, WatchLayout};
+use crate::config::{WatchConfig, WatchEvent, WatchLayout};
 use crate::store::{self, SEGMENT, SegmentWriter, WriteError};
 
 /// Time without processes after which the session ends: its rings take memory, and its threads wake ten times a second.
@@ -88,7 +88,7 @@ pub struct Orders {
     /// All processes that match now.
     pub found: Vec<ScannedProcess>,
     /// The watch; its rate and interval may have changed.
-    pub watch: Arc<Watch>,
+    pub watch: Arc<WatchConfig>,
     /// The current back-off step.
     pub step: BackoffStep,
     /// The reason of the step.
@@ -129,7 +129,7 @@ pub struct SegmentTarget {
 ///
 /// # Errors
 /// If no thread can be started.
-pub fn start(watch: Arc<Watch>, rule: WatchRule, place: SegmentTarget) -> std::io::Result<Handle> {
+pub fn start(watch: Arc<WatchConfig>, rule: WatchRule, place: SegmentTarget) -> std::io::Result<Handle> {
     // A busy follower gets the orders of the next scan.
     let (orders, receiver) = bounded(1);
     let (alive, ended) = bounded(0);
@@ -160,7 +160,7 @@ pub fn start(watch: Arc<Watch>, rule: WatchRule, place: SegmentTarget) -> std::i
 }
 
 struct RunningSession {
-    session: Session,
+    session: CollectorSession,
     /// `None` while nothing can be written.
     segment: Option<SegmentWriter>,
     began: Instant,
@@ -181,7 +181,7 @@ struct SessionCounts {
 }
 
 struct Follower {
-    watch: Arc<Watch>,
+    watch: Arc<WatchConfig>,
     /// Rule for all processes that start or change from now on.
     rule: Arc<WatchRule>,
     place: SegmentTarget,
@@ -247,8 +247,9 @@ impl Follower {
     fn apply(&mut self, orders: Orders) {
         let Orders { found, watch, step, reason, segment_bytes } = orders;
         self.place.segment_bytes = segment_bytes;
-        let how =
-            |watch: &Watch, step| (watch.rate_hz, watch.event, watch.overhead, watch.interval, watch.layout, step);
+        let how = |watch: &WatchConfig, step| {
+            (watch.rate_hz, watch.event, watch.overhead, watch.interval, watch.layout, step)
+        };
         let changed = how(&watch, step) != how(&self.watch, self.step);
         if watch.layout != self.watch.layout {
             (self.too_short, self.refused_cpus, self.turnover) = (None, false, Turnover::default());
@@ -394,7 +395,7 @@ impl Follower {
         }
     }
 
-    fn session(&self, by_cpu: bool) -> ccsd_collector::Result<(Session, Vec<u32>)> {
+    fn session(&self, by_cpu: bool) -> ccsd_collector::Result<(CollectorSession, Vec<u32>)> {
         let rate_hz = self.step.rate(self.watch.rate_hz.0).min(ccsd_collector::system::perf_max_sample_rate());
         let options = |event| Options {
             event,
@@ -404,7 +405,8 @@ impl Follower {
             interval: self.watch.interval.0,
             budget: Budget::of(self.watch.memory.0),
             own_process: false,
-            filter: (!self.rule.is_of_everything()).then(|| Arc::<WatchRule>::clone(&self.rule) as Arc<dyn Filter>),
+            filter: (!self.rule.is_of_everything())
+                .then(|| Arc::<WatchRule>::clone(&self.rule) as Arc<dyn ProcessFilter>),
             more_samples: "a higher rate_hz, or layout = \"cpus\" of the watch,",
             ..Options::default()
         };
@@ -414,8 +416,8 @@ impl Follower {
         let follow = |event| {
             let (options, name) = (options(event), self.watch.name.0.clone());
             match by_cpu {
-                true => Session::on_machine(&options, name).map(|session| (session, Vec::new())),
-                false => Session::follow(&options, name, &pids),
+                true => CollectorSession::on_machine(&options, name).map(|session| (session, Vec::new())),
+                false => CollectorSession::follow(&options, name, &pids),
             }
         };
         match self.watch.event {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use ccsd_collector::usage;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, TrySendError, bounded};
 
-use crate::config::{Config, Watch};
+use crate::config::{Config, WatchConfig};
 use crate::ledger::{Ledger, Resource};
 use crate::store;
 use crate::supervisor::{BEAT, Heart, Supervisor};
@@ -61,12 +61,12 @@ pub struct Overview {
     /// CPU seconds of these scans.
     pub look_seconds: f64,
     /// Configured limits.
-    pub limits: Limits,
+    pub limits: ServiceLimits,
 }
 
 /// Configured limits of the service.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Limits {
+pub struct ServiceLimits {
     /// CPU use, percent of one CPU.
     pub cpu_percent: f64,
     /// Memory, bytes.
@@ -77,11 +77,11 @@ pub struct Limits {
     pub age_seconds: u64,
 }
 
-impl Limits {
+impl ServiceLimits {
     /// The limits of a configuration.
     #[must_use]
-    pub fn of(config: &Config) -> Limits {
-        Limits {
+    pub fn of(config: &Config) -> ServiceLimits {
+        ServiceLimits {
             cpu_percent: config.budget.cpu_percent.0,
             memory: config.budget.memory.0,
             stored_bytes: config.retention.bytes.0,
@@ -164,7 +164,7 @@ fn cpu_time(ledger: &Ledger) -> Duration {
 }
 
 /// The rule of a watch, with its users as far as they are known.
-fn rule(watch: &Watch, users: &UserNumbers) -> WatchRule {
+fn rule(watch: &WatchConfig, users: &UserNumbers) -> WatchRule {
     WatchRule::new(watch, |name| users.find(name).number())
 }
 
@@ -344,7 +344,7 @@ impl Manager {
         let statuses = statuses.collect();
         let mut overview = self.overview.lock().unwrap_or_else(PoisonError::into_inner);
         overview.watches = statuses;
-        overview.limits = Limits::of(&self.config);
+        overview.limits = ServiceLimits::of(&self.config);
         overview.step = self.shedder.step().number();
         overview.cpu_percent = self.shedder.last_use().map(|used| used.cpu_percent);
         overview.over_budget = self.shedder.is_helpless();
@@ -353,12 +353,13 @@ impl Manager {
     fn configure(&mut self, config: Config) {
         let before = std::mem::replace(&mut self.config, config);
         let handles = std::mem::take(&mut self.followers).into_iter().zip(self.scanner.rules().to_vec());
-        let mut old: Vec<(Watch, (Option<Handle>, WatchRule))> = before.watches.into_iter().zip(handles).collect();
+        let mut old: Vec<(WatchConfig, (Option<Handle>, WatchRule))> =
+            before.watches.into_iter().zip(handles).collect();
         let mut rules = Vec::new();
         let moved = before.state_dir != self.config.state_dir || before.retention.bytes != self.config.retention.bytes;
         for watch in &self.config.watches {
             // A watch that selects other processes now is another watch.
-            let same = |(old, _): &(Watch, _)| !moved && same_processes(old, watch);
+            let same = |(old, _): &(WatchConfig, _)| !moved && same_processes(old, watch);
             // The old rule remembers the processes that it has admitted.
             let kept = old.iter().position(same).map(|i| old.swap_remove(i).1);
             let (follower, rule) = kept.unwrap_or_else(|| (None, rule(watch, &self.users)));
@@ -381,7 +382,7 @@ impl Manager {
 }
 
 /// Why a watch may match nothing.
-fn hint(watch: &Watch, users: &UserNumbers, near_miss: Option<String>) -> Option<String> {
+fn hint(watch: &WatchConfig, users: &UserNumbers, near_miss: Option<String>) -> Option<String> {
     let unknown = unknown_users(watch, |name| users.find(name).number());
     let unknown = unknown.first().map(|user| match users.find(user) {
         UserNumber::Unknown => format!("it is not known yet which user {user:?} is"),
@@ -402,8 +403,8 @@ pub fn look(config: &Config) -> Vec<(usize, Option<String>)> {
 }
 
 /// Whether two watches follow the same processes under the same name.
-fn same_processes(a: &Watch, b: &Watch) -> bool {
-    let rule = |watch: &Watch| Watch {
+fn same_processes(a: &WatchConfig, b: &WatchConfig) -> bool {
+    let rule = |watch: &WatchConfig| WatchConfig {
         rate_hz: b.rate_hz,
         event: b.event,
         overhead: b.overhead,

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ccsd_collector::procfs::Stat;
-use ccsd_collector::{Executed, FileIdentity, Filter, cgroup_path};
+use ccsd_collector::{Executed, FileIdentity, ProcessFilter, cgroup_path};
 use ccsd_profile::cgroup::units;
 use wildmatch::WildMatch;
 
 use super::proc_stat::{ScannedProcess, read, read_living_thread};
-use crate::config::{SelectorPattern, Watch};
+use crate::config::{SelectorPattern, WatchConfig};
 
 /// Attributes of a process. A process chooses its own names, so these texts are only compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -150,7 +150,7 @@ impl RuleUser {
 
 /// A selector that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LeftOut {
+enum SkippedSelector {
     User,
     Exe,
 }
@@ -174,7 +174,7 @@ pub struct WatchRule {
 
 impl WatchRule {
     /// Compiles the rule of a watch. `users` looks up user names.
-    pub fn new(watch: &Watch, users: impl Fn(&str) -> Option<u32>) -> WatchRule {
+    pub fn new(watch: &WatchConfig, users: impl Fn(&str) -> Option<u32>) -> WatchRule {
         let wild = |pattern: &Option<SelectorPattern>| pattern.as_ref().map(|pattern| WildMatch::new(&pattern.0));
         // The kernel keeps 15 bytes of a name, which administrators need not know.
         let comm = watch.comm.as_ref().map(|SelectorPattern(comm)| match comm.contains(['*', '?']) {
@@ -222,18 +222,18 @@ impl WatchRule {
     }
 
     /// Whether a process matches, whatever its user or executable is.
-    fn fits_but_for(&self, left_out: Option<LeftOut>, process: ScannedProcess, facts: &Facts) -> bool {
+    fn fits_but_for(&self, left_out: Option<SkippedSelector>, process: ScannedProcess, facts: &Facts) -> bool {
         let is_user = |users: &[u32; 3], user: &RuleUser| match user {
             RuleUser::Any => true,
             RuleUser::Number(number) => users.iter().all(|user| user == number),
             RuleUser::Unknown => false,
         };
-        let any_user = left_out == Some(LeftOut::User);
+        let any_user = left_out == Some(SkippedSelector::User);
         facts.users.is_some_and(|users| any_user || self.known_users().iter().any(|user| is_user(&users, user)))
             && self.keeps_name(&facts.comm)
             && self.cgroup.as_ref().is_none_or(|cgroup| cgroup.matches(&facts.cgroup))
             && self.unit.as_ref().is_none_or(|unit| units(&facts.cgroup).any(|name| unit.matches(name)))
-            && (left_out == Some(LeftOut::Exe)
+            && (left_out == Some(SkippedSelector::Exe)
                 || self.exe.as_ref().is_none_or(|pattern| self.exe_fits(pattern, process, facts.exe.as_ref())))
     }
 
@@ -241,7 +241,7 @@ impl WatchRule {
     /// right.
     pub fn near_miss(&self, process: ScannedProcess, facts: &Facts) -> Option<String> {
         let named = [&self.unit, &self.cgroup, &self.exe, &self.comm].into_iter().any(Option::is_some);
-        if named && facts.users.is_some() && self.fits_but_for(Some(LeftOut::User), process, facts) {
+        if named && facts.users.is_some() && self.fits_but_for(Some(SkippedSelector::User), process, facts) {
             let [real, effective, saved] = facts.users?;
             let users = if real == effective && real == saved {
                 real.to_string()
@@ -255,7 +255,7 @@ impl WatchRule {
         let wanted = text.rsplit('/').next().filter(|name| !name.is_empty() && !name.contains(['*', '?']))?;
         let is_named = |path: &str| path.trim_end_matches(" (deleted)").rsplit('/').next() == Some(wanted);
         let similar = is_named(&exe.path) || facts.comm == clip(wanted, COMM_BYTES);
-        (similar && self.fits_but_for(Some(LeftOut::Exe), process, facts))
+        (similar && self.fits_but_for(Some(SkippedSelector::Exe), process, facts))
             .then(|| format!("PID {} ({}) matches but for its executable, {}", process.pid, facts.comm, exe.path))
     }
 
@@ -282,7 +282,7 @@ impl WatchRule {
     }
 }
 
-impl Filter for WatchRule {
+impl ProcessFilter for WatchRule {
     fn keeps(&self, pid: u32) -> Option<bool> {
         let dir = Path::new("/proc").join(pid.to_string());
         let (stat, living) = read_living_thread(&dir)?;
@@ -309,7 +309,7 @@ impl Filter for WatchRule {
         let dirs = executed.relatives().map(|pid| Path::new("/proc").join(pid.to_string()));
         let facts = dirs.into_iter().find_map(|dir| Facts::of_groups(&dir, executed.name))?;
         let process = ScannedProcess { pid: executed.pid, start_time: 0 };
-        if !self.fits_but_for(Some(LeftOut::Exe), process, &facts) {
+        if !self.fits_but_for(Some(SkippedSelector::Exe), process, &facts) {
             return Some(false);
         }
         let Some(pattern) = &self.exe else { return Some(true) };
@@ -323,7 +323,7 @@ impl Filter for WatchRule {
 
 /// Describes a watch's rule in words, including its default users.
 #[must_use]
-pub fn describe(watch: &Watch) -> String {
+pub fn describe(watch: &WatchConfig) -> String {
     if watch.is_of_everything() {
         return format!("watch {}: all processes and the kernel's threads", watch.name.0);
     }
@@ -333,7 +333,7 @@ pub fn describe(watch: &Watch) -> String {
     format!("watch {}: processes of {}{selectors}", watch.name.0, describe_users(watch))
 }
 
-fn describe_users(watch: &Watch) -> String {
+fn describe_users(watch: &WatchConfig) -> String {
     let users = watch.users();
     if users.0.iter().any(|name| name == "*") {
         return "any user".to_owned();
@@ -342,7 +342,7 @@ fn describe_users(watch: &Watch) -> String {
 }
 
 /// The users named by a watch that do not exist.
-pub fn unknown_users(watch: &Watch, users: impl Fn(&str) -> Option<u32>) -> Vec<String> {
+pub fn unknown_users(watch: &WatchConfig, users: impl Fn(&str) -> Option<u32>) -> Vec<String> {
     watch.users().0.into_iter().filter(|name| RuleUser::new(name, &users) == RuleUser::Unknown).collect()
 }
 

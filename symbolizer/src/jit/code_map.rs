@@ -39,7 +39,7 @@ impl CodePiece {
 
 /// The code at an address at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found<'a> {
+pub struct CodeAtTime<'a> {
     /// Name of the code; `None` if nothing is known there.
     pub name: Option<&'a str>,
     /// Start of validity, nanoseconds; 0 for ever.
@@ -106,7 +106,7 @@ impl CodeMap {
 
     /// The code at an address at a time.
     #[must_use]
-    pub fn find(&self, address: u64, time: u64) -> Found<'_> {
+    pub fn find(&self, address: u64, time: u64) -> CodeAtTime<'_> {
         let page = self.pages.get(&(address >> PAGE_BITS)).map_or(&[][..], Vec::as_slice);
         let (mut until, mut steps) = (u64::MAX, 0);
         // Both lists are in order of arrival: the later of their last entries is next.
@@ -130,9 +130,9 @@ impl CodeMap {
             }
             let (at, len) = (piece.name.0 as usize, piece.name.1 as usize);
             let name = self.names.get(at..at + len).filter(|name| !name.is_empty());
-            return Found { name, from: piece.from, until };
+            return CodeAtTime { name, from: piece.from, until };
         }
-        Found { name: None, from: 0, until }
+        CodeAtTime { name: None, from: 0, until }
     }
 
     /// Limits the bytes from now on. Existing pieces stay.

@@ -7,7 +7,7 @@
 use hashbrown::HashMap;
 
 use super::code_map::{CodeMap, MAX_NAME_BYTES};
-use super::parsed::{JitEntry, Parsed, Parser};
+use super::parsed::{JitEntry, JitParser, Parsed};
 
 /// "JiTD" as a little-endian number.
 const MAGIC: u32 = 0x4A69_5444;
@@ -34,7 +34,7 @@ const JIT_CODE_CLOSE: u32 = 3;
 #[derive(Debug)]
 pub struct JitDump {
     code: CodeMap,
-    parser: Parser,
+    parser: JitParser,
     /// Names by code index, for moves.
     names: HashMap<u64, String>,
     name_bytes: usize,
@@ -46,7 +46,7 @@ impl Default for JitDump {
     fn default() -> JitDump {
         JitDump {
             code: CodeMap::default(),
-            parser: Parser::DumpBegins,
+            parser: JitParser::DumpBegins,
             names: HashMap::new(),
             name_bytes: 0,
             bad_records: 0,
@@ -64,7 +64,7 @@ impl JitDump {
 
     /// The parser's state for the next bytes.
     #[must_use]
-    pub fn parser(&self) -> Parser {
+    pub fn parser(&self) -> JitParser {
         self.parser
     }
 
@@ -96,7 +96,7 @@ impl JitDump {
     /// Whether nothing more can follow: the file is not a jitdump, or has ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.parser == Parser::DumpOver
+        self.parser == JitParser::DumpOver
     }
 
     /// Remembers a name for moves, if there is room.
@@ -142,7 +142,7 @@ impl JitDump {
     }
 }
 
-pub(super) fn parse(parser: Parser, bytes: &[u8]) -> Parsed {
+pub(super) fn parse(parser: JitParser, bytes: &[u8]) -> Parsed {
     let mut parsed = Parsed::new(parser);
     while let Some(rest) = usize::try_from(parsed.used).ok().and_then(|used| bytes.get(used..)) {
         match next(&mut parsed, rest) {
@@ -156,27 +156,27 @@ pub(super) fn parse(parser: Parser, bytes: &[u8]) -> Parsed {
 /// Parses the header or a record. Returns its length; `None` if it is incomplete.
 fn next(parsed: &mut Parsed, bytes: &[u8]) -> Option<u64> {
     let timed = match parsed.parser {
-        Parser::DumpRecords { timed } => timed,
-        Parser::DumpBegins => {
+        JitParser::DumpRecords { timed } => timed,
+        JitParser::DumpBegins => {
             let header = bytes.get(..HEADER_BYTES)?;
             let size = u64::from(u32_at(header, 8)?);
             let flags = u64_at(header, 32)?;
             parsed.parser = match u32_at(header, 0)? == MAGIC && size >= HEADER_BYTES as u64 {
-                true => Parser::DumpRecords { timed: flags & FLAG_ARCH_TIMESTAMP == 0 },
+                true => JitParser::DumpRecords { timed: flags & FLAG_ARCH_TIMESTAMP == 0 },
                 false => {
                     parsed.bad += 1;
-                    Parser::DumpOver
+                    JitParser::DumpOver
                 }
             };
             return Some(size.max(HEADER_BYTES as u64));
         }
-        Parser::DumpOver | Parser::PerfMap { .. } => return (!bytes.is_empty()).then_some(bytes.len() as u64),
+        JitParser::DumpOver | JitParser::PerfMap { .. } => return (!bytes.is_empty()).then_some(bytes.len() as u64),
     };
     let size = u32_at(bytes, 4)? as usize;
     if size < RECORD_BYTES {
         // The start of the next record is unknown.
         parsed.bad += 1;
-        parsed.parser = Parser::DumpOver;
+        parsed.parser = JitParser::DumpOver;
         return Some(bytes.len() as u64);
     }
     let record = bytes.get(..size.min(MAX_RECORD_BYTES))?;
@@ -185,7 +185,7 @@ fn next(parsed: &mut Parsed, bytes: &[u8]) -> Option<u64> {
     match (u32_at(record, 0)?, record.get(RECORD_BYTES..)?) {
         (JIT_CODE_LOAD, body) => push(parsed, load(body, time)),
         (JIT_CODE_MOVE, body) => push(parsed, moved(body, time)),
-        (JIT_CODE_CLOSE, _) => parsed.parser = Parser::DumpOver,
+        (JIT_CODE_CLOSE, _) => parsed.parser = JitParser::DumpOver,
         _ => {}
     }
     Some(size as u64)
@@ -289,7 +289,7 @@ mod tests {
                 (Some("f"), None, Some("f"), Some("f"))
             );
             assert_eq!((name(0x2000, 29), name(0x2000, 30), name(0x2080, 30)), (Some("g"), Some("h"), Some("g")));
-            assert_eq!(dump.code().find(0x2000, 15), super::super::Found { name: Some("g"), from: 12, until: 30 });
+            assert_eq!(dump.code().find(0x2000, 15), super::super::CodeAtTime { name: Some("g"), from: 12, until: 30 });
             assert!(dump.is_over() && dump.bad_records() == 0 && dump.latest() == 40);
         }
         // With the processor's counter there are no times, so the last record counts.

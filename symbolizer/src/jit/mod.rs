@@ -11,16 +11,16 @@ mod dump;
 mod parsed;
 mod perf_map;
 
-pub use code_map::{CodeMap, Found};
+pub use code_map::{CodeAtTime, CodeMap};
 pub use dump::JitDump;
-pub use parsed::{Parsed, Parser};
+pub use parsed::{JitParser, Parsed};
 pub use perf_map::PerfMap;
 
 /// Parses the next bytes of a file.
 #[must_use]
-pub fn parse(parser: Parser, bytes: &[u8]) -> Parsed {
+pub fn parse(parser: JitParser, bytes: &[u8]) -> Parsed {
     match parser {
-        Parser::PerfMap { skipping } => perf_map::parse(skipping, bytes),
-        Parser::DumpBegins | Parser::DumpRecords { .. } | Parser::DumpOver => dump::parse(parser, bytes),
+        JitParser::PerfMap { skipping } => perf_map::parse(skipping, bytes),
+        JitParser::DumpBegins | JitParser::DumpRecords { .. } | JitParser::DumpOver => dump::parse(parser, bytes),
     }
 }

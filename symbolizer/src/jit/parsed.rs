@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The parser's state between pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Parser {
+pub enum JitParser {
     /// A perf map.
     PerfMap {
         /// Whether the next bytes continue a line that is too long, whose start was used.
@@ -25,7 +25,7 @@ pub enum Parser {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parsed {
     /// The state for the next piece.
-    pub parser: Parser,
+    pub parser: JitParser,
     /// Bytes used. The rest must be given again with what follows. May exceed the given bytes, because code itself is
     /// skipped.
     pub used: u64,
@@ -47,7 +47,7 @@ pub(super) enum JitEntry {
 }
 
 impl Parsed {
-    pub(super) fn new(parser: Parser) -> Parsed {
+    pub(super) fn new(parser: JitParser) -> Parsed {
         Parsed { parser, used: 0, entries: Vec::new(), bad: 0, latest: 0 }
     }
 }

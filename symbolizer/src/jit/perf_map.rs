@@ -4,7 +4,7 @@
 //! Without times: later lines replace what they overlap.
 
 use super::code_map::{CodeMap, MAX_NAME_BYTES};
-use super::parsed::{JitEntry, Parsed, Parser};
+use super::parsed::{JitEntry, JitParser, Parsed};
 
 /// Maximum bytes of a line that are parsed: two numbers and the longest name that is kept.
 const MAX_LINE_BYTES: usize = 16 << 10;
@@ -27,13 +27,13 @@ impl PerfMap {
 
     /// The parser's state for the next bytes.
     #[must_use]
-    pub fn parser(&self) -> Parser {
-        Parser::PerfMap { skipping: self.skipping }
+    pub fn parser(&self) -> JitParser {
+        JitParser::PerfMap { skipping: self.skipping }
     }
 
     /// Applies parsed bytes. Returns the number used.
     pub fn apply(&mut self, parsed: Parsed) -> u64 {
-        self.skipping = parsed.parser == Parser::PerfMap { skipping: true };
+        self.skipping = parsed.parser == JitParser::PerfMap { skipping: true };
         self.bad_lines = self.bad_lines.saturating_add(parsed.bad);
         for entry in parsed.entries {
             if let JitEntry::Code { start, size, name, .. } = entry {
@@ -74,7 +74,7 @@ impl PerfMap {
 }
 
 pub(super) fn parse(mut skipping: bool, bytes: &[u8]) -> Parsed {
-    let mut parsed = Parsed::new(Parser::PerfMap { skipping });
+    let mut parsed = Parsed::new(JitParser::PerfMap { skipping });
     let mut used = 0;
     let mut line = |line: &[u8]| match parse_line(line) {
         Some(entry) => parsed.entries.push(entry),
@@ -98,7 +98,7 @@ pub(super) fn parse(mut skipping: bool, bytes: &[u8]) -> Parsed {
             None => break,
         }
     }
-    Parsed { parser: Parser::PerfMap { skipping }, used: used as u64, ..parsed }
+    Parsed { parser: JitParser::PerfMap { skipping }, used: used as u64, ..parsed }
 }
 
 fn parse_line(line: &[u8]) -> Option<JitEntry> {

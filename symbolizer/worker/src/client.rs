@@ -18,7 +18,7 @@ use nix::unistd::{SysconfVar, sysconf};
 use crate::blame::{Blame, May, Token};
 use crate::message::{FileKey, Nonsense, WorkerReply, WorkerRequest};
 use crate::principal::Principal;
-use crate::slots::{Slot, Slots};
+use crate::slots::{WorkerSlot, WorkerSlots};
 use crate::wire::Channel;
 
 /// Number of connections, and of the worker's threads. Further questions wait; sessions rarely start at the same
@@ -130,7 +130,7 @@ struct RunningWorker {
     /// Closing it tells the worker to end.
     _control: Channel,
     /// Its place among the running processes.
-    slot: Slot,
+    slot: WorkerSlot,
     since: Instant,
     free: Vec<ClientConnection>,
 }
@@ -148,7 +148,7 @@ struct ClientState {
     failures: u64,
     starts: VecDeque<Instant>,
     /// Killed workers that have not ended yet, for example because they hang in a read.
-    dying: Vec<(Child, Slot)>,
+    dying: Vec<(Child, WorkerSlot)>,
     blame: Blame,
     /// Until when its place is another principal's.
     rests_until: Option<Instant>,
@@ -162,7 +162,7 @@ pub struct Worker {
     program: Arc<dyn WorkerProgram>,
     patience: Patience,
     principal: Principal,
-    slots: Slots,
+    slots: WorkerSlots,
     state: Mutex<ClientState>,
     freed: Condvar,
 }
@@ -175,7 +175,12 @@ pub trait WorkerProgram: std::fmt::Debug + Send + Sync {
 
 impl Worker {
     /// Starts no process yet.
-    pub fn new(program: Arc<dyn WorkerProgram>, patience: Patience, principal: Principal, slots: Slots) -> Worker {
+    pub fn new(
+        program: Arc<dyn WorkerProgram>,
+        patience: Patience,
+        principal: Principal,
+        slots: WorkerSlots,
+    ) -> Worker {
         let state = ClientState {
             running: None,
             starting: false,
@@ -513,7 +518,12 @@ impl Drop for Worker {
 }
 
 /// Gives a new worker its connections, and waits until it has given up its rights.
-fn greet(control: &Channel, generation: u64, slot: &Slot, patience: Duration) -> io::Result<Vec<ClientConnection>> {
+fn greet(
+    control: &Channel,
+    generation: u64,
+    slot: &WorkerSlot,
+    patience: Duration,
+) -> io::Result<Vec<ClientConnection>> {
     let pairs: io::Result<Vec<(Channel, Channel)>> = (0..CONNECTIONS).map(|_| Channel::pair()).collect();
     let (ours, theirs): (Vec<Channel>, Vec<Channel>) = pairs?.into_iter().unzip();
     let files: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();

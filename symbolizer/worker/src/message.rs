@@ -8,12 +8,12 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use ccsd_symbolizer::jit::{Parsed, Parser};
+use ccsd_symbolizer::jit::{JitParser, Parsed};
 use ccsd_symbolizer::{ForUser, Function, Headers, limits};
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
-use crate::principal::{Place, Principal};
+use crate::principal::{FileLocation, Principal};
 
 /// Maximum addresses in one question.
 pub const MAX_ADDRESSES: usize = 256;
@@ -51,7 +51,7 @@ pub struct FileKey {
 
 impl FileKey {
     /// The key of a file at a place.
-    pub fn new(meta: &Metadata, place: Place) -> FileKey {
+    pub fn new(meta: &Metadata, place: FileLocation) -> FileKey {
         FileKey {
             device: meta.dev(),
             inode: meta.ino(),
@@ -65,7 +65,7 @@ impl FileKey {
 
     /// The key of a file of this machine.
     pub fn own(meta: &Metadata) -> FileKey {
-        FileKey::new(meta, Place { principal: Principal::Own, is_remote: false })
+        FileKey::new(meta, FileLocation { principal: Principal::Own, is_remote: false })
     }
 
     /// The key of another file.
@@ -132,7 +132,7 @@ pub enum WorkerRequest {
     /// Parse the next bytes of a file about generated code.
     Code {
         /// The parser's state.
-        parser: Parser,
+        parser: JitParser,
         /// The bytes.
         bytes: Vec<u8>,
     },
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(of_size(100), HEADERS_BYTES + 100 * limits::MAX_COMPRESSION_RATIO as usize);
         assert_eq!(of_size(u64::MAX), HEADERS_BYTES + limits::MAX_UNWIND_BYTES as usize);
         let bytes = b"1 1 a\n".repeat(1000);
-        let parser = Parser::PerfMap { skipping: false };
+        let parser = JitParser::PerfMap { skipping: false };
         let parsed = ccsd_symbolizer::jit::parse(parser, &bytes);
         let answer = postcard::to_stdvec(&WorkerReply::Code(parsed)).unwrap();
         let most = WorkerRequest::Code { parser, bytes }.max_answer(&key());

@@ -58,7 +58,7 @@ impl std::fmt::Display for Principal {
 
 /// What a file's place tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FileLocation {
     /// Who answers for the file.
     pub principal: Principal,
     /// Whether another machine or a program serves the file, so that reading it may take for ever.
@@ -95,7 +95,7 @@ impl Default for Principals {
 
 impl Principals {
     /// The place of an open file with this `meta`, as the process `pid` maps it, if one does.
-    pub fn place(&self, file: &File, meta: &Metadata, pid: Option<u32>) -> Place {
+    pub fn place(&self, file: &File, meta: &Metadata, pid: Option<u32>) -> FileLocation {
         let id = mount_id(file);
         let own = id.and_then(|id| self.of_this_machine(id));
         let others = || self.of_process(pid?, id?);
@@ -116,7 +116,7 @@ impl Principals {
         };
         // What is not known may be anywhere.
         let mount = own.or_else(|| Some(others()?.0));
-        Place { principal, is_remote: mount.is_none_or(|mount| mount.is_remote()) }
+        FileLocation { principal, is_remote: mount.is_none_or(|mount| mount.is_remote()) }
     }
 
     fn of_this_machine(&self, id: u64) -> Option<Mount> {

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use ccsd_symbolizer::jit::{self, Parsed, Parser};
+use ccsd_symbolizer::jit::{self, JitParser, Parsed};
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Headers, Symbols};
 use hashbrown::HashMap;
 
@@ -86,7 +86,7 @@ pub fn worker_usage() -> Usage {
 
 /// The result of opening a file.
 #[derive(Debug)]
-pub enum Opened {
+pub enum OpenedImage {
     /// An image.
     Image(Arc<ElfFile>),
     /// Not a readable image.
@@ -97,9 +97,9 @@ pub enum Opened {
 
 /// Opens an image with its `key`. The sampling thread waits for it: no longer than `patience` for a file that others
 /// answer for. Its worker then goes on, and a later call has the answer.
-pub fn open(file: File, key: &FileKey, patience: Duration) -> Opened {
+pub fn open(file: File, key: &FileKey, patience: Duration) -> OpenedImage {
     match READER.get() {
-        None => ElfFile::open(file).map_or(Opened::NoImage, |elf| Opened::Image(Arc::new(elf))),
+        None => ElfFile::open(file).map_or(OpenedImage::NoImage, |elf| OpenedImage::Image(Arc::new(elf))),
         Some(reader) => reader.open(file, key, patience),
     }
 }
@@ -116,7 +116,7 @@ pub fn open_debug(file: File) -> Option<ElfFile> {
 }
 
 /// Parses the next bytes of a perf map or jitdump with this `key`. `None` without an answer, now or ever.
-pub fn parse_code(key: &FileKey, parser: Parser, bytes: &[u8]) -> Option<Parsed> {
+pub fn parse_code(key: &FileKey, parser: JitParser, bytes: &[u8]) -> Option<Parsed> {
     let Some(reader) = READER.get() else { return Some(jit::parse(parser, bytes)) };
     let question = WorkerRequest::Code { parser, bytes: bytes.to_vec() };
     let check = |answer| match answer {
@@ -127,10 +127,10 @@ pub fn parse_code(key: &FileKey, parser: Parser, bytes: &[u8]) -> Option<Parsed>
 }
 
 impl RemoteReader {
-    fn open(&'static self, file: File, key: &FileKey, patience: Duration) -> Opened {
+    fn open(&'static self, file: File, key: &FileKey, patience: Duration) -> OpenedImage {
         let lock = || self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = lock().open.get(key).and_then(Weak::upgrade) {
-            return Opened::Image(known);
+            return OpenedImage::Image(known);
         }
         let headers = match key.principal() {
             Principal::Own => self.headers(key, &file, false),
@@ -138,22 +138,22 @@ impl RemoteReader {
         };
         let headers = match headers {
             Ok(Some(headers)) => headers,
-            Ok(None) => return Opened::NoImage,
+            Ok(None) => return OpenedImage::NoImage,
             // A given-up file may be tried again much later.
-            Err(NoAnswer::GivenUp | NoAnswer::NoWorker) => return Opened::NotNow(file),
+            Err(NoAnswer::GivenUp | NoAnswer::NoWorker) => return OpenedImage::NotNow(file),
         };
-        let Ok(new) = headers.apply(file).map(Arc::new) else { return Opened::NoImage };
+        let Ok(new) = headers.apply(file).map(Arc::new) else { return OpenedImage::NoImage };
         let mut files = lock();
         // Another thread may have opened it meanwhile.
         if let Some(known) = files.open.get(key).and_then(Weak::upgrade) {
-            return Opened::Image(known);
+            return OpenedImage::Image(known);
         }
         files.open.insert(key.clone(), Arc::downgrade(&new));
         if files.open.len() > files.sweep_at {
             files.open.retain(|_, file| file.strong_count() > 0);
             files.sweep_at = SWEEP_AT.max(2 * files.open.len());
         }
-        Opened::Image(new)
+        OpenedImage::Image(new)
     }
 
     /// As [`RemoteReader::headers`], if they come within `patience`. A thread of its own waits for them otherwise.
@@ -256,7 +256,7 @@ impl PendingHeaders {
 
 /// The names of one image's functions; see [`Symbols`].
 #[derive(Debug)]
-pub struct Names(NamesSource);
+pub struct ImageNames(NamesSource);
 
 #[derive(Debug)]
 enum NamesSource {
@@ -288,18 +288,18 @@ pub enum Told {
     GivenUp,
 }
 
-impl Names {
+impl ImageNames {
     /// Creates the names of `image`, the file with this `key` if it is in one, whose debug files `finder` finds. Reads
     /// nothing yet.
     #[must_use]
-    pub fn new(image: Arc<ElfFile>, key: Option<&FileKey>, finder: DebugFileFinder) -> Names {
+    pub fn new(image: Arc<ElfFile>, key: Option<&FileKey>, finder: DebugFileFinder) -> ImageNames {
         let key = image.file().and(key).cloned();
         let asked = || {
             let reader = READER.get()?;
             let path = finder.path().map(|path| path.as_os_str().as_bytes().to_vec());
             Some((reader, ImageKey { file: key.clone()?, path, view: finder.view(), user: finder.user() }))
         };
-        Names(match asked() {
+        ImageNames(match asked() {
             Some((reader, key)) => {
                 let asked = RemoteNames { reader, image, key, finder, notes: Vec::new(), given_up: false, cpu_ns: 0 };
                 NamesSource::Worker(Box::new(asked))
@@ -312,8 +312,8 @@ impl Names {
     /// Limits the bytes of names in this process; see [`Symbols::within`] and [`Symbols::symbols_only`]. A worker has its
     /// own limits.
     #[must_use]
-    pub fn within(self, bytes: u64, symbols_only: bool) -> Names {
-        Names(match self.0 {
+    pub fn within(self, bytes: u64, symbols_only: bool) -> ImageNames {
+        ImageNames(match self.0 {
             NamesSource::Here(symbols) => {
                 let symbols = symbols.within(bytes);
                 NamesSource::Here(Box::new(if symbols_only { symbols.symbols_only() } else { symbols }))

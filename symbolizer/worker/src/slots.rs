@@ -16,25 +16,25 @@ pub const OTHERS: usize = 2;
 
 /// All places. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Slots(Arc<AtomicUsize>);
+pub struct WorkerSlots(Arc<AtomicUsize>);
 
 /// A place, held while its process exists.
 #[derive(Debug)]
-pub struct Slot {
+pub struct WorkerSlot {
     /// For processes of other principals.
     taken: Option<Arc<AtomicUsize>>,
 }
 
-impl Slots {
+impl WorkerSlots {
     /// Takes a place; `None` if none is free. This machine's own worker always has one.
-    pub fn take(&self, principal: Principal) -> Option<Slot> {
+    pub fn take(&self, principal: Principal) -> Option<WorkerSlot> {
         if principal == Principal::Own {
-            return Some(Slot { taken: None });
+            return Some(WorkerSlot { taken: None });
         }
         // Relaxed: the counter publishes no other data.
         let one_more = |taken: usize| (taken < OTHERS).then_some(taken + 1);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        Some(Slot { taken: Some(Arc::clone(&self.0)) })
+        Some(WorkerSlot { taken: Some(Arc::clone(&self.0)) })
     }
 
     /// Whether [`Slots::take`] would find a place.
@@ -43,7 +43,7 @@ impl Slots {
     }
 }
 
-impl Slot {
+impl WorkerSlot {
     /// Maximum bytes of the process.
     pub fn memory(&self) -> u64 {
         if self.is_own() { OWN_BYTES } else { OTHER_BYTES }
@@ -55,7 +55,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for WorkerSlot {
     fn drop(&mut self) {
         if let Some(taken) = &self.taken {
             taken.fetch_sub(1, Ordering::Relaxed);
@@ -69,8 +69,8 @@ mod tests {
 
     #[test]
     fn others_have_few_places_and_the_machine_s_own_has_one() {
-        let slots = Slots::default();
-        let taken: Vec<Slot> = (0..9).filter_map(|uid| slots.take(Principal::User(uid))).collect();
+        let slots = WorkerSlots::default();
+        let taken: Vec<WorkerSlot> = (0..9).filter_map(|uid| slots.take(Principal::User(uid))).collect();
         assert_eq!((taken.len(), slots.is_full()), (OTHERS, true));
         assert!(slots.take(Principal::Own).is_some());
         drop(taken);

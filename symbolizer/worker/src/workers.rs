@@ -10,7 +10,7 @@ use nix::sys::time::TimeValLike;
 
 use crate::client::{DYING_PATIENCE, NoAnswer, Patience, Usage, Worker, WorkerProgram};
 use crate::principal::{Principal, Principals};
-use crate::slots::Slots;
+use crate::slots::WorkerSlots;
 
 /// Principals remembered, with the deaths of their workers. Beyond it the one that was used longest ago and has no
 /// process is forgotten.
@@ -30,7 +30,7 @@ const FORGOTTEN: Duration = Duration::from_secs(10);
 pub struct Workers {
     program: Arc<dyn WorkerProgram>,
     patience: Patience,
-    slots: Slots,
+    slots: WorkerSlots,
     own: Arc<Worker>,
     others: Mutex<HashMap<Principal, Arc<Worker>>>,
     /// Who found all places taken: since when, and when last.
@@ -44,7 +44,7 @@ impl Workers {
     /// # Errors
     /// If it does not start.
     pub fn start(program: impl WorkerProgram + 'static, patience: Patience) -> io::Result<Workers> {
-        let (program, slots): (Arc<dyn WorkerProgram>, _) = (Arc::new(program), Slots::default());
+        let (program, slots): (Arc<dyn WorkerProgram>, _) = (Arc::new(program), WorkerSlots::default());
         let own = Arc::new(Worker::new(Arc::clone(&program), patience, Principal::Own, slots.clone()));
         own.start()?;
         let (others, waiting) = (Mutex::default(), Mutex::default());

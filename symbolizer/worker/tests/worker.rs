@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Symbols};
 use ccsd_worker::{
-    Names, Opened, Patience, Principal, Told, WorkerProgram, Workers, file_key, parse_code, read_in, sandbox,
+    ImageNames, OpenedImage, Patience, Principal, Told, WorkerProgram, Workers, file_key, parse_code, read_in, sandbox,
     worker_pid,
 };
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -408,7 +408,7 @@ fn stopped() {
     assert_ne!(next, pid);
     stop(next);
     // The second time the file may be the cause. Other files are read.
-    assert!(matches!(try_open(file), Opened::NotNow(_)));
+    assert!(matches!(try_open(file), OpenedImage::NotNow(_)));
     assert!(worker_pid(Principal::Own).is_none() && open(fresh()).is_some());
 }
 
@@ -494,20 +494,20 @@ fn fresh() -> File {
 
 fn open(file: File) -> Option<Arc<ElfFile>> {
     match try_open(file) {
-        Opened::Image(elf) => Some(elf),
-        Opened::NoImage | Opened::NotNow(_) => None,
+        OpenedImage::Image(elf) => Some(elf),
+        OpenedImage::NoImage | OpenedImage::NotNow(_) => None,
     }
 }
 
 /// Waits long enough for any worker.
-fn try_open(file: File) -> Opened {
+fn try_open(file: File) -> OpenedImage {
     let key = file_key(&file, None).unwrap();
     ccsd_worker::open(file, &key, Duration::from_secs(60))
 }
 
-fn names_of(image: Arc<ElfFile>, finder: DebugFileFinder) -> Names {
+fn names_of(image: Arc<ElfFile>, finder: DebugFileFinder) -> ImageNames {
     let key = file_key(image.file().unwrap(), None).unwrap();
-    Names::new(image, Some(&key), finder)
+    ImageNames::new(image, Some(&key), finder)
 }
 
 fn too_often() {
@@ -529,7 +529,7 @@ fn too_often() {
     kill_now();
     assert!(!ask("5") && worker_pid(Principal::Own).is_none());
     // The image is not reported as unreadable.
-    assert!(matches!(try_open(fresh()), Opened::NotNow(_)));
+    assert!(matches!(try_open(fresh()), OpenedImage::NotNow(_)));
     // A later question may be answered, so this one has no answer.
     assert_eq!(names.resolve(&[address]), (vec![vec![]], Told::NotNow));
 }
@@ -553,7 +553,7 @@ fn principals() {
     let addresses = addresses(&own);
     let mut own = names_of(own, finder());
     let mut bobs = names_of(open(of_user(BOB)).unwrap(), DebugFileFinder::none());
-    let known = |names: &mut Names| {
+    let known = |names: &mut ImageNames| {
         let (functions, told) = names.resolve(&addresses);
         assert_eq!(told, Told::Known);
         assert!(functions.iter().any(|functions| !functions.is_empty()));
@@ -676,7 +676,7 @@ fn headers_in_time() {
     // Its worker is started beside.
     let first = of_user(ADA);
     let mut tries = 0;
-    while !matches!(try_at_once(&first), Opened::Image(_)) {
+    while !matches!(try_at_once(&first), OpenedImage::Image(_)) {
         tries += 1;
         assert!(tries < 5_000);
     }
@@ -685,13 +685,13 @@ fn headers_in_time() {
     let second = of_user(ADA);
     let began = std::time::Instant::now();
     for _ in 0..10 {
-        assert!(matches!(try_at_once(&second), Opened::NotNow(_)));
+        assert!(matches!(try_at_once(&second), OpenedImage::NotNow(_)));
     }
     // With one that is waited for, this takes five seconds for each.
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     assert!(open(fresh()).is_some());
     kill(Pid::from_raw(pid.cast_signed()), Signal::SIGCONT).unwrap();
-    while !matches!(try_at_once(&second), Opened::Image(_)) {
+    while !matches!(try_at_once(&second), OpenedImage::Image(_)) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -758,7 +758,7 @@ fn namespaces() {
 }
 
 fn generated_code() {
-    use ccsd_symbolizer::jit::{Parser, parse};
+    use ccsd_symbolizer::jit::{JitParser, parse};
     let mut dump = Vec::new();
     [0x4A69_5444u32, 1, 40, 62, 0, 7].iter().for_each(|word| dump.extend(word.to_le_bytes()));
     dump.extend([0; 16]);
@@ -768,11 +768,11 @@ fn generated_code() {
     body.iter().for_each(|word| dump.extend(word.to_le_bytes()));
     dump.extend(b"f\0");
     let key = file_key(&own(), None).unwrap().while_growing();
-    let files: [(Parser, &[u8]); 4] = [
-        (Parser::PerfMap { skipping: false }, b"1000 10 first\nnonsense\n2000 20 second\n30"),
-        (Parser::PerfMap { skipping: true }, b"rest of a line\n1000 10 first\n"),
-        (Parser::DumpBegins, &dump),
-        (Parser::DumpOver, b"more"),
+    let files: [(JitParser, &[u8]); 4] = [
+        (JitParser::PerfMap { skipping: false }, b"1000 10 first\nnonsense\n2000 20 second\n30"),
+        (JitParser::PerfMap { skipping: true }, b"rest of a line\n1000 10 first\n"),
+        (JitParser::DumpBegins, &dump),
+        (JitParser::DumpOver, b"more"),
     ];
     for (parser, bytes) in files {
         let parsed = parse_code(&key, parser, bytes).unwrap();

@@ -4,8 +4,8 @@ use std::io::Write;
 
 use ccsd_collector::Budget;
 use ccsd_collector::internals::{
-    Bytes, GoroutineTable, Images, Mapping, Mappings, ProcessKey, Root, Sample, ShadowStack, StackUnwinder, Target,
-    UserRegs,
+    Bytes, GoroutineTable, Images, Mapping, Mappings, ProcessKey, Sample, ShadowStack, StackRoot, StackUnwinder,
+    UnwindTarget, UserRegs,
 };
 use ccsd_profile::TruncationReason;
 
@@ -63,8 +63,12 @@ pub fn follow(data: &[u8]) -> usize {
         // Time enough for whatever takes long.
         time += SECOND;
         let sample = Sample { time, ..sample };
-        let target =
-            Target { mappings: &mut mappings, process: ProcessKey(0), goroutines: &mut goroutines, images: &images };
+        let target = UnwindTarget {
+            mappings: &mut mappings,
+            process: ProcessKey(0),
+            goroutines: &mut goroutines,
+            images: &images,
+        };
         let unwound = unwinder.unwind(&sample, target, shadow, true, &mut frames);
         (unwound, frames)
     };
@@ -73,7 +77,7 @@ pub fn follow(data: &[u8]) -> usize {
     // The same stack again: with what is remembered of the thread, and without.
     let (again, new) = unwind(&mut shadow);
     let (whole, all) = unwind(&mut ShadowStack::default());
-    if [first, again, whole].iter().all(|it| it.root != Root::Truncated(TruncationReason::TooDeep)) {
+    if [first, again, whole].iter().all(|it| it.root != StackRoot::Truncated(TruncationReason::TooDeep)) {
         assert_eq!((again.root, again.gap), (first.root, first.gap));
         assert_eq!(new[..], frames[..new.len()]);
         assert_eq!((whole.root, &all), (first.root, &frames));

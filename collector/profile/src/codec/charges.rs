@@ -22,11 +22,11 @@ const SQUARES: u64 = 1 << 1;
 const FLAG_BITS: u32 = 2;
 
 /// A context, a line and a route.
-pub(super) type Place = (u32, u32, u32);
+pub(super) type ChargePlace = (u32, u32, u32);
 
 /// The numbers of places, for writing.
 #[derive(Debug, Default)]
-pub(super) struct PlaceNumbers(HashMap<Place, u32>);
+pub(super) struct PlaceNumbers(HashMap<ChargePlace, u32>);
 
 impl PlaceNumbers {
     /// How many there are.
@@ -41,14 +41,14 @@ impl PlaceNumbers {
 }
 
 /// A charge as it is written, its update, and its number in that.
-struct Row<'a> {
+struct WrittenCharge<'a> {
     place: u32,
     samples: u64,
     update: &'a Update,
     at: usize,
 }
 
-impl<'a> Row<'a> {
+impl<'a> WrittenCharge<'a> {
     fn weights(&self, metrics: usize) -> &'a [u64] {
         self.update.weights.get(self.at * metrics..(self.at + 1) * metrics).unwrap_or(&[])
     }
@@ -63,14 +63,14 @@ impl<'a> Row<'a> {
 
 /// Weights of one metric in an update.
 #[derive(Clone, Copy, Debug)]
-struct Scale {
+struct WeightScale {
     /// Weight that most samples have.
     usual: u64,
     /// What most weights are multiples of.
     unit: u64,
 }
 
-impl Scale {
+impl WeightScale {
     /// A difference of weights: in units, or + 1 if it is none of them.
     fn put(self, out: &mut Vec<u8>, difference: i64) {
         let unit = i64::try_from(self.unit).unwrap_or(1);
@@ -111,7 +111,7 @@ impl Scale {
 
 /// Writes the charges of updates, those of an interval after the other.
 pub(super) fn put_charges(out: &mut Vec<u8>, numbers: &mut PlaceNumbers, updates: &[Update], metrics: usize) {
-    let scales: Vec<Scale> = (0..metrics).map(|metric| scale(updates, metric, metrics)).collect();
+    let scales: Vec<WeightScale> = (0..metrics).map(|metric| scale(updates, metric, metrics)).collect();
     for scale in &scales {
         put(out, scale.usual);
         put(out, scale.unit);
@@ -119,11 +119,11 @@ pub(super) fn put_charges(out: &mut Vec<u8>, numbers: &mut PlaceNumbers, updates
     let count = updates.iter().map(|update| update.charges.len()).sum();
     put_len(out, count);
 
-    let mut new: Vec<Place> = Vec::new();
+    let mut new: Vec<ChargePlace> = Vec::new();
     // Of each interval, the number of its runs; of each run, its thread and the number of its charges.
     let mut intervals: Vec<usize> = Vec::new();
     let mut runs: Vec<(u32, usize)> = Vec::new();
-    let mut rows: Vec<Row<'_>> = Vec::with_capacity(count);
+    let mut rows: Vec<WrittenCharge<'_>> = Vec::with_capacity(count);
     for update in updates {
         let (mut at, runs_before) = (0, runs.len());
         for run in update.charges.chunk_by(|a, b| a.thread == b.thread) {
@@ -135,7 +135,7 @@ pub(super) fn put_charges(out: &mut Vec<u8>, numbers: &mut PlaceNumbers, updates
                 if number == next {
                     new.push(place);
                 }
-                rows.push(Row { place: number, samples: charge.samples, update, at });
+                rows.push(WrittenCharge { place: number, samples: charge.samples, update, at });
                 at += 1;
             }
             if let Some(rows) = rows.get_mut(first..) {
@@ -146,7 +146,7 @@ pub(super) fn put_charges(out: &mut Vec<u8>, numbers: &mut PlaceNumbers, updates
         intervals.push(runs.len() - runs_before);
     }
     put_len(out, new.len());
-    let columns: [fn(&Place) -> u32; 3] = [|place| place.0, |place| place.1, |place| place.2];
+    let columns: [fn(&ChargePlace) -> u32; 3] = [|place| place.0, |place| place.1, |place| place.2];
     for column in columns {
         let mut before = 0;
         for value in new.iter().map(column) {
@@ -170,11 +170,12 @@ pub(super) fn put_charges(out: &mut Vec<u8>, numbers: &mut PlaceNumbers, updates
         }
     }
 
-    let difference = |row: &Row<'_>, metric: usize, scale: &Scale| {
+    let difference = |row: &WrittenCharge<'_>, metric: usize, scale: &WeightScale| {
         let weight = row.weights(metrics).get(metric).copied().unwrap_or(0);
         weight.wrapping_sub(row.samples.wrapping_mul(scale.usual)) as i64
     };
-    let is_plain = |row: &Row<'_>| scales.iter().enumerate().all(|(metric, scale)| difference(row, metric, scale) == 0);
+    let is_plain =
+        |row: &WrittenCharge<'_>| scales.iter().enumerate().all(|(metric, scale)| difference(row, metric, scale) == 0);
     for row in &rows {
         // Samples are counted one by one and never reach 2^62; saturating keeps even that from wrapping.
         let flags = if is_plain(row) { PLAIN } else { 0 } | if row.squares(metrics).is_some() { SQUARES } else { 0 };
@@ -196,22 +197,22 @@ pub(super) fn put_charges(out: &mut Vec<u8>, numbers: &mut PlaceNumbers, updates
 }
 
 /// What has charges: keys, weights, and sums of squares where they do not all follow.
-pub(super) type Charges = (Vec<ChargeDelta>, Vec<u64>, Vec<Squares>);
+pub(super) type ChargeLists = (Vec<ChargeDelta>, Vec<u64>, Vec<Squares>);
 
 /// Reads the charges of so many intervals, each in the order of their keys.
 pub(super) fn charges(
     from: &mut Cursor<'_>,
-    places: &mut Vec<Place>,
+    places: &mut Vec<ChargePlace>,
     metrics: usize,
     intervals: usize,
-) -> Result<Vec<Charges>, Wrong> {
+) -> Result<Vec<ChargeLists>, Wrong> {
     let mut scales = Vec::new();
     for _ in 0..metrics {
         let (usual, unit) = (from.get()?, from.get()?);
         if unit == 0 || i64::try_from(unit).is_err() {
             return Err("a unit of weights that is none");
         }
-        scales.push(Scale { usual, unit });
+        scales.push(WeightScale { usual, unit });
     }
     let count = from.count()?;
     if count > record_charges(metrics) {
@@ -318,7 +319,7 @@ pub(super) fn charges(
 
 /// The weight that most samples have, if one weight has the majority (Boyer and Moore's vote), and the largest power of two
 /// that most weights are multiples of; any other values only make the file longer.
-fn scale(updates: &[Update], metric: usize, metrics: usize) -> Scale {
+fn scale(updates: &[Update], metric: usize, metrics: usize) -> WeightScale {
     let (mut usual, mut votes) = (0, 0u64);
     let mut multiples = [0u32; UNIT_BITS];
     let mut weighed = 0;
@@ -339,11 +340,11 @@ fn scale(updates: &[Update], metric: usize, metrics: usize) -> Scale {
         }
     }
     if weighed == 0 {
-        return Scale { usual, unit: 1 };
+        return WeightScale { usual, unit: 1 };
     }
     let bits = multiples.iter().rposition(|&count| u64::from(count) * 10 >= weighed * 9).unwrap_or(0);
     let unit = 1 << bits;
-    Scale { usual: usual / unit * unit, unit }
+    WeightScale { usual: usual / unit * unit, unit }
 }
 
 /// Units are below two to this: a sample that weighs a second in nanoseconds or cycles is some 2^30.

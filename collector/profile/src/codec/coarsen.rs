@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use super::decode::{Decoded, Decoder};
 use super::encode::{ChargesWritten, Encoder};
 use super::format::MAX_INTERVALS;
-use super::join::Join;
+use super::join::GenerationJoin;
 use super::split::Size;
 use crate::error::{DecodeError, EncodeError, UpdateError};
 use crate::update::Update;
@@ -54,7 +54,7 @@ pub enum CoarsenError {
 
 /// An interval as it stands in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Interval {
+struct StreamInterval {
     from_ns: u64,
     to_ns: u64,
     /// Where its records end, in bytes from the stream's start.
@@ -64,7 +64,7 @@ struct Interval {
 /// The intervals that an [`Encoder`] has written, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    intervals: Vec<Interval>,
+    intervals: Vec<StreamInterval>,
     charges: ChargesWritten,
     /// Contexts of the generation under way, and of the largest.
     contexts: [u32; 2],
@@ -75,7 +75,7 @@ impl Written {
     /// Adds the interval of an update after it was written to `encoder`.
     pub fn add<W: Write>(&mut self, update: &Update, encoder: &Encoder<W>) {
         let Update { from_ns, to_ns, .. } = *update;
-        self.intervals.push(Interval { from_ns, to_ns, end: encoder.bytes_written() });
+        self.intervals.push(StreamInterval { from_ns, to_ns, end: encoder.bytes_written() });
         self.charges = encoder.charges_written();
         let [now, most] = &mut self.contexts;
         self.has_generations |= update.begins_generation(*now);
@@ -128,14 +128,14 @@ impl Written {
     /// ones up to twice as long as the younger.
     #[must_use]
     fn merged(&self, most: usize) -> Written {
-        let together = |a: &Interval, b: &Interval| b.to_ns.saturating_sub(a.from_ns);
+        let together = |a: &StreamInterval, b: &StreamInterval| b.to_ns.saturating_sub(a.from_ns);
         let mut intervals = self.intervals.clone();
         let shortest = intervals.windows(2).filter_map(|pair| Some(together(pair.first()?, pair.last()?))).min();
         let mut longest = shortest.unwrap_or(0);
         while intervals.len() > most.max(1) {
             longest = longest.saturating_add(longest / 4 + 1);
             let mut excess = intervals.len() - most.max(1);
-            let mut merged: Vec<Interval> = Vec::with_capacity(intervals.len());
+            let mut merged: Vec<StreamInterval> = Vec::with_capacity(intervals.len());
             for interval in intervals {
                 match merged.last_mut() {
                     // One without a length ends where the one before does: both are of the same windows.
@@ -172,7 +172,7 @@ pub fn coarsen<R: Read, W: Write>(
     let mut last = None;
     for interval in written.merged(most).intervals {
         last = rewriting.copy(interval, |encoder, update| Ok(encoder.write(update)?))?.or(last);
-        coarser.intervals.push(Interval { end: rewriting.encoder.bytes_written(), ..interval });
+        coarser.intervals.push(StreamInterval { end: rewriting.encoder.bytes_written(), ..interval });
     }
     let Rewriting { mut decoder, mut encoder, join } = rewriting;
     if let (Some(join), Some(last)) = (join, last) {
@@ -197,7 +197,7 @@ pub fn coarsen<R: Read, W: Write>(
 pub fn compact<R: Read, W: Write>(input: R, out: W, written: &Written) -> Result<(), CoarsenError> {
     let mut rewriting = Rewriting::new(input, out, written)?;
     rewriting.encoder.try_harder();
-    let mut batch = Batch::new(rewriting.decoder.session().metrics.len());
+    let mut batch = UpdateBatch::new(rewriting.decoder.session().metrics.len());
     for interval in written.merged(written.finished_len()).intervals {
         rewriting.copy(interval, |encoder, update| batch.add(encoder, update))?;
     }
@@ -216,7 +216,7 @@ pub fn compact<R: Read, W: Write>(input: R, out: W, written: &Written) -> Result
 struct Rewriting<R, W> {
     decoder: Decoder<R>,
     encoder: Encoder<W>,
-    join: Option<Join>,
+    join: Option<GenerationJoin>,
 }
 
 impl<R: Read, W: Write> Rewriting<R, W> {
@@ -225,7 +225,7 @@ impl<R: Read, W: Write> Rewriting<R, W> {
         let encoder = Encoder::new(out, decoder.session())?;
         let joined = JOINED_GENERATIONS * written.contexts[1].max(LEAST_JOINED) as usize;
         let metrics = decoder.session().metrics.len();
-        let join = written.has_generations.then(|| Join::new(metrics, joined));
+        let join = written.has_generations.then(|| GenerationJoin::new(metrics, joined));
         Ok(Self { decoder, encoder, join })
     }
 
@@ -233,7 +233,7 @@ impl<R: Read, W: Write> Rewriting<R, W> {
     /// without its charges if generations of contexts are joined.
     fn copy(
         &mut self,
-        interval: Interval,
+        interval: StreamInterval,
         mut write: impl FnMut(&mut Encoder<W>, &mut Update) -> Result<(), CoarsenError>,
     ) -> Result<Option<Update>, CoarsenError> {
         let Self { decoder, encoder, join } = self;
@@ -268,7 +268,7 @@ impl<R: Read, W: Write> Rewriting<R, W> {
 }
 
 /// Updates that will be one record.
-struct Batch {
+struct UpdateBatch {
     /// One for each interval, without what they define.
     intervals: Vec<Update>,
     /// What they define, and the crashes of the first.
@@ -277,7 +277,7 @@ struct Batch {
     metrics: usize,
 }
 
-impl Batch {
+impl UpdateBatch {
     fn new(metrics: usize) -> Self {
         Self { intervals: Vec::new(), all: Update::default(), size: Size::default(), metrics }
     }
@@ -337,7 +337,7 @@ mod tests {
         let interval = |length| {
             let from_ns = at;
             at += length;
-            Interval { from_ns, to_ns: at, end: at }
+            StreamInterval { from_ns, to_ns: at, end: at }
         };
         Written { intervals: lengths.into_iter().map(interval).collect(), ..Written::default() }
     }
@@ -367,7 +367,7 @@ mod tests {
         // No length at all; times that go back, and leap.
         assert_eq!(of([0; 513]).merged(256).len(), 1);
         let times = |at: u64| if at.is_multiple_of(3) { u64::MAX } else { 513 - at };
-        let wild = (0..513).map(|at| Interval { from_ns: times(at), to_ns: times(at + 1), end: at });
+        let wild = (0..513).map(|at| StreamInterval { from_ns: times(at), to_ns: times(at + 1), end: at });
         assert!(Written { intervals: wild.collect(), ..Written::default() }.merged(256).len() <= 256);
         assert_eq!(Written::default().merged(0).len(), 0);
         // What ends with the one before is of it, even where enough are merged.
@@ -381,7 +381,11 @@ mod tests {
             if written.len() == MAX_INTERVALS {
                 written = written.merged(MAX_INTERVALS / 2);
             }
-            written.intervals.push(Interval { from_ns: second * 1_000, to_ns: (second + 1) * 1_000, end: second + 1 });
+            written.intervals.push(StreamInterval {
+                from_ns: second * 1_000,
+                to_ns: (second + 1) * 1_000,
+                end: second + 1,
+            });
         }
         let lengths = lengths(&written);
         assert!(lengths.iter().max().is_some_and(|&longest| longest <= 4 * 20_000 * 1_000 / 256), "{lengths:?}");

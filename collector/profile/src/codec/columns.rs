@@ -5,10 +5,10 @@ use std::io::Read;
 use serde::Serialize;
 
 use super::decode::{Loaded, read_profile_as};
-use super::window::Window;
+use super::window::TimeWindow;
 use crate::accounting::Accounting;
 use crate::error::DecodeError;
-use crate::limits::Limits;
+use crate::limits::ProfileLimits;
 use crate::model::{Metric, Session, Unit};
 use crate::profile::Profile;
 use crate::squares::squared_metrics;
@@ -65,7 +65,7 @@ pub fn profile_in_columns(session: &Session, metric: usize, columns: usize) -> P
     let chosen = session.metrics.get(metric).cloned().unwrap_or_else(none);
     let column = |number: usize| Metric { name: format!("column {number}"), unit: Unit::Count };
     session.metrics = std::iter::once(chosen).chain((0..columns).map(column)).collect();
-    Profile::with_all_metrics(session, Limits::reading())
+    Profile::with_all_metrics(session, ProfileLimits::reading())
 }
 
 /// Puts what an update of a session of so many metrics charges by one of them into one of so many columns, for
@@ -93,7 +93,7 @@ pub fn put_in_column(update: &mut Update, (metrics, metric): (usize, usize), (co
 /// # Errors
 /// As [`read_profile`](super::read_profile).
 pub fn read_columns<R: Read>(input: R, metric: usize, columns: Vec<TimeColumn>) -> Result<Columns, DecodeError> {
-    let window = Window {
+    let window = TimeWindow {
         from_ns: columns.first().map_or(0, |column| column.from_ns),
         until_ns: columns.last().map_or(0, |column| column.to_ns),
     };

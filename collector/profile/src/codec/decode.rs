@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read};
 use std::sync::Arc;
 
 use super::body;
-use super::charges::{Charges, Place, charges};
+use super::charges::{ChargeLists, ChargePlace, charges};
 use super::crash::{MAX_CRASH_BYTES, crash, earlier};
 use super::format::{
     HEADER_BYTES, MAGIC, MAX_INTERVALS, TYPE_CRASH, TYPE_EARLIER_STACK, TYPE_END, TYPE_MEMBERSHIP, TYPE_OPTIONAL,
@@ -19,11 +19,11 @@ use crate::accounting::Accounting;
 use crate::crash::{Crash, MAX_CRASHES, MAX_CRASHES_BYTES};
 use crate::error::DecodeError;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, RouteId, ThreadId};
-use crate::limits::{Limits, MAX_FILES, MAX_RECORD_BYTES, MAX_STRING_BYTES};
+use crate::limits::{MAX_FILES, MAX_RECORD_BYTES, MAX_STRING_BYTES, ProfileLimits};
 use crate::model::{CostCentre, Image, Line, Membership, Metric, Process, Session, Thread, Unit};
 use crate::profile::Profile;
 use crate::routes::NewRoute;
-use crate::update::{ChargeDelta, Counts, NewContext, Update};
+use crate::update::{ChargeDelta, DefinitionCounts, NewContext, Update};
 
 /// One record after the session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,10 +36,10 @@ pub enum Decoded {
 
 /// What the records so far have brought.
 #[derive(Debug, Default)]
-struct Known {
+struct DecodedTables {
     files: Vec<Arc<str>>,
     /// What was charged in this generation of contexts.
-    places: Vec<Place>,
+    places: Vec<ChargePlace>,
     /// Of the interval before.
     accounting: AccountingNumbers,
     /// Functions that have flags or fields that this version does not know.
@@ -48,7 +48,7 @@ struct Known {
     strange_records: u64,
 }
 
-impl Known {
+impl DecodedTables {
     fn file(&self, from: &mut Cursor<'_>) -> Result<Arc<str>, Wrong> {
         let i = from.get_u32()?;
         self.files.get(i as usize).cloned().ok_or("unknown file name")
@@ -58,9 +58,9 @@ impl Known {
 /// Reads a session record by record, from a file or a socket.
 #[derive(Debug)]
 pub struct Decoder<R> {
-    input: Counting<BufReader<R>>,
+    input: CountingReader<BufReader<R>>,
     session: Session,
-    known: Known,
+    known: DecodedTables,
     version: u32,
     records: u64,
     bytes: u64,
@@ -84,9 +84,9 @@ impl<R: Read> Decoder<R> {
     /// If that fails, if there is nothing, if it is no profile or a newer one, or if it is cut off or damaged so early.
     pub fn new(input: R) -> Result<Self, DecodeError> {
         let mut decoder = Self {
-            input: Counting { input: BufReader::new(input), read: 0 },
+            input: CountingReader { input: BufReader::new(input), read: 0 },
             session: Session::default(),
-            known: Known::default(),
+            known: DecodedTables::default(),
             version: VERSION,
             records: 0,
             bytes: 0,
@@ -262,7 +262,7 @@ impl<R: Read> Decoder<R> {
     /// Parses `payload`.
     fn parse_payload<T>(
         &mut self,
-        parse: impl FnOnce(&mut Cursor<'_>, &mut Known) -> Result<T, Wrong>,
+        parse: impl FnOnce(&mut Cursor<'_>, &mut DecodedTables) -> Result<T, Wrong>,
     ) -> Result<T, DecodeError> {
         let payload = std::mem::take(&mut self.payload);
         let parsed = self.parse(&payload, parse);
@@ -274,7 +274,7 @@ impl<R: Read> Decoder<R> {
     fn parse<T>(
         &mut self,
         bytes: &[u8],
-        parse: impl FnOnce(&mut Cursor<'_>, &mut Known) -> Result<T, Wrong>,
+        parse: impl FnOnce(&mut Cursor<'_>, &mut DecodedTables) -> Result<T, Wrong>,
     ) -> Result<T, DecodeError> {
         let mut cursor = Cursor::new(bytes);
         let parsed = match parse(&mut cursor, &mut self.known) {
@@ -361,12 +361,12 @@ impl<R: Read> Decoder<R> {
 
 /// Counts what is read.
 #[derive(Debug)]
-struct Counting<R> {
+struct CountingReader<R> {
     input: R,
     read: u64,
 }
 
-impl<R: Read> Read for Counting<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read(buffer)?;
         self.read += read as u64;
@@ -409,19 +409,19 @@ fn intervals(from: &mut Cursor<'_>, version: u32) -> Result<Vec<(u64, u64)>, Wro
 /// The updates of one record: one for each interval, the first of which has all that is defined.
 fn updates(
     from: &mut Cursor<'_>,
-    known: &mut Known,
+    known: &mut DecodedTables,
     version: u32,
     metrics: usize,
 ) -> Result<(Update, VecDeque<Update>), Wrong> {
     let intervals = intervals(from, version)?;
-    let base = Counts {
+    let base = DefinitionCounts {
         images: from.get_u32()?,
         cost_centres: from.get_u32()?,
         lines: from.get_u32()?,
         processes: from.get_u32()?,
         threads: from.get_u32()?,
         contexts: from.get_u32()?,
-        routes: if version >= 3 { from.get_u32()? } else { Counts::FRESH.routes },
+        routes: if version >= 3 { from.get_u32()? } else { DefinitionCounts::FRESH.routes },
     };
     let files = from.list(|from| Ok(Arc::from(short(from.str()?)?)))?;
     if known.files.len() + files.len() > MAX_FILES {
@@ -446,7 +446,7 @@ fn updates(
         .list(|from| Ok(Thread { process: ProcessId(from.get_u32()?), tid: from.get_u32()?, name: from.string()? }))?;
     let renamed_processes = from.list(|from| Ok((ProcessId(from.get_u32()?), from.string()?)))?;
     let renamed_threads = from.list(|from| Ok((ThreadId(from.get_u32()?), from.string()?)))?;
-    if base.contexts == Counts::FRESH.contexts {
+    if base.contexts == DefinitionCounts::FRESH.contexts {
         known.places = Vec::new();
     }
     let contexts = if version >= 3 { contexts(from, base.contexts)? } else { old_contexts(from, base.contexts)? };
@@ -554,7 +554,7 @@ fn short(text: &str) -> Result<&str, Wrong> {
     if text.len() > MAX_STRING_BYTES { Err("text too long") } else { Ok(text) }
 }
 
-fn cost_centre(from: &mut Cursor<'_>, known: &mut Known, start_before: &mut u64) -> Result<CostCentre, Wrong> {
+fn cost_centre(from: &mut Cursor<'_>, known: &mut DecodedTables, start_before: &mut u64) -> Result<CostCentre, Wrong> {
     let image = ImageId(from.get_u32()?);
     let flags = from.byte()?;
     let has = |flag: u8| flags & flag != 0;
@@ -573,7 +573,7 @@ fn cost_centre(from: &mut Cursor<'_>, known: &mut Known, start_before: &mut u64)
 }
 
 /// The charges of versions 1 and 2.
-fn old_charges(from: &mut Cursor<'_>, metrics: usize) -> Result<Charges, Wrong> {
+fn old_charges(from: &mut Cursor<'_>, metrics: usize) -> Result<ChargeLists, Wrong> {
     let mut usual = Vec::new();
     for _ in 0..metrics {
         usual.push(from.get()?);
@@ -641,14 +641,14 @@ pub struct Loaded {
     pub bytes: u64,
 }
 
-/// Reads a profile, as far as it goes, with [`Limits::reading`].
+/// Reads a profile, as far as it goes, with [`ProfileLimits::reading`].
 ///
 /// # Errors
 ///
 /// If it cannot be read, or not even up to its session record. A file that is cut or damaged later is no error:
 /// [`Loaded::recovery`] says what was recovered.
 pub fn read_profile<R: Read>(input: R) -> Result<Loaded, DecodeError> {
-    read_profile_with(input, Limits::reading(), |_| {})
+    read_profile_with(input, ProfileLimits::reading(), |_| {})
 }
 
 /// The same with other limits, and with a say in what is applied: `filter` sees every update before it is applied and
@@ -659,7 +659,7 @@ pub fn read_profile<R: Read>(input: R) -> Result<Loaded, DecodeError> {
 /// As [`read_profile`].
 pub fn read_profile_with<R: Read>(
     input: R,
-    limits: Limits,
+    limits: ProfileLimits,
     mut filter: impl FnMut(&mut Update),
 ) -> Result<Loaded, DecodeError> {
     let make = |session: &Session| Profile::new(session.clone(), limits);

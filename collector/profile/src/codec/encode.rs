@@ -21,7 +21,7 @@ use crate::error::EncodeError;
 use crate::limits::{MAX_FILES, MAX_METRICS, MAX_RECORD_BYTES};
 use crate::model::{CostCentre, Session};
 use crate::routes::NewRoute;
-use crate::update::{Counts, Update};
+use crate::update::{DefinitionCounts, Update};
 
 /// What an encoder has written of charges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -191,7 +191,7 @@ impl<W: Write> Encoder<W> {
 
     fn put_updates(&mut self, updates: &[Update], update: &Update) {
         let Self { files, places, charges, payload, metrics, accounting, .. } = self;
-        if update.base.contexts == Counts::FRESH.contexts {
+        if update.base.contexts == DefinitionCounts::FRESH.contexts {
             places.clear();
         }
         let out = payload;

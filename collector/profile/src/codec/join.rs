@@ -7,14 +7,14 @@ use crate::ids::{ContextId, RouteId};
 use crate::routes::NewRoute;
 use crate::squares::squared_metrics;
 use crate::stream::sort_charges;
-use crate::update::{Counts, NewContext, Update};
+use crate::update::{DefinitionCounts, NewContext, Update};
 
 /// The contexts that every generation has.
-const FIRST: u32 = Counts::FRESH.contexts;
+const FIRST: u32 = DefinitionCounts::FRESH.contexts;
 
 /// Translates the updates of one stream into those of another that has fewer generations.
 #[derive(Debug)]
-pub(super) struct Join {
+pub(super) struct GenerationJoin {
     /// Contexts of the new stream's generation by parent and function, from number 2 on.
     known: HashMap<(u32, u32), u32>,
     /// More, and twice as many as the old stream's generation has, are a new generation.
@@ -30,7 +30,7 @@ pub(super) struct Join {
     metrics: usize,
 }
 
-impl Join {
+impl GenerationJoin {
     /// Of updates with so many metrics. About `most` contexts are remembered.
     pub(super) fn new(metrics: usize, most: usize) -> Self {
         let numbers = (0..FIRST).collect();
@@ -60,7 +60,7 @@ impl Join {
             is_full(self.known.len(), self.generation.len()) || is_full(self.known_routes.len(), self.routes.len());
         if is_full && !self.known.is_empty() {
             (self.known, self.known_routes) = (HashMap::new(), HashMap::new());
-            (update.base.contexts, update.base.routes) = (FIRST, Counts::FRESH.routes);
+            (update.base.contexts, update.base.routes) = (FIRST, DefinitionCounts::FRESH.routes);
             let (of_generation, routes_of_generation) = self.forget_generation();
             for context in of_generation {
                 self.add(context, &mut contexts);
@@ -92,7 +92,7 @@ impl Join {
         Update {
             from_ns: last.from_ns,
             to_ns: last.to_ns,
-            base: Counts { contexts: FIRST, routes: Counts::FRESH.routes, ..last.end() },
+            base: DefinitionCounts { contexts: FIRST, routes: DefinitionCounts::FRESH.routes, ..last.end() },
             contexts: self.generation,
             routes: self.routes,
             accounting: last.accounting.clone(),
@@ -107,12 +107,12 @@ impl Join {
 
     /// Routes of the new stream's generation.
     fn count_routes(&self) -> u32 {
-        Counts::FRESH.routes.saturating_add(u32::try_from(self.known_routes.len()).unwrap_or(u32::MAX))
+        DefinitionCounts::FRESH.routes.saturating_add(u32::try_from(self.known_routes.len()).unwrap_or(u32::MAX))
     }
 
     fn forget_generation(&mut self) -> (Vec<NewContext>, Vec<NewRoute>) {
         self.numbers.truncate(FIRST as usize);
-        self.route_numbers.truncate(Counts::FRESH.routes as usize);
+        self.route_numbers.truncate(DefinitionCounts::FRESH.routes as usize);
         (std::mem::take(&mut self.generation), std::mem::take(&mut self.routes))
     }
 
@@ -154,11 +154,13 @@ impl Join {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CostCentre, CostCentreId, Image, Limits, LineId, Metric, Process, Profile, Session, Thread, Unit};
+    use crate::{
+        CostCentre, CostCentreId, Image, LineId, Metric, Process, Profile, ProfileLimits, Session, Thread, Unit,
+    };
 
     fn profile() -> Profile {
         let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
-        Profile::new(Session { metrics, ..Session::default() }, Limits::default())
+        Profile::new(Session { metrics, ..Session::default() }, ProfileLimits::default())
     }
 
     /// Whatever room there is for contexts, what is read is the same.
@@ -202,7 +204,7 @@ mod tests {
             }
         }
         for most in [0, 1, 5, 20, 1_000] {
-            let mut join = Join::new(1, most);
+            let mut join = GenerationJoin::new(1, most);
             let (mut read, mut contexts) = (profile(), 0);
             let (early, late) = updates.split_at(38);
             let mut last = Update::default();
@@ -238,7 +240,7 @@ mod tests {
         });
         let thread = collector.add_thread(Thread { process, tid: 1, name: name() });
         let context = collector.contexts_mut().push(ContextId::ROOT, CostCentreId::ROOT);
-        let mut join = Join::new(1, 4);
+        let mut join = GenerationJoin::new(1, 4);
         let mut sent = 0;
         for number in 1..=UPDATES {
             let line = collector.add_line("demo.c", number);

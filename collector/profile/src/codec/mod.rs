@@ -45,4 +45,4 @@ pub use columns::{Columns, TimeColumn, columns, profile_in_columns, put_in_colum
 pub use decode::{Decoded, Decoder, Loaded, Recovery, read_profile, read_profile_with};
 pub use encode::Encoder;
 pub use format::{MAGIC, MAX_INTERVALS, VERSION};
-pub use window::{Intervals, Window, read_window, read_window_with};
+pub use window::{Intervals, TimeWindow, read_window, read_window_with};

@@ -5,7 +5,7 @@ use super::wire::{Cursor, Wrong, put, put_len, put_signed, put_str};
 use crate::accounting::{Accounting, TruncationReason};
 use crate::limits::MAX_METRICS;
 use crate::model::{Metric, Session, Unit};
-use crate::pace::Pace;
+use crate::pace::SamplingRates;
 
 pub(super) fn put_session(out: &mut Vec<u8>, session: &Session) {
     put_str(out, &session.target);
@@ -143,7 +143,7 @@ impl AccountingNumbers {
                 *sum = number;
             }
         }
-        a.pace = Pace::from_numbers(numbers.get(PACE_AT..).unwrap_or_default());
+        a.pace = SamplingRates::from_numbers(numbers.get(PACE_AT..).unwrap_or_default());
         for (field, &number) in a.contexts.numbers_mut().into_iter().chain(a.shed.numbers_mut()).zip(&self.tables) {
             *field = number;
         }

@@ -7,7 +7,7 @@
 use crate::accounting::Accounting;
 use crate::model::CostCentre;
 use crate::squares::squared_metrics;
-use crate::update::{Counts, Update};
+use crate::update::{DefinitionCounts, Update};
 
 /// Definitions in one record: a 65,000th new function, line or context within one interval is far beyond the usual, and so
 /// many take a reader about 20 MiB.
@@ -89,12 +89,12 @@ fn names_of(cost_centre: &CostCentre) -> usize {
 }
 
 /// What one piece may still take.
-struct Room {
+struct PieceBudget {
     items: usize,
     names: usize,
 }
 
-impl Room {
+impl PieceBudget {
     /// Moves items from the front of `from` as long as there is room; whether all were moved.
     fn take<T: Clone>(&mut self, from: &mut &[T], to: &mut Vec<T>, names: impl Fn(&T) -> usize) -> bool {
         while let Some((item, rest)) = from.split_first() {
@@ -126,7 +126,7 @@ pub(super) struct Pieces<'a> {
     namings: &'a [(crate::ids::CostCentreId, crate::ids::CostCentreId)],
     notes: &'a [String],
     charged: usize,
-    base: Counts,
+    base: DefinitionCounts,
     before: Accounting,
     metrics: usize,
     done: bool,
@@ -164,7 +164,7 @@ impl Iterator for Pieces<'_> {
         if self.done {
             return None;
         }
-        let mut room = Room { items: RECORD_ITEMS, names: RECORD_NAMES };
+        let mut room = PieceBudget { items: RECORD_ITEMS, names: RECORD_NAMES };
         let whole = self.whole;
         let mut piece = Update { from_ns: whole.from_ns, to_ns: whole.to_ns, base: self.base, ..Update::default() };
         let defined = room.take(&mut self.images, &mut piece.images, |image| image.name.len() + image.build_id.len())

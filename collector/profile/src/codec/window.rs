@@ -7,22 +7,22 @@ use serde::Serialize;
 use super::decode::{Loaded, read_profile_as};
 use crate::accounting::Accounting;
 use crate::error::DecodeError;
-use crate::limits::Limits;
+use crate::limits::ProfileLimits;
 use crate::model::Session;
 use crate::profile::Profile;
 
 /// A part of the time of a session, nanoseconds since it began: after `from_ns`, up to and with `until_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct TimeWindow {
     /// The beginning.
     pub from_ns: u64,
     /// The end.
     pub until_ns: u64,
 }
 
-impl Window {
+impl TimeWindow {
     /// Everything.
-    pub const ALL: Window = Window { from_ns: 0, until_ns: u64::MAX };
+    pub const ALL: TimeWindow = TimeWindow { from_ns: 0, until_ns: u64::MAX };
 
     /// Whether an interval is of it: whether its middle is. So adjacent windows share no interval and lack none, and the
     /// intervals of a window overlap with it by most of their time.
@@ -56,7 +56,7 @@ pub struct Intervals {
 ///
 /// # Errors
 /// As `read_profile`.
-pub fn read_window<R: Read>(input: R, window: Window) -> Result<(Loaded, Intervals), DecodeError> {
+pub fn read_window<R: Read>(input: R, window: TimeWindow) -> Result<(Loaded, Intervals), DecodeError> {
     read_window_with(input, window, |_, _| {})
 }
 
@@ -66,13 +66,13 @@ pub fn read_window<R: Read>(input: R, window: Window) -> Result<(Loaded, Interva
 /// As `read_profile`.
 pub fn read_window_with<R: Read>(
     input: R,
-    window: Window,
+    window: TimeWindow,
     mut interval: impl FnMut(u64, u64),
 ) -> Result<(Loaded, Intervals), DecodeError> {
     let mut found = Intervals::default();
     let mut last = None;
     let (mut before, mut within) = (Accounting::default(), None);
-    let make = |session: &Session| Profile::new(session.clone(), Limits::reading());
+    let make = |session: &Session| Profile::new(session.clone(), ProfileLimits::reading());
     let mut loaded = read_profile_as(input, make, |_, update| {
         let (from, to) = (update.from_ns, update.to_ns);
         // A very large update is written as several records of one interval.
@@ -116,11 +116,11 @@ mod tests {
         // The first interval of a session is short, and all others end a little later than at whole seconds.
         let intervals = [(0, 60), (60, 1_060), (1_060, 2_060), (2_060, 2_100)];
         let taken = |from_ns, until_ns| {
-            let window = Window { from_ns, until_ns };
+            let window = TimeWindow { from_ns, until_ns };
             intervals.iter().filter(|&&(from, to)| window.holds(from, to)).map(|&(from, to)| to - from).sum::<u64>()
         };
         assert_eq!((taken(0, 1_000), taken(1_000, 2_000), taken(2_000, u64::MAX)), (1_060, 1_000, 40));
-        assert!(Window { from_ns: 0, until_ns: 1 }.holds(0, 0) && Window::ALL.holds(u64::MAX, u64::MAX));
-        assert!(!Window { from_ns: 5, until_ns: 9 }.holds(20, 3));
+        assert!(TimeWindow { from_ns: 0, until_ns: 1 }.holds(0, 0) && TimeWindow::ALL.holds(u64::MAX, u64::MAX));
+        assert!(!TimeWindow { from_ns: 5, until_ns: 9 }.holds(20, 3));
     }
 }

@@ -24,7 +24,7 @@ use crate::history::History;
 use crate::ids::{ContextId, CostCentreId};
 use crate::limits::{MAX_HISTORY_ENTRIES, MIN_CONTEXT_BYTES};
 use crate::marked::Marked;
-pub(crate) use store::Step;
+pub(crate) use store::ContextVisit;
 use store::{NONE, Store};
 
 /// A transition that created no context.
@@ -479,7 +479,7 @@ impl ContextTable {
     /// Calls `visit` with every context and its history, parents before children.
     pub(crate) fn visit(&self, mut visit: impl FnMut(ContextId, &[u32])) {
         self.steps(|step| {
-            if let Step::At(id, entries) = step {
+            if let ContextVisit::At(id, entries) = step {
                 visit(id, entries);
             }
         });
@@ -491,7 +491,7 @@ impl ContextTable {
     }
 
     /// As [`Self::visit`], with the call that created each context and the end of its descendants.
-    pub(crate) fn steps(&self, visit: impl FnMut(Step<'_>)) {
+    pub(crate) fn steps(&self, visit: impl FnMut(ContextVisit<'_>)) {
         self.store.visit(visit);
     }
 

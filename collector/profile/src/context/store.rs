@@ -23,8 +23,8 @@ const MIN_REPLAY: usize = 64;
 const BLOCK: usize = 512;
 
 /// Bytes of one block, and of the pointer to it.
-pub(super) const BLOCK_BYTES: usize = size_of::<[Node; BLOCK]>();
-pub(super) const POINTER_BYTES: usize = size_of::<Box<[Node; BLOCK]>>();
+pub(super) const BLOCK_BYTES: usize = size_of::<[ContextNode; BLOCK]>();
+pub(super) const POINTER_BYTES: usize = size_of::<Box<[ContextNode; BLOCK]>>();
 
 /// Number of blocks for `contexts` contexts.
 pub(super) const fn blocks(contexts: usize) -> usize {
@@ -47,13 +47,13 @@ const CHECKPOINT: u32 = 1 << 31;
 
 /// One context.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Node {
+pub(super) struct ContextNode {
     parent: u32,
     pub(super) function: u32,
     pub(super) hash: u32,
 }
 
-impl Node {
+impl ContextNode {
     const EMPTY: Self = Self { parent: 0, function: NONE, hash: 0 };
 
     #[inline]
@@ -73,7 +73,7 @@ pub(super) enum Base {
 /// All contexts of a table.
 #[derive(Debug)]
 pub(super) struct Store {
-    blocks: Vec<Box<[Node; BLOCK]>>,
+    blocks: Vec<Box<[ContextNode; BLOCK]>>,
     len: usize,
     checkpoints: HashMap<u32, Box<[u32]>>,
     checkpoint_bytes: usize,
@@ -98,7 +98,7 @@ impl Store {
     }
 
     #[inline]
-    pub(super) fn get(&self, id: u32) -> Option<&Node> {
+    pub(super) fn get(&self, id: u32) -> Option<&ContextNode> {
         let id = id as usize;
         if id >= self.len {
             return None;
@@ -108,8 +108,8 @@ impl Store {
 
     /// The node of an existing id.
     #[inline]
-    pub(super) fn node(&self, id: u32) -> &Node {
-        self.get(id).unwrap_or(&Node::EMPTY)
+    pub(super) fn node(&self, id: u32) -> &ContextNode {
+        self.get(id).unwrap_or(&ContextNode::EMPTY)
     }
 
     #[inline]
@@ -120,10 +120,10 @@ impl Store {
     pub(super) fn append(&mut self, parent: u32, function: u32, hash: u32) -> u32 {
         let id = self.len;
         if id / BLOCK == self.blocks.len() {
-            self.blocks.push(Box::new([Node::EMPTY; BLOCK]));
+            self.blocks.push(Box::new([ContextNode::EMPTY; BLOCK]));
         }
         if let Some(block) = self.blocks.get_mut(id / BLOCK) {
-            block[id % BLOCK] = Node { parent, function, hash };
+            block[id % BLOCK] = ContextNode { parent, function, hash };
         }
         self.len += 1;
         id as u32
@@ -143,8 +143,8 @@ impl Store {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.blocks.len() * size_of::<[Node; BLOCK]>()
-            + self.blocks.capacity() * size_of::<Box<[Node; BLOCK]>>()
+        self.blocks.len() * size_of::<[ContextNode; BLOCK]>()
+            + self.blocks.capacity() * size_of::<Box<[ContextNode; BLOCK]>>()
             + self.checkpoints.allocation_size()
             + self.checkpoint_bytes
     }
@@ -159,7 +159,7 @@ impl Store {
             return 0;
         }
         let pointers = if self.blocks.len() < self.blocks.capacity() { 0 } else { 2 * self.blocks.capacity() + 4 };
-        size_of::<[Node; BLOCK]>() + pointers * size_of::<Box<[Node; BLOCK]>>()
+        size_of::<[ContextNode; BLOCK]>() + pointers * size_of::<Box<[ContextNode; BLOCK]>>()
     }
 
     /// Maximum bytes that a checkpoint of about `entries` entries may allocate, including growth of the map.
@@ -257,7 +257,7 @@ impl Store {
     /// Callers take time in proportion to the total length of the histories, which is therefore limited in proportion
     /// to the number of contexts. Contexts beyond the limit get their outermost [`SHORT`] entries and `[elided]`.
     /// Returns the number of such contexts.
-    pub(super) fn visit(&self, mut visit: impl FnMut(Step<'_>)) -> u64 {
+    pub(super) fn visit(&self, mut visit: impl FnMut(ContextVisit<'_>)) -> u64 {
         let mut first_child = vec![NONE; self.len];
         let mut next_sibling = vec![NONE; self.len];
         for id in (1..self.len).rev() {
@@ -272,12 +272,12 @@ impl Store {
         let mut history = Marked::default();
         let mut undos: Vec<Undo> = Vec::new();
         let mut at = ContextId::ROOT.0;
-        visit(Step::At(ContextId(at), history.entries()));
+        visit(ContextVisit::At(ContextId(at), history.entries()));
         loop {
             let mut next = link(&first_child, at);
             while next == NONE {
                 let Some(undo) = undos.pop() else { return shortened };
-                visit(Step::Leave(ContextId(at)));
+                visit(ContextVisit::Leave(ContextId(at)));
                 history.undo(&undo);
                 next = link(&next_sibling, at);
                 at = self.node(at).parent();
@@ -289,26 +289,26 @@ impl Store {
             if is_too_long {
                 function = CostCentreId::ELIDED.0;
             }
-            visit(Step::Enter(ContextId(at), history.entries(), CostCentreId(function)));
+            visit(ContextVisit::Enter(ContextId(at), history.entries(), CostCentreId(function)));
             undos.push(history.push(function));
             shortened += u64::from(is_too_long);
             let entries = history.entries();
             if entries.len() <= room || entries.len() <= SHORT + ELIDED_ENTRIES {
                 room = room.saturating_sub(entries.len());
-                visit(Step::At(ContextId(at), entries));
+                visit(ContextVisit::At(ContextId(at), entries));
             } else {
                 shortened += u64::from(!is_too_long);
                 short.clear();
                 short.extend(entries.iter().take(SHORT));
                 short.push(CostCentreId::ELIDED.0 | MARK);
-                visit(Step::At(ContextId(at), &short));
+                visit(ContextVisit::At(ContextId(at), &short));
             }
         }
     }
 }
 
 /// A step of the walk over all contexts.
-pub(crate) enum Step<'a> {
+pub(crate) enum ContextVisit<'a> {
     /// A context, the history of the one that it was made from, and the function that was called there.
     Enter(ContextId, &'a [u32], CostCentreId),
     /// A context and its history.

@@ -21,16 +21,16 @@ use crate::view::TreeView;
 /// The hues of [`OWN`] on light ground are Paul Tol's "light" scheme. All others were chosen so that the least distance of
 /// two of them, in `OKLab`, is large also for people who do not see red, green or blue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Tone {
+pub(super) struct ColourPair {
     pub(super) light: Colour,
     pub(super) dark: Colour,
 }
 
-const fn tone(light: u32, dark: u32) -> Tone {
-    Tone { light: Colour::of(light), dark: Colour::of(dark) }
+const fn tone(light: u32, dark: u32) -> ColourPair {
+    ColourPair { light: Colour::of(light), dark: Colour::of(dark) }
 }
 
-const OWN: [Tone; 8] = [
+const OWN: [ColourPair; 8] = [
     tone(0x77_aa_dd, 0x00_7e_af),
     tone(0xee_88_66, 0x7d_41_0b),
     tone(0x44_bb_99, 0x32_74_69),
@@ -40,18 +40,18 @@ const OWN: [Tone; 8] = [
     tone(0x99_dd_ff, 0x00_38_6f),
     tone(0xaa_aa_00, 0x54_38_00),
 ];
-const LIBRARIES: [Tone; 5] = [
+const LIBRARIES: [ColourPair; 5] = [
     tone(0xdf_ce_af, 0x68_65_46),
     tone(0xac_a6_c3, 0x46_3f_57),
     tone(0xd2_e5_cd, 0x3d_62_58),
     tone(0xbd_e7_f0, 0x1e_2f_45),
     tone(0xc9_a3_a8, 0x3b_29_2d),
 ];
-const OTHER_OWN: Tone = tone(0xaa_c9_d9, 0x45_51_5e);
-const OTHER_LIBRARIES: Tone = tone(0xd2_d6_d2, 0x37_3a_3d);
-const KERNEL: Tone = tone(0xbb_b0_ff, 0x66_47_8b);
-const GENERATED: Tone = tone(0xb1_90_7f, 0x66_46_35);
-pub(super) const NEUTRAL: Tone = tone(0xe4_e6_e8, 0x2b_2f_35);
+const OTHER_OWN: ColourPair = tone(0xaa_c9_d9, 0x45_51_5e);
+const OTHER_LIBRARIES: ColourPair = tone(0xd2_d6_d2, 0x37_3a_3d);
+const KERNEL: ColourPair = tone(0xbb_b0_ff, 0x66_47_8b);
+const GENERATED: ColourPair = tone(0xb1_90_7f, 0x66_46_35);
+pub(super) const NEUTRAL: ColourPair = tone(0xe4_e6_e8, 0x2b_2f_35);
 
 /// Shades of a hue, which tell its functions apart. Each shade is paler (on a light page) or darker (on a dark one) by `SHADE`.
 const SHADES: u32 = 4;
@@ -95,7 +95,7 @@ impl Colour {
     }
 }
 
-impl Tone {
+impl ColourPair {
     fn shade(self, number: u32) -> Self {
         let part = f64::from(number) * SHADE;
         Self {
@@ -108,7 +108,7 @@ impl Tone {
 /// What kind of code a package is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Kind {
+pub(super) enum PackageKind {
     Own,
     Library,
     Generated,
@@ -119,18 +119,18 @@ pub(super) enum Kind {
 
 /// Functions that have a line in the legend.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Package {
+pub(super) struct LegendPackage {
     pub(super) name: String,
-    pub(super) kind: Kind,
+    pub(super) kind: PackageKind,
     /// Its hues, the first one for most of it.
-    pub(super) tones: Vec<Tone>,
+    pub(super) tones: Vec<ColourPair>,
 }
 
 /// The packages and colours of a profile's functions.
 #[derive(Debug, Default)]
 pub(super) struct Palette {
     /// The most important first, by kind.
-    pub(super) packages: Vec<Package>,
+    pub(super) packages: Vec<LegendPackage>,
     of: HashMap<CostCentreId, Shade>,
 }
 
@@ -140,13 +140,13 @@ pub(super) struct Shade {
     /// Its package, as in [`Palette::packages`], and its hue there.
     pub(super) package: usize,
     pub(super) hue: usize,
-    pub(super) tone: Tone,
+    pub(super) tone: ColourPair,
 }
 
 /// Where a function belongs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Place {
-    pub(super) kind: Kind,
+pub(super) struct LegendPlace {
+    pub(super) kind: PackageKind,
     /// The library, or the program.
     pub(super) package: String,
     /// A part of the program.
@@ -155,17 +155,17 @@ pub(super) struct Place {
 
 /// What a function, or several, cost: shares of all time.
 #[derive(Clone, Copy, Debug, Default)]
-struct Cost {
+struct CostShares {
     own: f64,
     total: f64,
 }
 
-impl Cost {
+impl CostShares {
     fn score(self) -> f64 {
         self.own + TOTAL_WEIGHT * self.total
     }
 
-    fn add(&mut self, other: Cost) {
+    fn add(&mut self, other: CostShares) {
         self.own += other.own;
         // Of several packages, the stacks of one may be those of another.
         self.total = self.total.max(other.total);
@@ -181,14 +181,14 @@ impl Palette {
     pub(super) fn of(profile: &Profile, tree: &TreeView) -> Self {
         let places = Places::of(profile);
         let mut numbers: HashMap<CostCentreId, usize> = HashMap::new();
-        let mut functions: Vec<(CostCentreId, Place)> = Vec::new();
+        let mut functions: Vec<(CostCentreId, LegendPlace)> = Vec::new();
         for node in &tree.nodes {
             numbers.entry(node.function).or_insert_with(|| {
                 functions.push((node.function, places.place(node.function)));
                 functions.len() - 1
             });
         }
-        let mut groups: BTreeMap<&Place, usize> = functions.iter().map(|(_, place)| (place, 0)).collect();
+        let mut groups: BTreeMap<&LegendPlace, usize> = functions.iter().map(|(_, place)| (place, 0)).collect();
         groups.values_mut().zip(0..).for_each(|(number, next)| *number = next);
         let group_of: Vec<usize> = functions.iter().filter_map(|(_, place)| groups.get(place).copied()).collect();
         // A page folds these: what they spend counts for their callers.
@@ -255,19 +255,20 @@ fn costs(
     numbers: &HashMap<CostCentreId, usize>,
     group_of: &[usize],
     is_folded: impl Fn(CostCentreId) -> bool,
-) -> (Vec<Cost>, Vec<Cost>) {
+) -> (Vec<CostShares>, Vec<CostShares>) {
     let groups = group_of.iter().max().map_or(0, |most| most + 1);
-    let (mut of_functions, mut of_groups) = (vec![Cost::default(); numbers.len()], vec![Cost::default(); groups]);
+    let (mut of_functions, mut of_groups) =
+        (vec![CostShares::default(); numbers.len()], vec![CostShares::default(); groups]);
     let (mut functions_above, mut groups_above) = (vec![0u32; numbers.len()], vec![0u32; groups]);
     let whole = tree.total.weight.max(1) as f64;
     // A step enters a node, with the nearest caller that is not folded, or leaves it.
-    enum Step {
+    enum LegendVisit {
         Enter(usize, Option<usize>),
         Leave(usize),
     }
-    let mut steps: Vec<Step> = tree.roots.iter().map(|&root| Step::Enter(root, None)).collect();
+    let mut steps: Vec<LegendVisit> = tree.roots.iter().map(|&root| LegendVisit::Enter(root, None)).collect();
     while let Some(step) = steps.pop() {
-        let (Step::Enter(at, _) | Step::Leave(at)) = step;
+        let (LegendVisit::Enter(at, _) | LegendVisit::Leave(at)) = step;
         let Some(node) = tree.nodes.get(at) else { continue };
         let Some(&function) = numbers.get(&node.function) else { continue };
         let Some(&group) = group_of.get(function) else { continue };
@@ -277,11 +278,11 @@ fn costs(
             continue;
         };
         match step {
-            Step::Leave(_) => {
+            LegendVisit::Leave(_) => {
                 *function_above -= 1;
                 *group_above -= 1;
             }
-            Step::Enter(_, caller) => {
+            LegendVisit::Enter(_, caller) => {
                 let total = node.weight as f64 / whole;
                 let folded = is_folded(node.function);
                 if !folded {
@@ -302,9 +303,9 @@ fn costs(
                 if let Some(cost) = group_of.get(visible).and_then(|&group| of_groups.get_mut(group)) {
                     cost.own += own;
                 }
-                steps.push(Step::Leave(at));
+                steps.push(LegendVisit::Leave(at));
                 let below = if folded { caller } else { Some(function) };
-                steps.extend(node.children.iter().map(|&callee| Step::Enter(callee, below)));
+                steps.extend(node.children.iter().map(|&callee| LegendVisit::Enter(callee, below)));
             }
         }
     }
@@ -313,56 +314,56 @@ fn costs(
 
 /// Which package has which hues.
 struct Hues {
-    packages: Vec<Package>,
+    packages: Vec<LegendPackage>,
     /// Parts of programs that are a package of their own.
-    parts: HashMap<Place, usize>,
-    wholes: HashMap<(Kind, String), usize>,
+    parts: HashMap<LegendPlace, usize>,
+    wholes: HashMap<(PackageKind, String), usize>,
 }
 
 impl Hues {
-    fn of<'a>(groups: impl Iterator<Item = (&'a Place, Cost)>) -> Self {
-        let groups: Vec<(&Place, Cost)> = groups.collect();
-        let mut parts: Vec<(&Place, Cost)> = groups
+    fn of<'a>(groups: impl Iterator<Item = (&'a LegendPlace, CostShares)>) -> Self {
+        let groups: Vec<(&LegendPlace, CostShares)> = groups.collect();
+        let mut parts: Vec<(&LegendPlace, CostShares)> = groups
             .iter()
-            .filter(|(place, cost)| place.kind == Kind::Own && place.part.is_some() && cost.own >= LEAST_SELF)
+            .filter(|(place, cost)| place.kind == PackageKind::Own && place.part.is_some() && cost.own >= LEAST_SELF)
             .copied()
             .collect();
         parts.sort_by(|a, b| b.1.score().total_cmp(&a.1.score()).then_with(|| a.0.cmp(b.0)));
         parts.truncate(MOST_PARTS);
-        let rest = |parts: &[(&Place, Cost)]| {
-            let mut rest: BTreeMap<(Kind, &str), Cost> = BTreeMap::new();
+        let rest = |parts: &[(&LegendPlace, CostShares)]| {
+            let mut rest: BTreeMap<(PackageKind, &str), CostShares> = BTreeMap::new();
             for (place, cost) in groups.iter().filter(|(place, _)| !parts.iter().any(|it| it.0 == *place)) {
                 rest.entry((place.kind, &place.package)).or_default().add(*cost);
             }
             rest
         };
         let mut wholes = rest(&parts);
-        if wholes.iter().any(|((kind, _), cost)| *kind == Kind::Own && cost.own >= DOMINANT) {
+        if wholes.iter().any(|((kind, _), cost)| *kind == PackageKind::Own && cost.own >= DOMINANT) {
             parts.truncate(PARTS_BESIDE_DOMINANT);
             wholes = rest(&parts);
         }
-        let of_parts = parts.iter().map(|&(place, cost)| Entry {
+        let of_parts = parts.iter().map(|&(place, cost)| LegendEntry {
             kind: place.kind,
             package: &place.package,
             part: Some(place),
             cost,
         });
-        let of_wholes = wholes.iter().map(|(&(kind, package), &cost)| Entry { kind, package, part: None, cost });
-        let mut entries: Vec<Entry<'_>> = of_parts.chain(of_wholes).collect();
-        entries.sort_by(Entry::order);
+        let of_wholes = wholes.iter().map(|(&(kind, package), &cost)| LegendEntry { kind, package, part: None, cost });
+        let mut entries: Vec<LegendEntry<'_>> = of_parts.chain(of_wholes).collect();
+        entries.sort_by(LegendEntry::order);
         let mut hues = Self { packages: Vec::new(), parts: HashMap::new(), wholes: HashMap::new() };
         let (mut own, mut libraries) = (OWN.iter().copied(), LIBRARIES.iter().copied());
         // The program's heaviest package.
-        let mut dominant: Option<(usize, Cost)> = None;
+        let mut dominant: Option<(usize, CostShares)> = None;
         for entry in entries {
             let hue = match entry.kind {
-                Kind::Own if entry.cost.is_seen() => own.next(),
-                Kind::Library if entry.cost.is_seen() => libraries.next(),
+                PackageKind::Own if entry.cost.is_seen() => own.next(),
+                PackageKind::Library if entry.cost.is_seen() => libraries.next(),
                 _ => None,
             };
             let number = hues.number(&entry, hue);
-            let is_heavier = |(_, most): (usize, Cost)| entry.cost.own > most.own;
-            if entry.kind == Kind::Own && hue.is_some() && dominant.is_none_or(is_heavier) {
+            let is_heavier = |(_, most): (usize, CostShares)| entry.cost.own > most.own;
+            if entry.kind == PackageKind::Own && hue.is_some() && dominant.is_none_or(is_heavier) {
                 dominant = Some((number, entry.cost));
             }
         }
@@ -375,20 +376,20 @@ impl Hues {
     }
 
     /// The number of an entry's package. Entries without a hue are one package.
-    fn number(&mut self, entry: &Entry<'_>, hue: Option<Tone>) -> usize {
+    fn number(&mut self, entry: &LegendEntry<'_>, hue: Option<ColourPair>) -> usize {
         let own_name = entry.part.and_then(|place| place.part.as_deref()).unwrap_or(entry.package);
         let (name, tone) = match (entry.kind, hue) {
             (_, Some(hue)) => (own_name, hue),
-            (Kind::Own, None) => ("other own code", OTHER_OWN),
-            (Kind::Library, None) => ("other libraries", OTHER_LIBRARIES),
-            (Kind::Kernel, None) => ("kernel", KERNEL),
-            (Kind::Generated, None) => ("generated code", GENERATED),
-            (Kind::Mark, None) => ("ccsd's marks", NEUTRAL),
+            (PackageKind::Own, None) => ("other own code", OTHER_OWN),
+            (PackageKind::Library, None) => ("other libraries", OTHER_LIBRARIES),
+            (PackageKind::Kernel, None) => ("kernel", KERNEL),
+            (PackageKind::Generated, None) => ("generated code", GENERATED),
+            (PackageKind::Mark, None) => ("ccsd's marks", NEUTRAL),
         };
-        let is_known = |it: &Package| hue.is_none() && it.kind == entry.kind && it.name == name;
+        let is_known = |it: &LegendPackage| hue.is_none() && it.kind == entry.kind && it.name == name;
         let number = self.packages.iter().position(is_known).unwrap_or(self.packages.len());
         if number == self.packages.len() {
-            self.packages.push(Package { name: name.to_owned(), kind: entry.kind, tones: vec![tone] });
+            self.packages.push(LegendPackage { name: name.to_owned(), kind: entry.kind, tones: vec![tone] });
         }
         match entry.part {
             Some(part) => self.parts.insert(part.clone(), number),
@@ -398,24 +399,24 @@ impl Hues {
     }
 
     /// Whether a place has a line of its own in the legend.
-    fn is_named(&self, place: &Place) -> bool {
+    fn is_named(&self, place: &LegendPlace) -> bool {
         self.parts.contains_key(place)
     }
 
-    fn package(&self, place: &Place) -> Option<usize> {
+    fn package(&self, place: &LegendPlace) -> Option<usize> {
         self.parts.get(place).or_else(|| self.wholes.get(&(place.kind, place.package.clone()))).copied()
     }
 }
 
 /// A package, or a part of one that may have a hue of its own.
-struct Entry<'a> {
-    kind: Kind,
+struct LegendEntry<'a> {
+    kind: PackageKind,
     package: &'a str,
-    part: Option<&'a Place>,
-    cost: Cost,
+    part: Option<&'a LegendPlace>,
+    cost: CostShares,
 }
 
-impl Entry<'_> {
+impl LegendEntry<'_> {
     /// By kind, then the most important first.
     fn order(&self, other: &Self) -> Ordering {
         let name = |it: &Self| (it.package.to_owned(), it.part.cloned());
@@ -445,49 +446,49 @@ impl<'a> Places<'a> {
         self.startup.contains(&id) || self.origins.get(id) == Origin::Interpreter
     }
 
-    pub(super) fn place(&self, id: CostCentreId) -> Place {
-        let place = |kind, package: &str| Place { kind, package: package.to_owned(), part: None };
+    pub(super) fn place(&self, id: CostCentreId) -> LegendPlace {
+        let place = |kind, package: &str| LegendPlace { kind, package: package.to_owned(), part: None };
         // Parts are the same whether whole names are shown or short ones.
         let name = self.profile.name(id);
         let (image, origin, label) = (self.profile.image_name(id), self.origins.get(id), readable::short(&name));
         let file = self.profile.cost_centre(id).and_then(|it| it.file.as_deref());
         if origin == Origin::Special {
-            return place(Kind::Mark, image);
+            return place(PackageKind::Mark, image);
         }
         if is_kernel(image) {
-            return place(Kind::Kernel, "kernel");
+            return place(PackageKind::Kernel, "kernel");
         }
         if image.starts_with('[') {
-            let kind = if origin == Origin::Own { Kind::Own } else { Kind::Library };
+            let kind = if origin == Origin::Own { PackageKind::Own } else { PackageKind::Library };
             let package = script_package(&name);
-            return package.map_or_else(|| place(Kind::Generated, image), |package| place(kind, &package));
+            return package.map_or_else(|| place(PackageKind::Generated, image), |package| place(kind, &package));
         }
         let is_shared = image.ends_with(".so") || image.contains(".so.");
         // Where its scripts have no names, an interpreter is what the program is.
         let is_bare_interpreter = !self.has_scripts && is_interpreter(image);
         if is_shared && !is_bare_interpreter {
-            return place(Kind::Library, extension_module(image).unwrap_or(image));
+            return place(PackageKind::Library, extension_module(image).unwrap_or(image));
         }
         if let Some(library) = standard_library(&label) {
-            return place(Kind::Library, library);
+            return place(PackageKind::Library, library);
         }
         match origin {
-            Origin::Interpreter => place(Kind::Library, image),
-            Origin::Library if label.ends_with("@plt") => place(Kind::Library, "stubs"),
+            Origin::Interpreter => place(PackageKind::Library, image),
+            Origin::Library if label.ends_with("@plt") => place(PackageKind::Library, "stubs"),
             Origin::Library if !is_bare_interpreter => {
-                place(Kind::Library, go_package(&label).or_else(|| namespace(&label)).unwrap_or(image))
+                place(PackageKind::Library, go_package(&label).or_else(|| namespace(&label)).unwrap_or(image))
             }
             _ => {
                 // An image's name has no words that are parts of a program.
                 let has_name = self.profile.cost_centre(id).is_some_and(|it| it.name().is_some());
                 let part = if has_name { part(&label, file) } else { None };
-                Place { kind: Kind::Own, package: image.to_owned(), part }
+                LegendPlace { kind: PackageKind::Own, package: image.to_owned(), part }
             }
         }
     }
 
     /// What of a package has one hue, where the package has several.
-    fn detail(&self, id: CostCentreId, place: &Place, is_named: bool) -> String {
+    fn detail(&self, id: CostCentreId, place: &LegendPlace, is_named: bool) -> String {
         if let Some(part) = place.part.as_ref().filter(|_| !is_named) {
             return part.clone();
         }
@@ -648,14 +649,14 @@ fn part(name: &str, file: Option<&str>) -> Option<String> {
 mod tests {
     use super::*;
     use crate::ids::{ContextId, LineId};
-    use crate::limits::Limits;
+    use crate::limits::ProfileLimits;
     use crate::model::{CostCentre, Image, Metric, Process, Session, Thread, Unit};
     use crate::view::Selection;
 
     /// Stacks of `image function` or `image function file`, root first, with their self weights.
     fn profile(stacks: &[(&[&str], u64)]) -> Profile {
         let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
-        let mut profile = Profile::new(Session { metrics, ..Session::default() }, Limits::default());
+        let mut profile = Profile::new(Session { metrics, ..Session::default() }, ProfileLimits::default());
         let process =
             Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, membership: None, name: "p".into() };
         let process = profile.add_process(process);
@@ -693,31 +694,31 @@ mod tests {
     }
 
     /// The packages with their kinds, and how many hues they have.
-    fn legend(palette: &Palette) -> Vec<(&str, Kind, usize)> {
+    fn legend(palette: &Palette) -> Vec<(&str, PackageKind, usize)> {
         palette.packages.iter().map(|it| (it.name.as_str(), it.kind, it.tones.len())).collect()
     }
 
     #[test]
     fn kinds_of_code_and_packages() {
         for (function, kind, package) in [
-            ("/srv/server parse", Kind::Own, "server"),
-            ("/srv/server std::sort<int>", Kind::Library, "std"),
-            ("/srv/server __gnu_cxx::f", Kind::Library, "std"),
-            ("/srv/server memcpy@plt", Kind::Library, "stubs"),
-            ("/srv/server boost::f /usr/include/boost/f.hpp", Kind::Library, "boost"),
-            ("/usr/lib/libc.so.6 qsort", Kind::Library, "libc.so.6"),
-            ("/srv/liba.so a::f", Kind::Library, "liba.so"),
-            ("/usr/lib/_json.cpython-313-x86_64-linux-gnu.so scan", Kind::Library, "json"),
-            ("[kernel] ksys_read", Kind::Kernel, "kernel"),
-            ("[guest.kernel.kallsyms] ksys_read", Kind::Kernel, "kernel"),
-            ("[vdso] clock_gettime", Kind::Kernel, "kernel"),
-            ("/lib/modules/xfs.ko xfs_read", Kind::Kernel, "kernel"),
-            ("[jit] stub", Kind::Generated, "[jit]"),
-            ("[jit] Lcom/example/App;::run", Kind::Own, "com.example"),
-            ("[jit] com.example.App::run", Kind::Own, "com.example"),
-            ("[jit] py::run:/srv/app.py", Kind::Own, "app.py"),
-            ("[jit] py::<module>:/usr/lib/python3.13/json/decoder.py", Kind::Library, "json"),
-            ("[jit] JS:*run_/srv/app.js:3:8", Kind::Library, "node"),
+            ("/srv/server parse", PackageKind::Own, "server"),
+            ("/srv/server std::sort<int>", PackageKind::Library, "std"),
+            ("/srv/server __gnu_cxx::f", PackageKind::Library, "std"),
+            ("/srv/server memcpy@plt", PackageKind::Library, "stubs"),
+            ("/srv/server boost::f /usr/include/boost/f.hpp", PackageKind::Library, "boost"),
+            ("/usr/lib/libc.so.6 qsort", PackageKind::Library, "libc.so.6"),
+            ("/srv/liba.so a::f", PackageKind::Library, "liba.so"),
+            ("/usr/lib/_json.cpython-313-x86_64-linux-gnu.so scan", PackageKind::Library, "json"),
+            ("[kernel] ksys_read", PackageKind::Kernel, "kernel"),
+            ("[guest.kernel.kallsyms] ksys_read", PackageKind::Kernel, "kernel"),
+            ("[vdso] clock_gettime", PackageKind::Kernel, "kernel"),
+            ("/lib/modules/xfs.ko xfs_read", PackageKind::Kernel, "kernel"),
+            ("[jit] stub", PackageKind::Generated, "[jit]"),
+            ("[jit] Lcom/example/App;::run", PackageKind::Own, "com.example"),
+            ("[jit] com.example.App::run", PackageKind::Own, "com.example"),
+            ("[jit] py::run:/srv/app.py", PackageKind::Own, "app.py"),
+            ("[jit] py::<module>:/usr/lib/python3.13/json/decoder.py", PackageKind::Library, "json"),
+            ("[jit] JS:*run_/srv/app.js:3:8", PackageKind::Library, "node"),
         ] {
             let profile = profile(&[(&[function], 1)]);
             let id = number(&profile, function.split(' ').nth(1).unwrap());
@@ -799,10 +800,10 @@ mod tests {
         assert_eq!(
             legend(&palette),
             [
-                ("ira::", Kind::Own, 6),
-                ("bitmap_*", Kind::Own, 1),
-                ("prog", Kind::Own, 1),
-                ("libc.so.6", Kind::Library, 1)
+                ("ira::", PackageKind::Own, 6),
+                ("bitmap_*", PackageKind::Own, 1),
+                ("prog", PackageKind::Own, 1),
+                ("libc.so.6", PackageKind::Library, 1)
             ]
         );
     }
@@ -814,7 +815,7 @@ mod tests {
         let stacks: Vec<(&[&str], u64)> = stacks.iter().map(|stack| (&stack[..], 10)).collect();
         let profile = profile(&stacks);
         let palette = palette(&profile);
-        assert_eq!(legend(&palette), [("cc1", Kind::Own, 8)]);
+        assert_eq!(legend(&palette), [("cc1", PackageKind::Own, 8)]);
         // Each hue has about the same weight, and what is linked together has the same.
         let mut hues = [0; 8];
         for id in 0..64 {
@@ -838,10 +839,10 @@ mod tests {
             (&["[jit] py::f:/srv/app.py", frame, "[jit] py::dumps:/usr/lib/python3.13/json/__init__.py", frame], 30),
         ]);
         let named = palette(&script);
-        assert_eq!(legend(&named)[..2], [("app.py", Kind::Own, 8), ("json", Kind::Library, 1)]);
+        assert_eq!(legend(&named)[..2], [("app.py", PackageKind::Own, 8), ("json", PackageKind::Library, 1)]);
         // Where scripts have no names, the interpreter is what runs.
         let bare = profile(&[(&[frame], 70), (&["/usr/bin/python3.13 dict_merge"], 30)]);
-        assert!(legend(&palette(&bare)).iter().all(|it| it.1 == Kind::Own), "{:?}", legend(&palette(&bare)));
+        assert!(legend(&palette(&bare)).iter().all(|it| it.1 == PackageKind::Own), "{:?}", legend(&palette(&bare)));
     }
 
     /// In `OKLab`, by whom: everybody, and people who do not see red, green or blue (Machado and others, 2009).
@@ -882,8 +883,8 @@ mod tests {
     #[test]
     fn everybody_can_tell_colours_apart() {
         let rest = [OTHER_OWN, OTHER_LIBRARIES, KERNEL, GENERATED];
-        let all: Vec<Tone> = OWN.into_iter().chain(LIBRARIES).chain(rest).collect();
-        for ground in [|tone: &Tone| tone.light, |tone: &Tone| tone.dark] {
+        let all: Vec<ColourPair> = OWN.into_iter().chain(LIBRARIES).chain(rest).collect();
+        for ground in [|tone: &ColourPair| tone.light, |tone: &ColourPair| tone.dark] {
             let seen: Vec<_> = all.iter().map(|tone| seen(ground(tone))).collect();
             for (at, one) in seen.iter().enumerate() {
                 for other in &seen[..at] {

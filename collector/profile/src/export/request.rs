@@ -5,7 +5,7 @@ use crate::codec::TimeColumn;
 use crate::model::{Metric, Unit};
 use crate::profile::Profile;
 use crate::text::sanitise;
-use crate::view::{Column, Selection};
+use crate::view::{Selection, ViewColumn};
 
 /// Size of an HTML file that browsers open at once and that can be attached to a message.
 pub const DEFAULT_MAX_BYTES: usize = 5 << 20;
@@ -20,7 +20,7 @@ pub struct Export<'a> {
     /// Largest size of an HTML file, in bytes; the least of the stacks are summed up where they do not fit.
     pub max_bytes: usize,
     /// What orders the rows of a table, if not self weight.
-    pub sort: Option<Column>,
+    pub sort: Option<ViewColumn>,
     /// Whether [`Format::Folded`](super::Format::Folded) and [`Format::Csv`](super::Format::Csv) have the remarks, in rows that begin with `#` and weigh nothing.
     pub comments: bool,
     /// Names in a table that a spreadsheet would compute, such as `=f`, are made text, by an apostrophe before them.

@@ -16,23 +16,23 @@ use crate::text::sanitise;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct File {
+struct SpeedscopeFile {
     #[serde(rename = "$schema")]
     schema: &'static str,
     exporter: String,
     name: String,
     active_profile_index: usize,
-    shared: Shared,
+    shared: SharedFrames,
     profiles: Vec<Sampled>,
 }
 
 #[derive(Serialize)]
-struct Shared {
-    frames: Vec<Frame>,
+struct SharedFrames {
+    frames: Vec<SpeedscopeFrame>,
 }
 
 #[derive(Serialize)]
-struct Frame {
+struct SpeedscopeFrame {
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
@@ -54,7 +54,7 @@ struct Sampled {
 }
 
 /// Frames, root first, and their weight.
-type Sample = (Vec<usize>, u64);
+type WeightedStack = (Vec<usize>, u64);
 
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
     let profile = export.profile;
@@ -65,7 +65,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     };
     let mut threads: BTreeMap<ThreadId, Sampled> = BTreeMap::new();
     let timed = !export.columns.is_empty();
-    let mut parts: BTreeMap<(ThreadId, usize), Vec<Sample>> = BTreeMap::new();
+    let mut parts: BTreeMap<(ThreadId, usize), Vec<WeightedStack>> = BTreeMap::new();
     walk(export, |stack| {
         let functions: Vec<usize> = stack.functions.iter().map(|&id| frame_index(profile, id)).collect();
         let weights = if timed { stack.weights.get(1..).unwrap_or(&[]) } else { std::slice::from_ref(&stack.weight) };
@@ -95,8 +95,8 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         }
     }
     let labels = profile.full_labels();
-    let gap = Frame { name: frame_name(&labels, GAP_FRAME).into_owned(), file: None, line: None };
-    let frames = (0u32..).zip(profile.cost_centres()).map(|(i, centre)| Frame {
+    let gap = SpeedscopeFrame { name: frame_name(&labels, GAP_FRAME).into_owned(), file: None, line: None };
+    let frames = (0u32..).zip(profile.cost_centres()).map(|(i, centre)| SpeedscopeFrame {
         name: frame_name(&labels, crate::ids::CostCentreId::new(i)).into_owned(),
         file: centre.file.as_deref().map(|file| sanitise(file).into_owned()),
         line: (centre.line > 0).then_some(centre.line),
@@ -112,13 +112,13 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         ),
         None => "the order of the samples is not that of time".to_owned(),
     });
-    let file = File {
+    let file = SpeedscopeFile {
         schema: "https://www.speedscope.app/file-format-schema.json",
         // The format's only place for remarks.
         exporter: remarks.join("; "),
         name: format!("{} (recursion is folded)", export.title()),
         active_profile_index: 0,
-        shared: Shared { frames: frames.chain([gap]).collect() },
+        shared: SharedFrames { frames: frames.chain([gap]).collect() },
         profiles,
     };
     crate::json::write(&file, out).map_err(io::Error::from)

@@ -8,7 +8,7 @@ use super::request::Export;
 use crate::ids::{CostCentreId, LineId, RouteId, ThreadId};
 use crate::labels::Labels;
 use crate::profile::Profile;
-use crate::routed::{CallBudget, Calls};
+use crate::routed::{CallBudget, CallerLines};
 use crate::text::sanitise;
 use crate::view::{SQUEEZED_OUT, Total, function, is_gap, room_for_names};
 
@@ -27,7 +27,7 @@ pub(super) fn frame_index(profile: &Profile, frame: CostCentreId) -> usize {
 }
 
 /// A charge: thread, stack, and line of the innermost function.
-pub(super) struct Stack<'a> {
+pub(super) struct ChargedStack<'a> {
     pub(super) thread: ThreadId,
     /// Root first, never empty, with [`GAP_FRAME`] where the upper function may not have called the lower.
     pub(super) functions: &'a [CostCentreId],
@@ -105,7 +105,7 @@ impl<'a> StackBudget<'a> {
 /// The lines of the frames of stacks, as far as their routes tell.
 pub(super) struct FrameLines {
     route: RouteId,
-    calls: HashMap<CostCentreId, Calls>,
+    calls: HashMap<CostCentreId, CallerLines>,
     /// The lines of this route were looked for.
     are_known: bool,
     budget: CallBudget,
@@ -132,7 +132,7 @@ impl FrameLines {
 
     /// A line for each function of a stack of [`walk_routes`]: where the last ran, and from where the others called. Of a
     /// function that is there more than once, only the latest activation's line is known, unless all have the same.
-    pub(super) fn of(&mut self, profile: &Profile, stack: &Stack<'_>) -> &[LineId] {
+    pub(super) fn of(&mut self, profile: &Profile, stack: &ChargedStack<'_>) -> &[LineId] {
         if self.route != stack.route {
             self.route = stack.route;
             self.are_known = self.budget.take(profile.routes().depth(stack.route), 0);
@@ -175,12 +175,12 @@ impl FrameLines {
 ///
 /// The total work is limited in proportion to the number of rows: a row of a few bytes in a file can have a very deep
 /// stack. Stacks beyond the limit are shown with their outer callers and `[elided]`; see [`shortened`].
-pub(super) fn walk(export: &Export<'_>, visit: impl FnMut(&Stack<'_>)) -> Total {
+pub(super) fn walk(export: &Export<'_>, visit: impl FnMut(&ChargedStack<'_>)) -> Total {
     walk_rows(export, false, visit).0
 }
 
 /// As [`walk`], with each stack's route.
-pub(super) fn walk_routes(export: &Export<'_>, visit: impl FnMut(&Stack<'_>)) -> Total {
+pub(super) fn walk_routes(export: &Export<'_>, visit: impl FnMut(&ChargedStack<'_>)) -> Total {
     walk_rows(export, true, visit).0
 }
 
@@ -189,7 +189,7 @@ pub(super) fn shortened(export: &Export<'_>, routes: bool) -> u64 {
     walk_rows(export, routes, |_| {}).1
 }
 
-fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&Stack<'_>)) -> (Total, u64) {
+fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&ChargedStack<'_>)) -> (Total, u64) {
     let (profile, selection) = (export.profile, export.selection);
     let walk = profile.walk(selection);
     struct StackLevel {
@@ -250,7 +250,7 @@ fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&Stack<'_>
             let &StackLevel { thread, samples, .. } = row;
             // The lines belong to omitted functions.
             let (line, route) = if is_whole { (row.line, row.route) } else { (LineId::UNKNOWN, RouteId::EMPTY) };
-            visit(&Stack { thread, functions, line, route, samples, weight, weights });
+            visit(&ChargedStack { thread, functions, line, route, samples, weight, weights });
         }
     });
     (total, shortened)

@@ -8,7 +8,7 @@ const MAX_COMM_BYTES: usize = 64;
 
 /// The first line of a sample.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Sample<'a> {
+pub(super) struct ScriptSample<'a> {
     pub(super) comm: &'a str,
     pub(super) pid: u32,
     pub(super) tid: u32,
@@ -17,10 +17,10 @@ pub(super) struct Sample<'a> {
     pub(super) event: &'a str,
 }
 
-impl<'a> Sample<'a> {
+impl<'a> ScriptSample<'a> {
     /// `COMM PID/TID [CPU] SECONDS: PERIOD EVENT:`, and what follows; all but the first two may be missing. A line of these two
     /// alone is one where a paragraph `begins` with it.
-    pub(super) fn parse(line: &'a str, begins: bool) -> Option<(Sample<'a>, &'a str)> {
+    pub(super) fn parse(line: &'a str, begins: bool) -> Option<(ScriptSample<'a>, &'a str)> {
         let line = line.trim();
         if line.contains("PERF_RECORD_") {
             return None;
@@ -32,11 +32,11 @@ impl<'a> Sample<'a> {
             .map(|(at, space)| (at, at + space.len()));
         words
             .filter(|&(end, start)| end > 0 && line.get(start..).is_some_and(|rest| rest.starts_with(is_digit)))
-            .find_map(|(end, start)| Sample::of(line.get(..end)?.trim_end(), line.get(start..)?))
+            .find_map(|(end, start)| ScriptSample::of(line.get(..end)?.trim_end(), line.get(start..)?))
             .filter(|(sample, _)| begins || !sample.is_bare())
     }
 
-    fn of(comm: &'a str, rest: &'a str) -> Option<(Sample<'a>, &'a str)> {
+    fn of(comm: &'a str, rest: &'a str) -> Option<(ScriptSample<'a>, &'a str)> {
         // A number with a colon is a time, and no part of a command, even where it cannot be read.
         if comm.split_whitespace().any(|word| word.starts_with(is_digit) && word.ends_with(':')) {
             return None;
@@ -59,7 +59,7 @@ impl<'a> Sample<'a> {
         if period.is_some() {
             rest = after;
         }
-        let sample = |event| Sample { comm, pid, tid, time_ns, period, event };
+        let sample = |event| ScriptSample { comm, pid, tid, time_ns, period, event };
         if rest.is_empty() && period.is_none() {
             return Some((sample(NO_EVENT), ""));
         }
@@ -123,8 +123,8 @@ mod tests {
     #[test]
     fn all_that_perf_prints_first() {
         let of = |line, begins| {
-            let (sample, rest) = Sample::parse(line, begins)?;
-            let Sample { comm, pid, tid, time_ns, period, event } = sample;
+            let (sample, rest) = ScriptSample::parse(line, begins)?;
+            let ScriptSample { comm, pid, tid, time_ns, period, event } = sample;
             Some((comm, pid, tid, time_ns, period, event, rest))
         };
         let second = Some(1_500_000_000);
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn events_are_chosen_by_name() {
-        let (sample, _) = Sample::parse("demo 7/8 1.5: 99 cycles:u: ", true).unwrap();
+        let (sample, _) = ScriptSample::parse("demo 7/8 1.5: 99 cycles:u: ", true).unwrap();
         assert!(sample.is_of(None) && sample.is_of(Some("cycles")) && sample.is_of(Some("cycles:u")));
         assert!(!sample.is_of(Some("cycle")) && !sample.is_of(Some("instructions")));
     }

@@ -1,5 +1,5 @@
 //! Questions asked of a profile after the run: which functions, stacks and threads count ([`Filter`]), and by what costs
-//! are summed ([`By`]). Text, JSON, and exports all go through here, so that they agree.
+//! are summed ([`Grouping`]). Text, JSON, and exports all go through here, so that they agree.
 
 mod filter;
 mod group;
@@ -12,4 +12,4 @@ mod startup;
 pub use filter::{Filter, Preset, QueryError};
 pub use pattern::{Pattern, PatternError, Subject};
 pub use prune::Pruned;
-pub use regroup::By;
+pub use regroup::Grouping;

@@ -15,7 +15,7 @@ use crate::view::{Matching, Selection};
 
 /// By what costs are summed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum By {
+pub enum Grouping {
     /// Functions.
     #[default]
     Function,
@@ -43,36 +43,36 @@ pub enum By {
     Group,
 }
 
-impl By {
+impl Grouping {
     /// All of them.
-    pub const ALL: [By; 11] = [
-        By::Function,
-        By::Lexical,
-        By::Module,
-        By::File,
-        By::Line,
-        By::Thread,
-        By::Process,
-        By::Unit,
-        By::Container,
-        By::User,
-        By::Group,
+    pub const ALL: [Grouping; 11] = [
+        Grouping::Function,
+        Grouping::Lexical,
+        Grouping::Module,
+        Grouping::File,
+        Grouping::Line,
+        Grouping::Thread,
+        Grouping::Process,
+        Grouping::Unit,
+        Grouping::Container,
+        Grouping::User,
+        Grouping::Group,
     ];
 
     /// What one and what several of its cost centres are called.
     #[must_use]
     pub const fn nouns(self) -> (&'static str, &'static str) {
         match self {
-            By::Function | By::Lexical => ("function", "functions"),
-            By::Module => ("module", "modules"),
-            By::File => ("file", "files"),
-            By::Line => ("line", "lines"),
-            By::Thread => ("thread", "threads"),
-            By::Process => ("process", "processes"),
-            By::Unit => ("unit", "units"),
-            By::Container => ("container", "containers"),
-            By::User => ("user", "users"),
-            By::Group => ("group", "groups"),
+            Grouping::Function | Grouping::Lexical => ("function", "functions"),
+            Grouping::Module => ("module", "modules"),
+            Grouping::File => ("file", "files"),
+            Grouping::Line => ("line", "lines"),
+            Grouping::Thread => ("thread", "threads"),
+            Grouping::Process => ("process", "processes"),
+            Grouping::Unit => ("unit", "units"),
+            Grouping::Container => ("container", "containers"),
+            Grouping::User => ("user", "users"),
+            Grouping::Group => ("group", "groups"),
         }
     }
 
@@ -80,27 +80,27 @@ impl By {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            By::Function => "function",
-            By::Lexical => "lexical",
-            By::Module => "module",
-            By::File => "file",
-            By::Line => "line",
-            By::Thread => "thread",
-            By::Process => "process",
-            By::Unit => "unit",
-            By::Container => "container",
-            By::User => "user",
-            By::Group => "group",
+            Grouping::Function => "function",
+            Grouping::Lexical => "lexical",
+            Grouping::Module => "module",
+            Grouping::File => "file",
+            Grouping::Line => "line",
+            Grouping::Thread => "thread",
+            Grouping::Process => "process",
+            Grouping::Unit => "unit",
+            Grouping::Container => "container",
+            Grouping::User => "user",
+            Grouping::Group => "group",
         }
     }
 }
 
-impl FromStr for By {
+impl FromStr for Grouping {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let names = || By::ALL.map(By::name).join(", ");
-        By::ALL.into_iter().find(|by| by.name() == text).ok_or_else(|| format!("{text:?} is none of {}", names()))
+        let names = || Grouping::ALL.map(Grouping::name).join(", ");
+        Grouping::ALL.into_iter().find(|by| by.name() == text).ok_or_else(|| format!("{text:?} is none of {}", names()))
     }
 }
 
@@ -111,31 +111,32 @@ impl Profile {
     /// are arcs where there is no mutual recursion. With it, an arc whose true neighbour may be another is marked as
     /// approximate (I6). Totals and the accounting stay (I1).
     ///
-    /// [`By::Group`] is less exact: which group a function belongs to depends on its callers, and of a function that was
+    /// [`Grouping::Group`] is less exact: which group a function belongs to depends on its callers, and of a function that was
     /// entered again only the last activation is known. Under mutual recursion a group that an earlier activation belonged to can
     /// be missing from the stack, so all arcs of such stacks are marked.
     #[must_use]
-    pub fn by(&self, by: By) -> Profile {
+    pub fn by(&self, by: Grouping) -> Profile {
         match by {
-            By::Function => self.regrouped(|_, centre| centre.clone()),
-            By::Lexical => {
+            Grouping::Function => self.regrouped(|_, centre| centre.clone()),
+            Grouping::Lexical => {
                 let definers = Definers::of(self);
                 self.regrouped(|id, centre| definer(self, &definers, id, centre))
             }
-            By::Module => self.regrouped(|id, _| plain(self.image_name(id).to_owned())),
-            By::File => self.regrouped(|id, centre| match &centre.file {
+            Grouping::Module => self.regrouped(|id, _| plain(self.image_name(id).to_owned())),
+            Grouping::File => self.regrouped(|id, centre| match &centre.file {
                 Some(file) => CostCentre { file: Some(file.clone()), ..plain(file.clone()) },
                 None => plain(format!("[no file] {}", self.image_name(id))),
             }),
-            By::Line => self.recharged(|new, charge, leaf| {
+            Grouping::Line => self.recharged(|new, charge, leaf| {
                 let centre = line(self, new, leaf, charge.line);
                 new.contexts_mut().push(ContextId::ROOT, centre)
             }),
-            By::Thread | By::Process | By::Unit | By::Container | By::User => self.recharged(|new, charge, _| {
-                let centre = named(new, &runner(self, by, charge.thread));
-                new.contexts_mut().push(ContextId::ROOT, centre)
-            }),
-            By::Group => {
+            Grouping::Thread | Grouping::Process | Grouping::Unit | Grouping::Container | Grouping::User => self
+                .recharged(|new, charge, _| {
+                    let centre = named(new, &runner(self, by, charge.thread));
+                    new.contexts_mut().push(ContextId::ROOT, centre)
+                }),
+            Grouping::Group => {
                 let all = Selection::all();
                 let walk = self.walk(&all);
                 let mut new = self.emptied();
@@ -283,15 +284,15 @@ fn line(profile: &Profile, new: &mut Profile, leaf: CostCentreId, id: LineId) ->
 const UNKNOWN_GROUP: &str = "[unknown]";
 
 /// What to call who ran.
-fn runner(profile: &Profile, by: By, id: ThreadId) -> String {
+fn runner(profile: &Profile, by: Grouping, id: ThreadId) -> String {
     let thread = profile.thread(id);
     let process = thread.and_then(|thread| profile.process(thread.process));
     let membership = process.and_then(|process| process.membership.as_deref());
     match (by, thread, process) {
-        (By::Unit, ..) => membership.map_or_else(|| UNKNOWN_GROUP.to_owned(), Membership::unit),
-        (By::Container, ..) => membership.map_or_else(|| UNKNOWN_GROUP.to_owned(), Membership::container),
-        (By::User, ..) => membership.map_or_else(|| UNKNOWN_GROUP.to_owned(), Membership::user),
-        (By::Thread, Some(thread), _) => format!("{} ({})", thread.name, thread.tid),
+        (Grouping::Unit, ..) => membership.map_or_else(|| UNKNOWN_GROUP.to_owned(), Membership::unit),
+        (Grouping::Container, ..) => membership.map_or_else(|| UNKNOWN_GROUP.to_owned(), Membership::container),
+        (Grouping::User, ..) => membership.map_or_else(|| UNKNOWN_GROUP.to_owned(), Membership::user),
+        (Grouping::Thread, Some(thread), _) => format!("{} ({})", thread.name, thread.tid),
         (_, _, Some(process)) => format!("{} ({})", process.name, process.pid),
         _ => "[unknown]".to_owned(),
     }
@@ -303,9 +304,9 @@ mod tests {
 
     #[test]
     fn names() {
-        for by in By::ALL {
+        for by in Grouping::ALL {
             assert_eq!(by.name().parse(), Ok(by));
         }
-        assert!("x".parse::<By>().unwrap_err().contains("function, lexical"));
+        assert!("x".parse::<Grouping>().unwrap_err().contains("function, lexical"));
     }
 }

@@ -100,13 +100,13 @@ fn of_script(name: &str) -> Option<String> {
 #[must_use]
 pub fn shown<'n>(names: impl Iterator<Item = &'n str>) -> HashMap<&'n str, Cow<'n, str>> {
     /// Who has a form.
-    enum Owner<'n> {
+    enum FormOwner<'n> {
         One(&'n str, Form),
         /// Two had it, and now have longer ones.
         Nobody,
     }
     let mut known: HashSet<&str> = HashSet::new();
-    let mut owners: HashMap<Cow<'n, str>, Owner<'n>> = HashMap::new();
+    let mut owners: HashMap<Cow<'n, str>, FormOwner<'n>> = HashMap::new();
     let mut next: Vec<(&str, Form)> = Vec::new();
     for name in names {
         next.extend(known.insert(name).then_some((name, Form::Short)));
@@ -114,17 +114,18 @@ pub fn shown<'n>(names: impl Iterator<Item = &'n str>) -> HashMap<&'n str, Cow<'
         while let Some((name, at)) = next.pop() {
             match owners.entry(form(name, at)) {
                 Entry::Vacant(vacant) => {
-                    vacant.insert(Owner::One(name, at));
+                    vacant.insert(FormOwner::One(name, at));
                 }
                 Entry::Occupied(mut occupied) => {
-                    let before = occupied.insert(if at == Form::Full { Owner::One(name, at) } else { Owner::Nobody });
+                    let before =
+                        occupied.insert(if at == Form::Full { FormOwner::One(name, at) } else { FormOwner::Nobody });
                     match before {
                         // Another name as it is keeps it.
-                        Owner::One(other, Form::Full) => {
-                            occupied.insert(Owner::One(other, Form::Full));
+                        FormOwner::One(other, Form::Full) => {
+                            occupied.insert(FormOwner::One(other, Form::Full));
                         }
-                        Owner::One(other, shorter) => next.push((other, shorter.longer())),
-                        Owner::Nobody => {}
+                        FormOwner::One(other, shorter) => next.push((other, shorter.longer())),
+                        FormOwner::Nobody => {}
                     }
                     if at != Form::Full {
                         next.push((name, at.longer()));
@@ -134,8 +135,8 @@ pub fn shown<'n>(names: impl Iterator<Item = &'n str>) -> HashMap<&'n str, Cow<'
         }
     }
     let shown = owners.into_iter().filter_map(|(text, owner)| match owner {
-        Owner::One(name, _) => Some((name, text)),
-        Owner::Nobody => None,
+        FormOwner::One(name, _) => Some((name, text)),
+        FormOwner::Nobody => None,
     });
     shown.filter(|(name, text)| text != name).collect()
 }

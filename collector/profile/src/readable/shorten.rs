@@ -1,6 +1,6 @@
 //! What of a name is left out.
 
-use super::syntax::{Group, Piece};
+use super::syntax::{Group, NamePiece};
 use super::types;
 
 /// Names that are longer have shorter template arguments.
@@ -13,12 +13,12 @@ const LEFT_OUT: &str = "...";
 const QUALIFIERS: [&str; 6] = [" const", " volatile", " noexcept", " restrict", " &&", " &"];
 
 /// The whole name, but for its return type, default arguments and inline namespaces.
-pub(super) fn long_form(pieces: Vec<Piece<'_>>) -> Option<String> {
+pub(super) fn long_form(pieces: Vec<NamePiece<'_>>) -> Option<String> {
     Some(Style::LONG.text(&without_type(pieces)?))
 }
 
 /// The path of the function and nothing else.
-pub(super) fn short_form(pieces: Vec<Piece<'_>>) -> Option<String> {
+pub(super) fn short_form(pieces: Vec<NamePiece<'_>>) -> Option<String> {
     let rust = !pieces.iter().any(is_parameters);
     let path = without_parameters(without_type(pieces)?);
     let mut text = String::new();
@@ -32,18 +32,18 @@ pub(super) fn short_form(pieces: Vec<Piece<'_>>) -> Option<String> {
 }
 
 /// The path of the function with all template arguments.
-pub(super) fn path_form(pieces: Vec<Piece<'_>>) -> Option<String> {
+pub(super) fn path_form(pieces: Vec<NamePiece<'_>>) -> Option<String> {
     let rust = !pieces.iter().any(is_parameters);
     let path = without_parameters(without_type(pieces)?);
     Some(Style { arguments: usize::MAX, rust, ..Style::SHORT }.text(&path))
 }
 
-fn is_parameters(piece: &Piece<'_>) -> bool {
-    matches!(piece, Piece::Group(group) if group.open == '(' && !group.is_unnamed_namespace())
+fn is_parameters(piece: &NamePiece<'_>) -> bool {
+    matches!(piece, NamePiece::Group(group) if group.open == '(' && !group.is_unnamed_namespace())
 }
 
 /// The name and its parameters without what the function returns; `None` where that stands around the name.
-fn without_type(mut pieces: Vec<Piece<'_>>) -> Option<Vec<Piece<'_>>> {
+fn without_type(mut pieces: Vec<NamePiece<'_>>) -> Option<Vec<NamePiece<'_>>> {
     // Without parameters there is no type either.
     if !pieces.iter().any(is_parameters) {
         return Some(pieces);
@@ -51,7 +51,7 @@ fn without_type(mut pieces: Vec<Piece<'_>>) -> Option<Vec<Piece<'_>>> {
     let mut start = (0, 0);
     let mut after_parameters = false;
     for (at, piece) in pieces.iter().enumerate() {
-        if let Piece::Word(word) = piece {
+        if let NamePiece::Word(word) = piece {
             let rest = if after_parameters { without_qualifiers(word) } else { word };
             // `operator new`, `operator int`
             let path = rest.find("operator").map_or(rest, |operator| &rest[..operator]);
@@ -62,7 +62,7 @@ fn without_type(mut pieces: Vec<Piece<'_>>) -> Option<Vec<Piece<'_>>> {
         after_parameters = is_parameters(piece);
     }
     let mut own = pieces.split_off(start.0);
-    if let Some(Piece::Word(word)) = own.first_mut() {
+    if let Some(NamePiece::Word(word)) = own.first_mut() {
         *word = word.get(start.1..)?;
         if word.is_empty() {
             own.remove(0);
@@ -72,13 +72,13 @@ fn without_type(mut pieces: Vec<Piece<'_>>) -> Option<Vec<Piece<'_>>> {
     own.first().is_some_and(|first| !is_parameters(first)).then_some(own)
 }
 
-fn without_parameters(pieces: Vec<Piece<'_>>) -> Vec<Piece<'_>> {
+fn without_parameters(pieces: Vec<NamePiece<'_>>) -> Vec<NamePiece<'_>> {
     let mut after_parameters = false;
     let mut path = Vec::with_capacity(pieces.len());
     for piece in pieces {
         let parameters = is_parameters(&piece);
         match piece {
-            Piece::Word(word) if after_parameters => path.push(Piece::Word(without_qualifiers(word))),
+            NamePiece::Word(word) if after_parameters => path.push(NamePiece::Word(without_qualifiers(word))),
             _ if parameters => {}
             piece => path.push(piece),
         }
@@ -114,17 +114,17 @@ impl Style {
         Style { arguments: usize::MAX, left_out: false, parameters: true, rust: false, last_names: false };
     const SHORT: Style = Style { arguments: 0, parameters: false, ..Style::LONG };
 
-    fn text(self, pieces: &[Piece<'_>]) -> String {
+    fn text(self, pieces: &[NamePiece<'_>]) -> String {
         let mut text = String::new();
         for piece in pieces {
             match piece {
-                Piece::Word(word) if self.last_names => push_last_names(&mut text, word),
-                Piece::Word(word) => types::push_word(&mut text, word),
-                Piece::Group(group) if group.open == '<' => self.push_arguments(&mut text, group),
-                Piece::Group(group) if group.is_unnamed_namespace() => text.push_str("(anon)"),
-                Piece::Group(group) if group.word().is_some_and(|word| word.starts_with("abi:")) => {}
-                Piece::Group(group) if group.open == '{' => self.push_braces(&mut text, group),
-                Piece::Group(group) => {
+                NamePiece::Word(word) if self.last_names => push_last_names(&mut text, word),
+                NamePiece::Word(word) => types::push_word(&mut text, word),
+                NamePiece::Group(group) if group.open == '<' => self.push_arguments(&mut text, group),
+                NamePiece::Group(group) if group.is_unnamed_namespace() => text.push_str("(anon)"),
+                NamePiece::Group(group) if group.word().is_some_and(|word| word.starts_with("abi:")) => {}
+                NamePiece::Group(group) if group.open == '{' => self.push_braces(&mut text, group),
+                NamePiece::Group(group) => {
                     text.push(group.open);
                     text.push_str(&self.items(group).join(", "));
                     text.push(group.close());
@@ -141,7 +141,7 @@ impl Style {
     /// `{lambda(int)#1}`, `{closure#0}`, `{{closure}}`
     fn push_braces(self, text: &mut String, group: &Group<'_>) {
         let inner: Vec<String> = match (self.parameters, group.items.as_slice()) {
-            (false, [item]) if item.first() == Some(&Piece::Word("lambda")) => {
+            (false, [item]) if item.first() == Some(&NamePiece::Word("lambda")) => {
                 vec![self.text(&item.iter().filter(|it| !is_parameters(it)).cloned().collect::<Vec<_>>())]
             }
             _ => self.items(group),
@@ -184,7 +184,7 @@ impl Style {
 
 fn starts_with_impl(group: &Group<'_>) -> bool {
     let first = group.items.first().and_then(|item| item.first());
-    matches!(first, Some(Piece::Word(word)) if word.starts_with("impl "))
+    matches!(first, Some(NamePiece::Word(word)) if word.starts_with("impl "))
 }
 
 /// `<Vec<T> as Drop>`

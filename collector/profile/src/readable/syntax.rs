@@ -7,7 +7,7 @@ const LONGEST: usize = 8 << 10;
 
 /// A part of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Piece<'a> {
+pub(super) enum NamePiece<'a> {
     /// Anything outside of brackets, with blanks and `::`; names of operators whole.
     Word(&'a str),
     /// Brackets, and between them parts that commas separate.
@@ -18,7 +18,7 @@ pub(super) enum Piece<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Group<'a> {
     pub open: char,
-    pub items: Vec<Vec<Piece<'a>>>,
+    pub items: Vec<Vec<NamePiece<'a>>>,
 }
 
 impl Group<'_> {
@@ -30,7 +30,7 @@ impl Group<'_> {
     pub(super) fn word(&self) -> Option<&str> {
         match self.items.as_slice() {
             [item] => match item.as_slice() {
-                [Piece::Word(word)] => Some(word),
+                [NamePiece::Word(word)] => Some(word),
                 _ => None,
             },
             _ => None,
@@ -53,41 +53,41 @@ const fn closing(open: char) -> char {
 }
 
 /// Takes a name apart. `None` if its brackets do not match, or it is not of C++ or Rust.
-pub(super) fn parse(name: &str) -> Option<Vec<Piece<'_>>> {
+pub(super) fn parse(name: &str) -> Option<Vec<NamePiece<'_>>> {
     if name.len() > LONGEST {
         return None;
     }
-    let mut parser = Parser { name, at: 0 };
+    let mut parser = NameParser { name, at: 0 };
     let pieces = parser.pieces(0, None)?;
     (parser.at == name.len() && pieces.iter().all(is_of_path)).then_some(pieces)
 }
 
 /// Whether a part outside of all brackets may be one of C++ or Rust: names of other languages have dots, slashes, single
 /// colons, or brackets of their own there.
-fn is_of_path(piece: &Piece<'_>) -> bool {
+fn is_of_path(piece: &NamePiece<'_>) -> bool {
     match piece {
-        Piece::Word(word) => {
+        NamePiece::Word(word) => {
             let path = word.replace("::", "");
             let symbols = |c: char| c.is_alphanumeric() || "_$~*&' ".contains(c) || !c.is_ascii();
             path.contains("operator") || path.chars().all(symbols)
         }
-        Piece::Group(group) if group.open == '[' => group.word().is_some_and(|it| it.starts_with("abi:")),
-        Piece::Group(_) => true,
+        NamePiece::Group(group) if group.open == '[' => group.word().is_some_and(|it| it.starts_with("abi:")),
+        NamePiece::Group(_) => true,
     }
 }
 
-struct Parser<'a> {
+struct NameParser<'a> {
     name: &'a str,
     at: usize,
 }
 
-impl<'a> Parser<'a> {
+impl<'a> NameParser<'a> {
     fn rest(&self) -> &'a str {
         self.name.get(self.at..).unwrap_or_default()
     }
 
     /// Reads up to `close`, which stays, or the end.
-    fn pieces(&mut self, depth: usize, within: Option<char>) -> Option<Vec<Piece<'a>>> {
+    fn pieces(&mut self, depth: usize, within: Option<char>) -> Option<Vec<NamePiece<'a>>> {
         let mut pieces = Vec::new();
         let mut word = self.at;
         loop {
@@ -119,7 +119,7 @@ impl<'a> Parser<'a> {
                 return None;
             }
             push_word(&mut pieces, self.name.get(word..self.at)?);
-            pieces.push(Piece::Group(self.group(depth, c)?));
+            pieces.push(NamePiece::Group(self.group(depth, c)?));
             word = self.at;
         }
         push_word(&mut pieces, self.name.get(word..self.at)?);
@@ -145,10 +145,10 @@ impl<'a> Parser<'a> {
     }
 }
 
-fn push_word<'a>(pieces: &mut Vec<Piece<'a>>, word: &'a str) {
+fn push_word<'a>(pieces: &mut Vec<NamePiece<'a>>, word: &'a str) {
     // `> >`
     if !word.trim().is_empty() {
-        pieces.push(Piece::Word(word));
+        pieces.push(NamePiece::Word(word));
     }
 }
 

@@ -6,7 +6,7 @@ use super::sums::Sums;
 use super::visible::{function, is_marked, sums_of};
 use crate::ids::{CostCentreId, LineId, RouteId};
 use crate::profile::Profile;
-use crate::routed::{CallBudget, Calls};
+use crate::routed::{CallBudget, CallerLines};
 use crate::selection::Selection;
 
 /// The lines of calls from the first to the second function, those with the most weight first. Their weights are together
@@ -33,7 +33,7 @@ pub(crate) fn call_lines(profile: &Profile, selection: &Selection) -> (CallLines
         let is_elided = entries.iter().any(|&entry| function(entry) == CostCentreId::ELIDED);
         // What no line is known of.
         let mut rest = None;
-        let mut add = |calls: Option<&HashMap<CostCentreId, Calls>>, of_route: Sums| {
+        let mut add = |calls: Option<&HashMap<CostCentreId, CallerLines>>, of_route: Sums| {
             for pair in entries.windows(2) {
                 let &[caller, callee] = pair else { continue };
                 if is_marked(caller) {

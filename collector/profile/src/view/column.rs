@@ -7,7 +7,7 @@ use serde::Serialize;
 /// A column. Numbers are ordered largest first, words as in a dictionary; what is equal keeps the order of the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Column {
+pub enum ViewColumn {
     /// Self weight; of a row that has but one weight, that.
     #[serde(rename = "self")]
     Own,
@@ -25,16 +25,23 @@ pub enum Column {
     Id,
 }
 
-impl Column {
+impl ViewColumn {
     /// All of them.
-    pub const ALL: [Column; 7] =
-        [Column::Own, Column::Inherited, Column::Child, Column::Samples, Column::Name, Column::Image, Column::Id];
+    pub const ALL: [ViewColumn; 7] = [
+        ViewColumn::Own,
+        ViewColumn::Inherited,
+        ViewColumn::Child,
+        ViewColumn::Samples,
+        ViewColumn::Name,
+        ViewColumn::Image,
+        ViewColumn::Id,
+    ];
 
     /// Its name in tables and on the command line: the word that other profilers use.
     #[must_use]
     pub const fn heading(self) -> &'static str {
         match self {
-            Column::Inherited => "total",
+            ViewColumn::Inherited => "total",
             other => other.name(),
         }
     }
@@ -43,23 +50,23 @@ impl Column {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Column::Own => "self",
-            Column::Inherited => "inherited",
-            Column::Child => "child",
-            Column::Samples => "samples",
-            Column::Name => "name",
-            Column::Image => "image",
-            Column::Id => "id",
+            ViewColumn::Own => "self",
+            ViewColumn::Inherited => "inherited",
+            ViewColumn::Child => "child",
+            ViewColumn::Samples => "samples",
+            ViewColumn::Name => "name",
+            ViewColumn::Image => "image",
+            ViewColumn::Id => "id",
         }
     }
 }
 
-impl FromStr for Column {
+impl FromStr for ViewColumn {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let names = || Column::ALL.map(Column::heading).join(", ");
-        Column::ALL
+        let names = || ViewColumn::ALL.map(ViewColumn::heading).join(", ");
+        ViewColumn::ALL
             .into_iter()
             .find(|it| it.name() == text || it.heading() == text)
             .ok_or_else(|| format!("{text:?} is none of {}", names()))

@@ -14,11 +14,11 @@ use serde::Serialize;
 
 use super::entry::{StackEntry, words};
 use super::interval::Share;
-use super::names::{Definitions, Names, listed, named, names, room_for_names};
+use super::names::{Definitions, FunctionNames, listed, named, names, room_for_names};
 use super::sums::Sums;
 use super::total::Total;
 use super::visible::{function, is_marked};
-use crate::context::Step;
+use crate::context::ContextVisit;
 use crate::gaps::MARK;
 use crate::ids::{ContextId, CostCentreId};
 use crate::profile::Profile;
@@ -75,7 +75,7 @@ pub struct CyclesView {
     /// The histories that end by closing one and show it: the running function also stands unmarked earlier.
     pub rows: Vec<CycleRow>,
     /// Names of the functions.
-    pub names: Names,
+    pub names: FunctionNames,
     /// Where they are defined.
     pub definitions: Definitions,
 }
@@ -91,7 +91,7 @@ impl CyclesView {
         let mut charged: Vec<(ContextId, Vec<StackEntry>)> = Vec::new();
         let mut is_closed = vec![false; table.len()];
         table.steps(|step| {
-            if let Step::Enter(id, before, called) = step
+            if let ContextVisit::Enter(id, before, called) = step
                 && closes(before, called)
                 && let Some(place) = is_closed.get_mut(id.index())
             {
@@ -125,7 +125,7 @@ impl CyclesView {
         let mut room = room_for_names;
         let mut left_out = 0;
         table.steps(|step| match step {
-            Step::Enter(id, before, called) if closes_one(id) => {
+            ContextVisit::Enter(id, before, called) if closes_one(id) => {
                 let sum = |sums: &[Sum]| sums.get(id.index()).copied().unwrap_or_default();
                 if sum(&all).is_none() {
                     return;
@@ -150,7 +150,7 @@ impl CyclesView {
                 }
                 cycle.turns += 1;
             }
-            Step::Leave(id) => {
+            ContextVisit::Leave(id) => {
                 if let Some(cycle) = closed.get(&id).and_then(|&at| found.get_mut(at)) {
                     cycle.turns -= 1;
                 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::diff::{Run, Side, matching, runs_of, with_one_of_a_name};
 use super::entry::label;
-use super::grow::{Amount, Chains, Forest, Grown, grow};
+use super::grow::{Amount, Chains, Forest, GrownNode, grow};
 use super::matching::{DiffFunction, labels};
 use super::significance::{Basis, significant, test};
 use super::sums::Sums;
@@ -167,7 +167,7 @@ impl DiffTree {
             seen.for_each(|(runs, totals)| runs.resize(totals.runs.len(), Sums::default()));
         }
         let tested = |basis| {
-            let one = |node: &Grown<Both>| {
+            let one = |node: &GrownNode<Both>| {
                 let [was, is] = &node.all.0;
                 test(all, [was, is], basis)
             };

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::names::{Definitions, Names, named};
+use super::names::{Definitions, FunctionNames, named};
 use super::visible;
 use crate::ids::CostCentreId;
 use crate::text::sanitise;
@@ -38,7 +38,7 @@ pub const SQUEEZED_OUT: &str = "[...]";
 
 /// A history, oldest first, as words: unmarked entries in parentheses, gaps as [`SQUEEZED_OUT`], `~` where the call before is
 /// approximate.
-pub(super) fn words(entries: &[StackEntry], names: &Names, definitions: &Definitions) -> Vec<String> {
+pub(super) fn words(entries: &[StackEntry], names: &FunctionNames, definitions: &Definitions) -> Vec<String> {
     let mut words = Vec::with_capacity(entries.len());
     for entry in entries {
         if entry.gap {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use serde::Serialize;
 
-use super::column::Column;
+use super::column::ViewColumn;
 use super::interval::Share;
 use super::sums::Sums;
 use super::total::Total;
@@ -159,18 +159,24 @@ impl FlatView {
     }
 
     /// What [`FlatView::sort`] can order by.
-    pub const COLUMNS: &[Column] =
-        &[Column::Own, Column::Inherited, Column::Child, Column::Samples, Column::Name, Column::Image];
+    pub const COLUMNS: &[ViewColumn] = &[
+        ViewColumn::Own,
+        ViewColumn::Inherited,
+        ViewColumn::Child,
+        ViewColumn::Samples,
+        ViewColumn::Name,
+        ViewColumn::Image,
+    ];
 
     /// Orders by a column instead of self weight.
-    pub fn sort(&mut self, by: Column) {
+    pub fn sort(&mut self, by: ViewColumn) {
         match by {
-            Column::Own | Column::Id => self.rows.sort_by_key(|row| Reverse(row.self_weight)),
-            Column::Inherited => self.rows.sort_by_key(|row| Reverse(row.inherited_weight)),
-            Column::Child => self.rows.sort_by_key(|row| Reverse(row.child_weight())),
-            Column::Samples => self.rows.sort_by_key(|row| Reverse(row.samples_self)),
-            Column::Name => self.rows.sort_by(|a, b| a.name.cmp(&b.name)),
-            Column::Image => self.rows.sort_by(|a, b| a.image.cmp(&b.image)),
+            ViewColumn::Own | ViewColumn::Id => self.rows.sort_by_key(|row| Reverse(row.self_weight)),
+            ViewColumn::Inherited => self.rows.sort_by_key(|row| Reverse(row.inherited_weight)),
+            ViewColumn::Child => self.rows.sort_by_key(|row| Reverse(row.child_weight())),
+            ViewColumn::Samples => self.rows.sort_by_key(|row| Reverse(row.samples_self)),
+            ViewColumn::Name => self.rows.sort_by(|a, b| a.name.cmp(&b.name)),
+            ViewColumn::Image => self.rows.sort_by(|a, b| a.image.cmp(&b.image)),
         }
     }
 

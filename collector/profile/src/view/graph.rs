@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use super::column::Column;
+use super::column::ViewColumn;
 use super::interval::Share;
 use super::sums::Sums;
 use super::total::Total;
@@ -182,15 +182,16 @@ impl GraphView {
     }
 
     /// What [`GraphView::sort`] can order by.
-    pub const COLUMNS: &[Column] = &[Column::Inherited, Column::Own, Column::Child, Column::Samples, Column::Name];
+    pub const COLUMNS: &[ViewColumn] =
+        &[ViewColumn::Inherited, ViewColumn::Own, ViewColumn::Child, ViewColumn::Samples, ViewColumn::Name];
 
     /// Orders the functions by a column instead of inherited weight.
-    pub fn sort(&mut self, by: Column) {
+    pub fn sort(&mut self, by: ViewColumn) {
         match by {
-            Column::Own => self.nodes.sort_by_key(|node| Reverse(node.self_weight)),
-            Column::Child => self.nodes.sort_by_key(|node| Reverse(node.child_weight)),
-            Column::Samples => self.nodes.sort_by_key(|node| Reverse(node.samples)),
-            Column::Name => self.nodes.sort_by(|a, b| a.name.cmp(&b.name)),
+            ViewColumn::Own => self.nodes.sort_by_key(|node| Reverse(node.self_weight)),
+            ViewColumn::Child => self.nodes.sort_by_key(|node| Reverse(node.child_weight)),
+            ViewColumn::Samples => self.nodes.sort_by_key(|node| Reverse(node.samples)),
+            ViewColumn::Name => self.nodes.sort_by(|a, b| a.name.cmp(&b.name)),
             _ => self.nodes.sort_by_key(|node| Reverse(node.inherited_weight())),
         }
     }

@@ -41,7 +41,7 @@ impl<A: Amount> Chains<A> {
     }
 
     /// The amounts of all chains of a group.
-    fn sum(&self, group: &[Next]) -> A {
+    fn sum(&self, group: &[NextEntry]) -> A {
         let mut sum = A::default();
         for amount in group.iter().filter_map(|next| self.amounts.get(next.chain as usize)) {
             sum.add(amount);
@@ -58,7 +58,7 @@ pub(super) struct Rest<A> {
 }
 
 /// A node.
-pub(super) struct Grown<A> {
+pub(super) struct GrownNode<A> {
     /// Before this one.
     pub(super) parent: Option<usize>,
     pub(super) entry: u32,
@@ -76,7 +76,7 @@ pub(super) struct Grown<A> {
 /// A tree.
 pub(super) struct Forest<A> {
     /// Parents before children.
-    pub(super) nodes: Vec<Grown<A>>,
+    pub(super) nodes: Vec<GrownNode<A>>,
     /// In their order.
     pub(super) roots: Vec<usize>,
     pub(super) rest: Rest<A>,
@@ -92,7 +92,7 @@ struct Task {
 
 /// How a chain goes on at a depth. What orders chains comes first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Next {
+struct NextEntry {
     /// The entry without [`APPROXIMATE`], which does not tell chains apart; `None` where the chain has ended.
     entry: Option<u32>,
     chain: u32,
@@ -103,7 +103,7 @@ struct Next {
 pub(super) fn grow<A: Amount>(chains: &Chains<A>, keep: impl Fn(&A) -> bool) -> Forest<A> {
     let mut order: Vec<u32> = (0..chains.amounts.len() as u32).collect();
     let mut forest = Forest { nodes: Vec::new(), roots: Vec::new(), rest: Rest::default() };
-    let mut nexts: Vec<Next> = Vec::new();
+    let mut nexts: Vec<NextEntry> = Vec::new();
     let mut tasks = vec![Task { node: None, first: 0, end: order.len(), depth: 0 }];
     while let Some(Task { node, first, end, depth }) = tasks.pop() {
         let Some(part) = order.get_mut(first..end) else { continue };
@@ -112,7 +112,7 @@ pub(super) fn grow<A: Amount>(chains: &Chains<A>, keep: impl Fn(&A) -> bool) -> 
         nexts.extend(part.iter().map(|&chain| {
             let flagged = chains.flagged(chain, depth);
             let approximate = flagged.is_some_and(|entry| entry & APPROXIMATE != 0);
-            Next { entry: flagged.map(|entry| entry & !APPROXIMATE), chain, approximate }
+            NextEntry { entry: flagged.map(|entry| entry & !APPROXIMATE), chain, approximate }
         }));
         if !nexts.is_sorted() {
             nexts.sort_unstable();
@@ -135,7 +135,7 @@ pub(super) fn grow<A: Amount>(chains: &Chains<A>, keep: impl Fn(&A) -> bool) -> 
                 continue;
             }
             let id = forest.nodes.len();
-            forest.nodes.push(Grown {
+            forest.nodes.push(GrownNode {
                 parent: node,
                 entry,
                 approximate: group.iter().any(|next| next.approximate),

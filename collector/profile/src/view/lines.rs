@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use super::column::Column;
+use super::column::ViewColumn;
 use super::interval::Share;
 use super::sums::Sums;
 use super::total::Total;
@@ -82,21 +82,21 @@ pub struct LinesView {
 
 impl LinesView {
     /// What [`LinesView::sort`] can order by.
-    pub const COLUMNS: &[Column] = &[Column::Inherited, Column::Own, Column::Samples, Column::Name];
+    pub const COLUMNS: &[ViewColumn] = &[ViewColumn::Inherited, ViewColumn::Own, ViewColumn::Samples, ViewColumn::Name];
 
     /// Orders the functions by a column instead of self weight, and their lines: by name is by file and number.
-    pub fn sort(&mut self, by: Column) {
+    pub fn sort(&mut self, by: ViewColumn) {
         match by {
-            Column::Samples => self.functions.sort_by_key(|it| Reverse(it.samples)),
-            Column::Inherited => self.functions.sort_by_key(|it| Reverse(it.inherited_weight)),
-            Column::Name => self.functions.sort_by(|a, b| a.name.cmp(&b.name)),
+            ViewColumn::Samples => self.functions.sort_by_key(|it| Reverse(it.samples)),
+            ViewColumn::Inherited => self.functions.sort_by_key(|it| Reverse(it.inherited_weight)),
+            ViewColumn::Name => self.functions.sort_by(|a, b| a.name.cmp(&b.name)),
             _ => self.functions.sort_by_key(|it| Reverse(it.self_weight)),
         }
         for function in &mut self.functions {
             match by {
-                Column::Samples => function.lines.sort_by_key(|line| Reverse(line.samples)),
-                Column::Inherited => function.lines.sort_by_key(|line| Reverse(line.inherited_weight)),
-                Column::Name => function.lines.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line))),
+                ViewColumn::Samples => function.lines.sort_by_key(|line| Reverse(line.samples)),
+                ViewColumn::Inherited => function.lines.sort_by_key(|line| Reverse(line.inherited_weight)),
+                ViewColumn::Name => function.lines.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line))),
                 _ => function.lines.sort_by_key(|line| Reverse(line.weight)),
             }
         }

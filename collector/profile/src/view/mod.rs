@@ -38,7 +38,7 @@ mod visible;
 
 pub use crate::selection::Selection;
 pub(crate) use calls::call_lines;
-pub use column::Column;
+pub use column::ViewColumn;
 pub use cycles::{Cycle, CycleRow, CyclesView};
 pub(crate) use diff::with_one_of_a_name;
 pub use diff::{DiffRow, DiffSide, DiffView, Run};
@@ -49,7 +49,7 @@ pub use graph::{GraphArc, GraphNode, GraphView};
 pub use interval::Share;
 pub use lines::{FunctionLines, LineRow, LinesView};
 pub use matching::{DiffFunction, Matching};
-pub use names::{Definitions, Names, room_for_names};
+pub use names::{Definitions, FunctionNames, room_for_names};
 pub use significance::{LEVEL as SIGNIFICANCE_LEVEL, WORDS as SIGNIFICANCE};
 pub use stacks::{OtherStacks, StackRow, StacksView};
 pub use stats::StatsView;

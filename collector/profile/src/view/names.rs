@@ -8,12 +8,12 @@ use crate::labels::{Definition, labelled};
 use crate::profile::Profile;
 
 /// Names of the functions that a view mentions. Several may have one: [`Definitions`] tell them apart.
-pub type Names = BTreeMap<CostCentreId, String>;
+pub type FunctionNames = BTreeMap<CostCentreId, String>;
 
 /// Where the functions that a view mentions are defined.
 pub type Definitions = BTreeMap<CostCentreId, Definition>;
 
-pub(super) fn names(profile: &Profile, functions: impl Iterator<Item = CostCentreId>) -> (Names, Definitions) {
+pub(super) fn names(profile: &Profile, functions: impl Iterator<Item = CostCentreId>) -> (FunctionNames, Definitions) {
     // Marked first and named once: a view of stacks mentions its functions a million times.
     let mut mentioned = vec![false; profile.cost_centres().len()];
     for function in functions {
@@ -31,7 +31,11 @@ pub(super) fn names(profile: &Profile, functions: impl Iterator<Item = CostCentr
 }
 
 /// The name of a function as text shows it, see [`Labels`](crate::Labels).
-pub(super) fn named<'a>(function: CostCentreId, names: &'a Names, definitions: &'a Definitions) -> Cow<'a, str> {
+pub(super) fn named<'a>(
+    function: CostCentreId,
+    names: &'a FunctionNames,
+    definitions: &'a Definitions,
+) -> Cow<'a, str> {
     let definition = definitions.get(&function);
     let short = definition.and_then(|it| it.short_name.as_ref());
     let name = short.or_else(|| names.get(&function)).map_or("[unknown]", String::as_str);
@@ -49,7 +53,7 @@ pub fn room_for_names(profile: &Profile) -> usize {
 /// How many of the lists of functions, from the first on, have together so many bytes of names.
 pub(super) fn listed(
     profile: &Profile,
-    names: &Names,
+    names: &FunctionNames,
     mut room: usize,
     lists: impl Iterator<Item = Vec<CostCentreId>>,
 ) -> usize {

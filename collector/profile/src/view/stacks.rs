@@ -5,10 +5,10 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use super::column::Column;
+use super::column::ViewColumn;
 use super::entry::{StackEntry, words};
 use super::interval::Share;
-use super::names::{Definitions, Names, listed, names, room_for_names};
+use super::names::{Definitions, FunctionNames, listed, names, room_for_names};
 use super::sums::Sums;
 use super::total::Total;
 use crate::profile::Profile;
@@ -51,7 +51,7 @@ pub struct StacksView {
     /// The lightest stacks, where all of them are too long to be listed: see [`room_for_names`].
     pub other: OtherStacks,
     /// Names of the functions.
-    pub names: Names,
+    pub names: FunctionNames,
     /// Where they are defined.
     pub definitions: Definitions,
 }
@@ -102,13 +102,13 @@ impl StacksView {
     }
 
     /// What [`StacksView::sort`] can order by.
-    pub const COLUMNS: &[Column] = &[Column::Own, Column::Samples, Column::Name];
+    pub const COLUMNS: &[ViewColumn] = &[ViewColumn::Own, ViewColumn::Samples, ViewColumn::Name];
 
     /// Orders by a column instead of weight; by name is by that of the innermost function, then of its callers.
-    pub fn sort(&mut self, by: Column) {
+    pub fn sort(&mut self, by: ViewColumn) {
         match by {
-            Column::Samples => self.rows.sort_by_key(|row| Reverse(row.samples)),
-            Column::Name => {
+            ViewColumn::Samples => self.rows.sort_by_key(|row| Reverse(row.samples)),
+            ViewColumn::Name => {
                 // By the place of each name in the order of names.
                 let mut order: Vec<_> = self.names.iter().collect();
                 order.sort_by(|a, b| a.1.cmp(b.1).then(a.0.cmp(b.0)));

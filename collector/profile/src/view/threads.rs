@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use serde::Serialize;
 
-use super::column::Column;
+use super::column::ViewColumn;
 use super::interval::Share;
 use super::sums::Sums;
 use super::total::Total;
@@ -64,21 +64,21 @@ pub struct ThreadsView {
 
 impl ThreadsView {
     /// What [`ThreadsView::sort`] can order by.
-    pub const COLUMNS: &[Column] = &[Column::Own, Column::Samples, Column::Name, Column::Id];
+    pub const COLUMNS: &[ViewColumn] = &[ViewColumn::Own, ViewColumn::Samples, ViewColumn::Name, ViewColumn::Id];
 
     /// Orders the processes, and the threads of each, by a column instead of weight.
-    pub fn sort(&mut self, by: Column) {
+    pub fn sort(&mut self, by: ViewColumn) {
         match by {
-            Column::Samples => self.processes.sort_by_key(|it| Reverse(it.samples)),
-            Column::Name => self.processes.sort_by(|a, b| a.name.cmp(&b.name)),
-            Column::Id => self.processes.sort_by_key(|it| it.pid),
+            ViewColumn::Samples => self.processes.sort_by_key(|it| Reverse(it.samples)),
+            ViewColumn::Name => self.processes.sort_by(|a, b| a.name.cmp(&b.name)),
+            ViewColumn::Id => self.processes.sort_by_key(|it| it.pid),
             _ => self.processes.sort_by_key(|it| Reverse(it.weight)),
         }
         for process in &mut self.processes {
             match by {
-                Column::Samples => process.threads.sort_by_key(|it| Reverse(it.samples)),
-                Column::Name => process.threads.sort_by(|a, b| a.name.cmp(&b.name)),
-                Column::Id => process.threads.sort_by_key(|it| it.tid),
+                ViewColumn::Samples => process.threads.sort_by_key(|it| Reverse(it.samples)),
+                ViewColumn::Name => process.threads.sort_by(|a, b| a.name.cmp(&b.name)),
+                ViewColumn::Id => process.threads.sort_by_key(|it| it.tid),
                 _ => process.threads.sort_by_key(|it| Reverse(it.weight)),
             }
         }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::column::Column;
+use super::column::ViewColumn;
 use super::flat::{FlatRow, FlatView};
 use super::interval::Share;
 use super::total::Total;
@@ -54,7 +54,7 @@ pub struct TimelineView {
 
 impl TimelineView {
     /// What a timeline can be ordered by: which weight it shows.
-    pub const COLUMNS: &[Column] = &[Column::Own, Column::Inherited];
+    pub const COLUMNS: &[ViewColumn] = &[ViewColumn::Own, ViewColumn::Inherited];
 
     /// The `most` heaviest of the functions that `wanted` wants, in a profile whose metrics after the first are `columns`; see
     /// [`read_columns`](crate::codec::read_columns).
@@ -69,7 +69,7 @@ impl TimelineView {
     ) -> Self {
         let mut flat = FlatView::new(profile, selection);
         if inherited {
-            flat.sort(Column::Inherited);
+            flat.sort(ViewColumn::Inherited);
         }
         let all = flat.rows.iter().filter(|row| inherited || row.self_weight > 0).count();
         let weight = |row: &FlatRow| if inherited { row.inherited_weight } else { row.self_weight };

@@ -6,11 +6,11 @@ use std::cmp::Reverse;
 
 use serde::Serialize;
 
-use super::column::Column;
+use super::column::ViewColumn;
 use super::entry::label;
-use super::grow::{Amount, Chains, Forest, Grown, grow};
+use super::grow::{Amount, Chains, Forest, GrownNode, grow};
 use super::interval::Share;
-use super::names::{Definitions, Names, named, names};
+use super::names::{Definitions, FunctionNames, named, names};
 use super::sums::Sums;
 use super::total::Total;
 use super::visible::{Visible, function, is_gap, is_marked};
@@ -83,7 +83,7 @@ pub struct TreeView {
     #[serde(skip_serializing_if = "OtherChains::is_none")]
     pub other: OtherChains,
     /// Names of the functions.
-    pub names: Names,
+    pub names: FunctionNames,
     /// Where they are defined.
     pub definitions: Definitions,
 }
@@ -157,7 +157,7 @@ impl TreeView {
         let share = |weight: u64| if total.weight == 0 { 1.0 } else { weight as f64 / total.weight as f64 };
         let Forest { nodes, roots, rest } = grow(&chains, |amount| share(amount.weight) >= least);
         let other = |nodes, amount: Sums| OtherChains { nodes, weight: amount.weight, samples: amount.samples };
-        let node = |it: Grown<Sums>| TreeNode {
+        let node = |it: GrownNode<Sums>| TreeNode {
             parent: it.parent,
             function: function(it.entry),
             marked: is_marked(it.entry),
@@ -176,18 +176,18 @@ impl TreeView {
     }
 
     /// What [`TreeView::sort`] can order by.
-    pub const COLUMNS: &[Column] = &[Column::Inherited, Column::Own, Column::Samples, Column::Name];
+    pub const COLUMNS: &[ViewColumn] = &[ViewColumn::Inherited, ViewColumn::Own, ViewColumn::Samples, ViewColumn::Name];
 
     /// Orders what is below each node by a column instead of weight.
-    pub fn sort(&mut self, by: Column) {
+    pub fn sort(&mut self, by: ViewColumn) {
         let mut lists: Vec<Vec<usize>> = self.nodes.iter_mut().map(|node| std::mem::take(&mut node.children)).collect();
         lists.push(std::mem::take(&mut self.roots));
         for list in &mut lists {
             let node = |i: &usize| self.nodes.get(*i);
             match by {
-                Column::Own => list.sort_by_key(|i| Reverse(node(i).map(|it| it.self_weight))),
-                Column::Samples => list.sort_by_key(|i| Reverse(node(i).map(|it| it.samples))),
-                Column::Name => list.sort_by_key(|i| node(i).and_then(|it| self.names.get(&it.function))),
+                ViewColumn::Own => list.sort_by_key(|i| Reverse(node(i).map(|it| it.self_weight))),
+                ViewColumn::Samples => list.sort_by_key(|i| Reverse(node(i).map(|it| it.samples))),
+                ViewColumn::Name => list.sort_by_key(|i| node(i).and_then(|it| self.names.get(&it.function))),
                 _ => list.sort_by_key(|i| Reverse(node(i).map(|it| it.weight))),
             }
         }

@@ -7,7 +7,7 @@ use crate::ids::{ContextId, CostCentreId};
 use crate::profile::{Charge, Profile};
 use crate::selection::Selection;
 use crate::uncertain::{APPROXIMATE, GAP, flagged};
-use crate::walk::Walk;
+use crate::walk::SelectionWalk;
 
 impl Total {
     /// What is selected of a profile.
@@ -91,7 +91,7 @@ pub(super) const fn is_approximate(entry: u32) -> bool {
     entry & APPROXIMATE != 0
 }
 
-impl Walk<'_> {
+impl SelectionWalk<'_> {
     /// Calls `visit` with every context that is shown and has charges that count.
     pub(crate) fn visit(&self, mut visit: impl FnMut(ContextId, &Visible<'_>)) -> Total {
         let mut total = Total::default();

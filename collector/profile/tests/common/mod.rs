@@ -31,10 +31,10 @@ pub struct Maker {
 
 impl Maker {
     pub fn new() -> Self {
-        Self::with(session(), Limits::default())
+        Self::with(session(), ProfileLimits::default())
     }
 
-    pub fn with(session: Session, limits: Limits) -> Self {
+    pub fn with(session: Session, limits: ProfileLimits) -> Self {
         let mut profile = Profile::new(session, limits);
         let image = profile.add_image(Image { name: "/usr/bin/demo".into(), build_id: vec![1, 2, 3] });
         let process = profile.add_process(Process {

@@ -17,8 +17,8 @@ use gimli::X86_64;
 use hashbrown::HashSet;
 use iced_x86::InstructionInfoFactory;
 
-use super::path::{CALLER_SAVED, DWARF, Next, Path, Place, RBP, RSP, Text, Value};
-use super::pointer_rule::{self, Plain};
+use super::path::{CALLER_SAVED, DWARF, NextInstruction, Path, RBP, RSP, SymbolicAddress, SymbolicValue, Text};
+use super::pointer_rule::{self, PointerRule};
 use super::registers::{CALLEE_SAVED, Registers};
 use super::step::{Caller, Stuck, follow_frame_pointer};
 
@@ -36,33 +36,36 @@ const DIRECT_CALL: u64 = 5;
 
 /// How a frame is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct FrameLayout {
     /// Where the return address is; the caller's stack begins above it.
-    pub return_address: Place,
+    pub return_address: SymbolicAddress,
     /// What is then in the registers of the caller, in the order of [`CALLEE_SAVED`].
-    pub saved: [Value; CALLEE_SAVED.len()],
+    pub saved: [SymbolicValue; CALLEE_SAVED.len()],
     /// Those of [`CALLER_SAVED`] that are then as they were, a bit for each by the order of the encoding.
     pub kept: u16,
 }
 
-impl Row {
+impl FrameLayout {
     /// What a frame is left by where a path returns.
-    fn of(path: &Path) -> Option<Row> {
+    fn of(path: &Path) -> Option<FrameLayout> {
         let return_address = path.stack().filter(|place| place.is_known())?;
         // A return to what was pushed here is a jump in disguise.
-        if path.load(return_address) != Value::Memory(return_address) {
+        if path.load(return_address) != SymbolicValue::Memory(return_address) {
             return None;
         }
         let saved = CALLEE_SAVED.map(|number| {
             let register = DWARF.iter().position(|&dwarf| usize::from(dwarf) == number);
-            match register.map_or(Value::Unknown, |register| path.registers[register]) {
-                Value::Address(place) | Value::Memory(place) if !place.is_known() => Value::Unknown,
+            match register.map_or(SymbolicValue::Unknown, |register| path.registers[register]) {
+                SymbolicValue::Address(place) | SymbolicValue::Memory(place) if !place.is_known() => {
+                    SymbolicValue::Unknown
+                }
                 value => value,
             }
         });
-        let is_kept = |&register: &usize| path.registers[register] == Value::Address(Place::of(register));
+        let is_kept =
+            |&register: &usize| path.registers[register] == SymbolicValue::Address(SymbolicAddress::of(register));
         let kept = CALLER_SAVED.into_iter().filter(is_kept).fold(0, |kept, register| kept | 1 << register);
-        Some(Row { return_address, saved, kept })
+        Some(FrameLayout { return_address, saved, kept })
     }
 
     /// The caller's registers.
@@ -70,7 +73,7 @@ impl Row {
     /// # Errors
     /// See [`Stuck`].
     pub fn apply(&self, before: &Registers, read: &impl Fn(u64) -> Option<u64>) -> Result<Registers, Stuck> {
-        let at = |place: Place| {
+        let at = |place: SymbolicAddress| {
             let number = DWARF.get(place.register).ok_or(Stuck::Bad)?;
             let base = before.get(gimli::Register(*number)).ok_or(Stuck::Bad)?;
             let base = match place.stored.map(|distance| base.wrapping_add_signed(distance)) {
@@ -84,9 +87,9 @@ impl Row {
         let mut after = Registers::default();
         for (&number, value) in CALLEE_SAVED.iter().zip(self.saved) {
             let value = match value {
-                Value::Unknown => None,
-                Value::Address(place) => at(place).ok(),
-                Value::Memory(place) => at(place).ok().and_then(read),
+                SymbolicValue::Unknown => None,
+                SymbolicValue::Address(place) => at(place).ok(),
+                SymbolicValue::Memory(place) => at(place).ok().and_then(read),
             };
             if let Some(value) = value {
                 after.set(gimli::Register(number as u16), value);
@@ -119,20 +122,20 @@ impl Row {
 
     /// The same where the stack pointer has been moved on so far.
     #[must_use]
-    pub fn moved(&self, distance: i64) -> Row {
-        let moved = |place: Place| match place {
-            Place { register: RSP, stored: Some(slot), .. } => {
-                Place { stored: Some(slot.wrapping_sub(distance)), ..place }
+    pub fn moved(&self, distance: i64) -> FrameLayout {
+        let moved = |place: SymbolicAddress| match place {
+            SymbolicAddress { register: RSP, stored: Some(slot), .. } => {
+                SymbolicAddress { stored: Some(slot.wrapping_sub(distance)), ..place }
             }
-            Place { register: RSP, stored: None, .. } => place.plus(distance.wrapping_neg()),
+            SymbolicAddress { register: RSP, stored: None, .. } => place.plus(distance.wrapping_neg()),
             place => place,
         };
         let saved = self.saved.map(|value| match value {
-            Value::Memory(place) => Value::Memory(moved(place)),
-            Value::Address(place) => Value::Address(moved(place)),
-            Value::Unknown => Value::Unknown,
+            SymbolicValue::Memory(place) => SymbolicValue::Memory(moved(place)),
+            SymbolicValue::Address(place) => SymbolicValue::Address(moved(place)),
+            SymbolicValue::Unknown => SymbolicValue::Unknown,
         });
-        Row { return_address: moved(self.return_address), saved, kept: self.kept }
+        FrameLayout { return_address: moved(self.return_address), saved, kept: self.kept }
     }
 
     /// Takes over what is known of the registers that are then as they were, though calls need not keep them.
@@ -143,30 +146,34 @@ impl Row {
     }
 
     /// The same by stack pointer and frame pointer alone, if it takes no more.
-    pub fn plain(&self) -> Option<Plain> {
-        let plain = |place: Place| match (place.register, place.stored) {
-            (RSP, None) => Some(pointer_rule::Place::Sp(place.offset)),
-            (RBP, None) => Some(pointer_rule::Place::Bp(place.offset)),
+    pub fn plain(&self) -> Option<PointerRule> {
+        let plain = |place: SymbolicAddress| match (place.register, place.stored) {
+            (RSP, None) => Some(pointer_rule::PointerOffset::Sp(place.offset)),
+            (RBP, None) => Some(pointer_rule::PointerOffset::Bp(place.offset)),
             _ => None,
         };
         let bp = CALLEE_SAVED.iter().position(|&number| number == usize::from(DWARF[RBP]));
         let bp = match bp.and_then(|at| self.saved.get(at)) {
-            Some(Value::Address(place)) => pointer_rule::Saved::Address(plain(*place)?),
-            Some(Value::Memory(place)) => pointer_rule::Saved::Memory(plain(*place)?),
+            Some(SymbolicValue::Address(place)) => pointer_rule::Saved::Address(plain(*place)?),
+            Some(SymbolicValue::Memory(place)) => pointer_rule::Saved::Memory(plain(*place)?),
             _ => pointer_rule::Saved::Lost,
         };
-        Some(Plain { return_address: plain(self.return_address)?, bp })
+        Some(PointerRule { return_address: plain(self.return_address)?, bp })
     }
 }
 
 /// The nearest way in which the instructions from `address` on leave their frame, if it is to be found within so many.
-pub fn nearest(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>, instructions: usize) -> Option<Row> {
+pub fn nearest(
+    address: u64,
+    code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>,
+    instructions: usize,
+) -> Option<FrameLayout> {
     rows_within(address, code, instructions, 1).into_iter().next()
 }
 
 /// The ways in which the instructions from `address` on leave their frame, the nearest first; none where they are not
 /// understood. `code` reads an image: up to so many bytes at an address.
-pub fn rows(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Vec<Row> {
+pub fn rows(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Vec<FrameLayout> {
     rows_within(address, code, MAX_INSTRUCTIONS, MAX_ROWS)
 }
 
@@ -175,7 +182,7 @@ fn rows_within(
     code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>,
     instructions: usize,
     most: usize,
-) -> Vec<Row> {
+) -> Vec<FrameLayout> {
     let mut found = Vec::new();
     let mut seen = HashSet::new();
     let mut paths = std::collections::VecDeque::from([Path::begin(address)]);
@@ -187,16 +194,16 @@ fn rows_within(
             left -= 1;
             let Some(instruction) = text.decode(path.address) else { break };
             match path.follow(&instruction, &mut information) {
-                Next::Here => {}
-                Next::Branch(other) => paths.push_back(path.at(other)),
-                Next::Returns => {
-                    found.extend(Row::of(&path).filter(|row| !found.contains(row)));
+                NextInstruction::Here => {}
+                NextInstruction::Branch(other) => paths.push_back(path.at(other)),
+                NextInstruction::Returns => {
+                    found.extend(FrameLayout::of(&path).filter(|row| !found.contains(row)));
                     if !found.is_empty() {
                         left = left.min(MORE_INSTRUCTIONS);
                     }
                     break;
                 }
-                Next::Lost => break,
+                NextInstruction::Lost => break,
             }
         }
     }
@@ -208,7 +215,7 @@ fn rows_within(
 /// # Errors
 /// See [`Stuck`]; the registers are then as before.
 pub fn leave(
-    rows: &[Row],
+    rows: &[FrameLayout],
     registers: &mut Registers,
     read: &impl Fn(u64) -> Option<u64>,
     mut returns_to: impl FnMut(u64) -> bool,

@@ -7,7 +7,7 @@ const PROLOGUE: usize = 16;
 
 /// Where a function calls another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Calls {
+pub enum CallTargets {
     /// Nowhere.
     None,
     /// At one place, which returns to this address.
@@ -62,13 +62,13 @@ pub fn sets_frame_pointer(code: &[u8], address: u64) -> bool {
 /// sub rsi, [rsp + 40]; mov rsp, rsi; ret`, as `asmcgocall` does, or `mov rsi, [rsp + 40]; mov rsp, rsi; ret`.
 pub fn find_note(code: &[u8], address: u64) -> Option<Noted> {
     #[derive(Clone, Copy)]
-    enum Value {
+    enum GoValue {
         Unknown,
         Slot(i64),
         Field(i64, i64),
         Note(Noted),
     }
-    let mut values = [Value::Unknown; 16];
+    let mut values = [GoValue::Unknown; 16];
     let mut found = None;
     for instruction in Decoder::with_ip(64, code, address, DecoderOptions::NONE) {
         match instruction.flow_control() {
@@ -85,23 +85,23 @@ pub fn find_note(code: &[u8], address: u64) -> Option<Noted> {
             && instruction.memory_index() == Register::None
             && instruction.segment_prefix() == Register::None;
         let distance = instruction.memory_displacement64().cast_signed();
-        let base = values.get(from.number()).copied().filter(|_| from.is_gpr64()).unwrap_or(Value::Unknown);
-        let old = values.get(to.number()).copied().filter(|_| to.is_gpr64()).unwrap_or(Value::Unknown);
+        let base = values.get(from.number()).copied().filter(|_| from.is_gpr64()).unwrap_or(GoValue::Unknown);
+        let old = values.get(to.number()).copied().filter(|_| to.is_gpr64()).unwrap_or(GoValue::Unknown);
         let new = match (instruction.mnemonic(), base, old) {
-            (Mnemonic::Mov, ..) if loads && from == Register::RSP => Value::Slot(distance),
-            (Mnemonic::Mov, Value::Slot(record), _) if loads => Value::Field(record, distance),
-            (Mnemonic::Sub, _, Value::Field(record, end)) if loads && from == Register::RSP => {
-                Value::Note(Noted::Depth { record, end, depth: distance })
+            (Mnemonic::Mov, ..) if loads && from == Register::RSP => GoValue::Slot(distance),
+            (Mnemonic::Mov, GoValue::Slot(record), _) if loads => GoValue::Field(record, distance),
+            (Mnemonic::Sub, _, GoValue::Field(record, end)) if loads && from == Register::RSP => {
+                GoValue::Note(Noted::Depth { record, end, depth: distance })
             }
-            _ => Value::Unknown,
+            _ => GoValue::Unknown,
         };
         if to == Register::RSP {
             let source = instruction.op1_register();
             let moved = instruction.mnemonic() == Mnemonic::Mov && source.is_gpr64() && found.is_none();
             found = match values.get(source.number()).filter(|_| moved)? {
-                Value::Slot(slot) => Some(Noted::StackPointer(*slot)),
-                Value::Note(noted) => Some(*noted),
-                Value::Unknown | Value::Field(..) => return None,
+                GoValue::Slot(slot) => Some(Noted::StackPointer(*slot)),
+                GoValue::Note(noted) => Some(*noted),
+                GoValue::Unknown | GoValue::Field(..) => return None,
             };
         } else if let Some(value) = values.get_mut(to.full_register().number()).filter(|_| to.is_gpr()) {
             *value = new;
@@ -112,13 +112,13 @@ pub fn find_note(code: &[u8], address: u64) -> Option<Noted> {
 
 /// The direct calls of `callee` in a function's code. (Any five bytes that would be one are taken for one: others than
 /// real ones will hardly name the address.)
-pub fn find_calls(code: &[u8], start: u64, callee: u64) -> Calls {
-    let mut calls = Calls::None;
+pub fn find_calls(code: &[u8], start: u64, callee: u64) -> CallTargets {
+    let mut calls = CallTargets::None;
     for (at, bytes) in code.windows(5).enumerate() {
         let &[0xe8, a, b, c, d] = bytes else { continue };
         let next = start.wrapping_add(at as u64 + 5);
         if next.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into()) == callee {
-            calls = if calls == Calls::None { Calls::One(next) } else { Calls::Many };
+            calls = if calls == CallTargets::None { CallTargets::One(next) } else { CallTargets::Many };
         }
     }
     calls
@@ -170,9 +170,9 @@ mod tests {
     fn calls_of_a_function() {
         let call = |at: u64| [&[0xe8][..], &(0x2000u64.wrapping_sub(at + 5) as i32).to_le_bytes()].concat();
         let one = [&[0x90][..], &call(0x1001), &[0xc3]].concat();
-        assert_eq!(find_calls(&one, 0x1000, 0x2000), Calls::One(0x1006));
-        assert_eq!(find_calls(&one, 0x1000, 0x2001), Calls::None);
-        assert_eq!(find_calls(&[one, call(0x1007)].concat(), 0x1000, 0x2000), Calls::Many);
-        assert_eq!(find_calls(&[0xe8, 0, 0], 0x1000, 0x2000), Calls::None);
+        assert_eq!(find_calls(&one, 0x1000, 0x2000), CallTargets::One(0x1006));
+        assert_eq!(find_calls(&one, 0x1000, 0x2001), CallTargets::None);
+        assert_eq!(find_calls(&[one, call(0x1007)].concat(), 0x1000, 0x2000), CallTargets::Many);
+        assert_eq!(find_calls(&[0xe8, 0, 0], 0x1000, 0x2000), CallTargets::None);
     }
 }

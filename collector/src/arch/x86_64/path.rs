@@ -26,7 +26,7 @@ pub const CALLER_SAVED: [usize; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
 
 /// An address: what a register holds at the beginning, or the word that is stored at a distance from there, and a distance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SymbolicAddress {
     /// By the order of the encoding; from [`GENERAL`] on the stack pointers that say nothing of the one at the beginning.
     pub register: usize,
     /// Where the address is stored, from the register.
@@ -34,13 +34,13 @@ pub struct Place {
     pub offset: i64,
 }
 
-impl Place {
-    pub fn of(register: usize) -> Place {
-        Place { register, stored: None, offset: 0 }
+impl SymbolicAddress {
+    pub fn of(register: usize) -> SymbolicAddress {
+        SymbolicAddress { register, stored: None, offset: 0 }
     }
 
-    pub fn plus(self, distance: i64) -> Place {
-        Place { offset: self.offset.wrapping_add(distance), ..self }
+    pub fn plus(self, distance: i64) -> SymbolicAddress {
+        SymbolicAddress { offset: self.offset.wrapping_add(distance), ..self }
     }
 
     /// Whether it is known at the beginning.
@@ -51,20 +51,20 @@ impl Place {
 
 /// What is known of a value while instructions are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum SymbolicValue {
     Unknown,
-    Address(Place),
+    Address(SymbolicAddress),
     /// What memory holds at the beginning.
-    Memory(Place),
+    Memory(SymbolicAddress),
 }
 
-impl Value {
+impl SymbolicValue {
     /// The value as an address. (A word that is found by another word that is found in memory is not followed.)
-    fn address(self) -> Option<Place> {
+    fn address(self) -> Option<SymbolicAddress> {
         match self {
-            Value::Address(place) => Some(place),
-            Value::Memory(Place { register, stored: None, offset }) => {
-                Some(Place { register, stored: Some(offset), offset: 0 })
+            SymbolicValue::Address(place) => Some(place),
+            SymbolicValue::Memory(SymbolicAddress { register, stored: None, offset }) => {
+                Some(SymbolicAddress { register, stored: Some(offset), offset: 0 })
             }
             _ => None,
         }
@@ -101,7 +101,7 @@ impl<'a, C: Fn(u64, u64) -> Option<Arc<[u8]>>> Text<'a, C> {
 }
 
 /// Where to go on after an instruction.
-pub enum Next {
+pub enum NextInstruction {
     /// At the path's address.
     Here,
     /// There, and also elsewhere.
@@ -117,8 +117,8 @@ pub enum Next {
 pub struct Path {
     /// The next instruction.
     pub address: u64,
-    pub registers: [Value; GENERAL],
-    stores: Vec<(Place, Value)>,
+    pub registers: [SymbolicValue; GENERAL],
+    stores: Vec<(SymbolicAddress, SymbolicValue)>,
     /// Stack pointers so far that say nothing of those before.
     stacks: usize,
 }
@@ -126,13 +126,13 @@ pub struct Path {
 impl Path {
     /// At an address, where nothing has been done yet.
     pub fn begin(address: u64) -> Path {
-        let registers = std::array::from_fn(|register| Value::Address(Place::of(register)));
+        let registers = std::array::from_fn(|register| SymbolicValue::Address(SymbolicAddress::of(register)));
         Path { address, registers, stores: Vec::new(), stacks: 0 }
     }
 
     /// Moves the stack pointer to where it is not known to be. What is stored from there on can be found again from there.
     fn lose_stack(&mut self) {
-        self.registers[RSP] = Value::Address(Place::of(GENERAL + self.stacks));
+        self.registers[RSP] = SymbolicValue::Address(SymbolicAddress::of(GENERAL + self.stacks));
         self.stacks += 1;
     }
 
@@ -142,16 +142,17 @@ impl Path {
     }
 
     /// What memory holds.
-    pub fn load(&self, place: Place) -> Value {
+    pub fn load(&self, place: SymbolicAddress) -> SymbolicValue {
         let stored = self.stores.iter().rev().find(|(at, _)| *at == place);
-        stored.map_or(Value::Memory(place), |(_, value)| *value)
+        stored.map_or(SymbolicValue::Memory(place), |(_, value)| *value)
     }
 
     /// Whether it could be remembered.
-    fn store(&mut self, place: Place, value: Value) -> bool {
+    fn store(&mut self, place: SymbolicAddress, value: SymbolicValue) -> bool {
         if let Some((_, stored)) = self.stores.iter_mut().find(|(at, _)| *at == place) {
             *stored = value;
-        } else if value == Value::Unknown && place.is_known() && place.register != RSP && place.register != RBP {
+        } else if value == SymbolicValue::Unknown && place.is_known() && place.register != RSP && place.register != RBP
+        {
             // What is computed and written somewhere, not to the stack.
         } else if self.stores.len() < MAX_STORES {
             self.stores.push((place, value));
@@ -162,56 +163,56 @@ impl Path {
     }
 
     /// What has been stored where.
-    pub fn stores(&self) -> &[(Place, Value)] {
+    pub fn stores(&self) -> &[(SymbolicAddress, SymbolicValue)] {
         &self.stores
     }
 
     /// The stack pointer.
-    pub fn stack(&self) -> Option<Place> {
+    pub fn stack(&self) -> Option<SymbolicAddress> {
         self.registers[RSP].address()
     }
 
-    fn push(&mut self, value: Value) -> Option<()> {
+    fn push(&mut self, value: SymbolicValue) -> Option<()> {
         let place = self.stack()?.plus(-8);
-        self.registers[RSP] = Value::Address(place);
+        self.registers[RSP] = SymbolicValue::Address(place);
         self.store(place, value).then_some(())
     }
 
-    fn pop(&mut self) -> Option<Value> {
+    fn pop(&mut self) -> Option<SymbolicValue> {
         let place = self.stack()?;
-        self.registers[RSP] = Value::Address(place.plus(8));
+        self.registers[RSP] = SymbolicValue::Address(place.plus(8));
         Some(self.load(place))
     }
 
     /// Runs one instruction.
-    pub fn follow(&mut self, instruction: &Instruction, information: &mut InstructionInfoFactory) -> Next {
+    pub fn follow(&mut self, instruction: &Instruction, information: &mut InstructionInfoFactory) -> NextInstruction {
         self.address = instruction.next_ip();
         match instruction.flow_control() {
-            FlowControl::Return => return Next::Returns,
+            FlowControl::Return => return NextInstruction::Returns,
             FlowControl::UnconditionalBranch => {
                 self.address = instruction.near_branch_target();
-                return Next::Here;
+                return NextInstruction::Here;
             }
-            FlowControl::ConditionalBranch => return Next::Branch(instruction.near_branch_target()),
+            FlowControl::ConditionalBranch => return NextInstruction::Branch(instruction.near_branch_target()),
             // Through a slot of the image's own: a call in tail position, of a function in another image. Through
             // anything else: as likely a jump within the function.
-            FlowControl::IndirectBranch if instruction.is_ip_rel_memory_operand() => return Next::Returns,
+            FlowControl::IndirectBranch if instruction.is_ip_rel_memory_operand() => return NextInstruction::Returns,
             FlowControl::Call | FlowControl::IndirectCall if instruction.mnemonic() == Mnemonic::Call => {
                 // The call of the next instruction is how code finds its own address.
                 if instruction.is_call_near() && instruction.near_branch_target() == self.address {
-                    return self.push(Value::Unknown).map_or(Next::Lost, |()| Next::Here);
+                    return self.push(SymbolicValue::Unknown).map_or(NextInstruction::Lost, |()| NextInstruction::Here);
                 }
                 for register in CALLER_SAVED {
-                    self.registers[register] = Value::Unknown;
+                    self.registers[register] = SymbolicValue::Unknown;
                 }
-                return Next::Here;
+                return NextInstruction::Here;
             }
             FlowControl::Next => {}
             // A system call.
             FlowControl::Call if instruction.mnemonic() == Mnemonic::Syscall => {}
-            _ => return Next::Lost,
+            _ => return NextInstruction::Lost,
         }
-        if self.run(instruction, information).is_none() { Next::Lost } else { Next::Here }
+        if self.run(instruction, information).is_none() { NextInstruction::Lost } else { NextInstruction::Here }
     }
 
     /// Runs an instruction that goes on to the next. `None` where nothing is known of the stack any more.
@@ -232,7 +233,7 @@ impl Path {
                 self.push(self.registers[RBP])?;
                 self.registers[RBP] = self.registers[RSP];
                 let size = instruction.immediate(0).cast_signed();
-                self.registers[RSP] = Value::Address(self.stack()?.plus(size.wrapping_neg()));
+                self.registers[RSP] = SymbolicValue::Address(self.stack()?.plus(size.wrapping_neg()));
                 return Some(());
             }
             (Mnemonic::Leave, ..) => {
@@ -254,7 +255,7 @@ impl Path {
             }
             (Mnemonic::Lea, OpKind::Register, _) => {
                 if let Some(register) = general(instruction.op0_register()) {
-                    self.set(register, self.place(instruction).map_or(Value::Unknown, Value::Address));
+                    self.set(register, self.place(instruction).map_or(SymbolicValue::Unknown, SymbolicValue::Address));
                     return Some(());
                 }
             }
@@ -265,7 +266,7 @@ impl Path {
                     let distance = instruction.immediate(1).cast_signed();
                     let subtracts = instruction.mnemonic() == Mnemonic::Sub;
                     let distance = if subtracts { distance.wrapping_neg() } else { distance };
-                    self.registers[register] = Value::Address(place.plus(distance));
+                    self.registers[register] = SymbolicValue::Address(place.plus(distance));
                     return Some(());
                 }
             }
@@ -278,14 +279,14 @@ impl Path {
                 OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
             );
             if let Some(register) = general(used.register().full_register()).filter(|_| written) {
-                self.set(register, Value::Unknown);
+                self.set(register, SymbolicValue::Unknown);
             }
         }
         for used in used.used_memory() {
             let written = !matches!(used.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess);
             if written
                 && let Some(place) = self.place(instruction)
-                && !self.store(place, Value::Unknown)
+                && !self.store(place, SymbolicValue::Unknown)
             {
                 return None;
             }
@@ -293,7 +294,7 @@ impl Path {
         Some(())
     }
 
-    fn set(&mut self, register: usize, value: Value) {
+    fn set(&mut self, register: usize, value: SymbolicValue) {
         self.registers[register] = value;
         if register == RSP && value.address().is_none() {
             self.lose_stack();
@@ -301,20 +302,19 @@ impl Path {
     }
 
     /// The value of an operand.
-    fn source(&self, instruction: &Instruction, operand: u32) -> Value {
+    fn source(&self, instruction: &Instruction, operand: u32) -> SymbolicValue {
         match instruction.op_kind(operand) {
-            OpKind::Register => {
-                general(instruction.op_register(operand)).map_or(Value::Unknown, |register| self.registers[register])
-            }
+            OpKind::Register => general(instruction.op_register(operand))
+                .map_or(SymbolicValue::Unknown, |register| self.registers[register]),
             OpKind::Memory if instruction.memory_size().size() == 8 => {
-                self.place(instruction).map_or(Value::Unknown, |place| self.load(place))
+                self.place(instruction).map_or(SymbolicValue::Unknown, |place| self.load(place))
             }
-            _ => Value::Unknown,
+            _ => SymbolicValue::Unknown,
         }
     }
 
     /// The address of the memory operand, where it is known.
-    fn place(&self, instruction: &Instruction) -> Option<Place> {
+    fn place(&self, instruction: &Instruction) -> Option<SymbolicAddress> {
         use iced_x86::Register;
         if instruction.memory_index() != Register::None || instruction.segment_prefix() != Register::None {
             return None;

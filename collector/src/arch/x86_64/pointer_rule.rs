@@ -4,7 +4,7 @@ use super::step::CallerPointers;
 
 /// One of the two registers, and a distance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PointerOffset {
     /// From the stack pointer.
     Sp(i64),
     /// From the frame pointer.
@@ -17,30 +17,31 @@ pub enum Saved {
     /// Nobody knows.
     Lost,
     /// This address.
-    Address(Place),
+    Address(PointerOffset),
     /// What is stored there.
-    Memory(Place),
+    Memory(PointerOffset),
 }
 
 /// How a frame is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plain {
+pub struct PointerRule {
     /// Where the return address is; the caller's stack begins above it.
-    pub return_address: Place,
+    pub return_address: PointerOffset,
     /// The caller's frame pointer.
     pub bp: Saved,
 }
 
-impl Plain {
+impl PointerRule {
     /// By the frame pointer.
-    pub const FRAME_POINTER: Plain = Plain { return_address: Place::Bp(8), bp: Saved::Memory(Place::Bp(0)) };
+    pub const FRAME_POINTER: PointerRule =
+        PointerRule { return_address: PointerOffset::Bp(8), bp: Saved::Memory(PointerOffset::Bp(0)) };
 
     /// The caller's registers, as far as the stack holds them and it goes outwards; else the address that was needed, if
     /// it is that.
     pub fn apply(self, sp: u64, bp: u64, read: &impl Fn(u64) -> Option<u64>) -> Result<CallerPointers, Option<u64>> {
         let at = |place| match place {
-            Place::Sp(offset) => sp.wrapping_add_signed(offset),
-            Place::Bp(offset) => bp.wrapping_add_signed(offset),
+            PointerOffset::Sp(offset) => sp.wrapping_add_signed(offset),
+            PointerOffset::Bp(offset) => bp.wrapping_add_signed(offset),
         };
         let slot = at(self.return_address);
         if slot < sp || slot > u64::MAX - 16 {

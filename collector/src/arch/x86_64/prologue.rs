@@ -22,8 +22,8 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 
-use super::code::Row;
-use super::path::{DWARF, GENERAL, Next, Path, Place, RSP, Text, Value, general};
+use super::code::FrameLayout;
+use super::path::{DWARF, GENERAL, NextInstruction, Path, RSP, SymbolicAddress, SymbolicValue, Text, general};
 use super::registers::CALLEE_SAVED;
 
 /// Bytes from a function's beginning to a frame in it: a beginning further away is not looked for.
@@ -52,8 +52,8 @@ const EXIT: u64 = 60;
 
 /// How a frame is left whose function begins at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entered {
-    pub row: Row,
+pub struct EnteredFrame {
+    pub row: FrameLayout,
     /// How far a loop moves the stack pointer each time: the row is that of the first time.
     step: Option<i64>,
     pub start: u64,
@@ -61,9 +61,9 @@ pub struct Entered {
     pub guessed: bool,
 }
 
-impl Entered {
+impl EnteredFrame {
     /// Its row, and those of other times in a loop.
-    pub fn rows(&self) -> impl Iterator<Item = Row> {
+    pub fn rows(&self) -> impl Iterator<Item = FrameLayout> {
         let steps = self.step.filter(|_| !self.row.is_by_stack_pointer());
         let times = if steps.is_some() { MAX_TIMES } else { 1 };
         (0..times).map(move |time| self.row.moved(steps.unwrap_or(0).wrapping_mul(time)))
@@ -80,7 +80,7 @@ impl Entered {
 pub struct FunctionFrames {
     start: u64,
     /// Ordered and without overlaps: stretches of code with one row.
-    runs: Box<[(Range<u64>, Row)]>,
+    runs: Box<[(Range<u64>, FrameLayout)]>,
 }
 
 impl FunctionFrames {
@@ -90,8 +90,8 @@ impl FunctionFrames {
         let mut text = Text::new(code);
         let mut information = InstructionInfoFactory::new();
         let mut paths = VecDeque::from([Path::begin(start)]);
-        let mut stacks: HashMap<u64, Option<Place>> = HashMap::new();
-        let mut runs: Vec<(Range<u64>, Row)> = Vec::new();
+        let mut stacks: HashMap<u64, Option<SymbolicAddress>> = HashMap::new();
+        let mut runs: Vec<(Range<u64>, FrameLayout)> = Vec::new();
         while let Some(mut path) = paths.pop_front() {
             // The run that ends where the path is.
             let mut run: Option<usize> = None;
@@ -120,9 +120,9 @@ impl FunctionFrames {
                 }
                 let Some(instruction) = instruction else { break };
                 match path.follow(&instruction, &mut information) {
-                    Next::Here => {}
-                    Next::Branch(other) => paths.push_back(path.at(other)),
-                    Next::Returns | Next::Lost => break,
+                    NextInstruction::Here => {}
+                    NextInstruction::Branch(other) => paths.push_back(path.at(other)),
+                    NextInstruction::Returns | NextInstruction::Lost => break,
                 }
             }
         }
@@ -131,11 +131,11 @@ impl FunctionFrames {
     }
 
     /// How the frame at an address is left, if that is known.
-    pub fn entered(&self, address: u64) -> Option<Entered> {
+    pub fn entered(&self, address: u64) -> Option<EnteredFrame> {
         let after = self.runs.partition_point(|(range, _)| range.start <= address);
         let (range, row) = self.runs.get(after.checked_sub(1)?)?;
         let row = range.contains(&address).then(|| row.clone())?;
-        Some(Entered { row, step: None, start: self.start, guessed: false })
+        Some(EnteredFrame { row, step: None, start: self.start, guessed: false })
     }
 
     /// Number of rows held.
@@ -145,33 +145,33 @@ impl FunctionFrames {
 }
 
 /// Whether a loop has moved the stack pointer, from what it is where an instruction is reached first and again.
-fn moves(before: Option<Place>, after: Option<Place>) -> bool {
+fn moves(before: Option<SymbolicAddress>, after: Option<SymbolicAddress>) -> bool {
     let (Some(before), Some(after)) = (before, after) else { return false };
     (before.register, before.stored) == (after.register, after.stored) && before != after
 }
 
 /// How the function that begins at `start` has entered the frame at `address`; `None` where it cannot be told.
-pub fn entered_from(start: u64, address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Option<Entered> {
-    let Way { path, step } = way(start, address, code, false)?;
-    Some(Entered { row: inverted(&path)?, step, start, guessed: false })
+pub fn entered_from(start: u64, address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Option<EnteredFrame> {
+    let PathToFrame { path, step } = way(start, address, code, false)?;
+    Some(EnteredFrame { row: inverted(&path)?, step, start, guessed: false })
 }
 
 /// The same, where it is not known where the function begins. A call never returns to the beginning.
-pub fn entered(address: u64, called: bool, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Option<Entered> {
+pub fn entered(address: u64, called: bool, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Option<EnteredFrame> {
     let first = address.checked_sub(u64::from(called))? / ALIGNMENT * ALIGNMENT;
     let lowest = address.saturating_sub(MAX_DISTANCE);
     let starts =
         (0..).map_while(|i| first.checked_sub(i * ALIGNMENT)).take_while(|&start| start >= lowest && start > 0);
     let starts = starts.filter(|&start| ends_before(start, code)).take(MAX_BEGINNINGS);
     let mut ways = starts.filter_map(|start| way(start, address, code, true).map(|way| (start, way)));
-    ways.find_map(|(start, Way { path, step })| {
+    ways.find_map(|(start, PathToFrame { path, step })| {
         // One that has lost its stack pointer may have done so anywhere.
         let row = inverted(&path).filter(|row| row.is_by_stack_pointer() && step.is_none())?;
         // The stack pointer is aligned where a function is called, and so was it where that calls another.
         if called && row.return_address.offset.rem_euclid(16) != 8 {
             return None;
         }
-        Some(Entered { row, step, start, guessed: true })
+        Some(EnteredFrame { row, step, start, guessed: true })
     })
 }
 
@@ -189,9 +189,9 @@ pub fn leads_to(from: u64, to: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>
             return true;
         }
         match path.follow(&instruction, &mut information) {
-            Next::Branch(other) if other == to => return true,
-            Next::Here | Next::Branch(_) => {}
-            Next::Returns | Next::Lost => return false,
+            NextInstruction::Branch(other) if other == to => return true,
+            NextInstruction::Here | NextInstruction::Branch(_) => {}
+            NextInstruction::Returns | NextInstruction::Lost => return false,
         }
     }
     false
@@ -328,7 +328,7 @@ fn ends_before(start: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> boo
 }
 
 /// A way from the beginning of a function to a frame.
-struct Way {
+struct PathToFrame {
     /// The state there, where it is first reached.
     path: Path,
     /// How far a loop moves the stack pointer each time.
@@ -336,13 +336,13 @@ struct Way {
 }
 
 /// The nearest way from `start` to `address`. With `doubted`, the beginning must look like a function's.
-fn way(start: u64, address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>, doubted: bool) -> Option<Way> {
+fn way(start: u64, address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>, doubted: bool) -> Option<PathToFrame> {
     let mut text = Text::new(code);
     let mut information = InstructionInfoFactory::new();
     // Each with whether it has come by the address: behind a call that does not return anything may be used.
     let mut paths = VecDeque::from([(Path::begin(start), false)]);
     // The stack pointer at each instruction.
-    let mut seen: HashMap<u64, Option<Place>> = HashMap::new();
+    let mut seen: HashMap<u64, Option<SymbolicAddress>> = HashMap::new();
     let (mut found, mut step) = (None, None);
     let mut left = if doubted { MAX_INSTRUCTIONS } else { MAX_INSTRUCTIONS_IF_SURE };
     while let Some((mut path, mut passed)) = paths.pop_front() {
@@ -352,8 +352,8 @@ fn way(start: u64, address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>, 
             passed |= path.address == address;
             if path.address == address && found.is_none() {
                 // Where the stack pointer is known no loop has moved it.
-                if !doubted && path.stack().is_some_and(Place::is_known) {
-                    return Some(Way { path, step });
+                if !doubted && path.stack().is_some_and(SymbolicAddress::is_known) {
+                    return Some(PathToFrame { path, step });
                 }
                 found = Some(path.clone());
             }
@@ -365,19 +365,21 @@ fn way(start: u64, address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>, 
             let to = match path.follow(&instruction, &mut information) {
                 // A call that does not return is the end of a function: padding follows, or the next one. (Not before what
                 // is of the same function.)
-                Next::Here if doubted && calls && path.address >= address && ends(path.address, &mut text) => {
+                NextInstruction::Here
+                    if doubted && calls && path.address >= address && ends(path.address, &mut text) =>
+                {
                     if path.address == address {
                         found = found.or(Some(path));
                     }
                     break;
                 }
-                Next::Here => path.address,
-                Next::Branch(to) => {
+                NextInstruction::Here => path.address,
+                NextInstruction::Branch(to) => {
                     paths.push_back((path.at(to), passed));
                     to
                 }
-                Next::Returns if doubted && path.stack() != Some(Place::of(RSP)) => return None,
-                Next::Returns | Next::Lost => break,
+                NextInstruction::Returns if doubted && path.stack() != Some(SymbolicAddress::of(RSP)) => return None,
+                NextInstruction::Returns | NextInstruction::Lost => break,
             };
             // What is jumped back to is the head of a loop.
             if doubted && to == start {
@@ -393,7 +395,7 @@ fn way(start: u64, address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>, 
             break;
         }
     }
-    found.map(|path| Way { path, step })
+    found.map(|path| PathToFrame { path, step })
 }
 
 /// Whether a function may end before an address.
@@ -416,52 +418,54 @@ fn uses_callers(path: &Path, instruction: &Instruction, information: &mut Instru
             let register = general(used.register().full_register()).filter(|_| reads);
             register.is_some_and(|register| {
                 CALLEE_SAVED.contains(&usize::from(DWARF[register]))
-                    && path.registers[register] == Value::Address(Place::of(register))
+                    && path.registers[register] == SymbolicValue::Address(SymbolicAddress::of(register))
             })
         })
 }
 
 /// How a frame is left, from the state there as the function's beginning sees it.
-fn inverted(path: &Path) -> Option<Row> {
-    let from_beginning = |value: Value| match value {
-        Value::Address(Place { register: RSP, stored: None, offset }) => Some(offset),
+fn inverted(path: &Path) -> Option<FrameLayout> {
+    let from_beginning = |value: SymbolicValue| match value {
+        SymbolicValue::Address(SymbolicAddress { register: RSP, stored: None, offset }) => Some(offset),
         _ => None,
     };
     let stack = path.stack()?;
     // A distance from the stack pointer as it is now.
-    let here = |place: Place| {
+    let here = |place: SymbolicAddress| {
         let same = (place.register, place.stored) == (stack.register, stack.stored);
         same.then(|| place.offset.wrapping_sub(stack.offset))
     };
     // Where the stack pointer was at the beginning: the distance is known, or a register has the address, or the frame.
-    let by_stack = from_beginning(Value::Address(stack)).map(|offset| Place::of(RSP).plus(offset.wrapping_neg()));
+    let by_stack = from_beginning(SymbolicValue::Address(stack))
+        .map(|offset| SymbolicAddress::of(RSP).plus(offset.wrapping_neg()));
     let by_frame = || {
         path.stores().iter().find_map(|&(place, value)| {
             let (slot, offset) = (here(place)?, from_beginning(value)?);
-            Some(Place { register: RSP, stored: Some(slot), offset: offset.wrapping_neg() })
+            Some(SymbolicAddress { register: RSP, stored: Some(slot), offset: offset.wrapping_neg() })
         })
     };
     let by_register = || {
         (0..GENERAL).find_map(|register| {
-            Some(Place::of(register).plus(from_beginning(path.registers[register])?.wrapping_neg()))
+            Some(SymbolicAddress::of(register).plus(from_beginning(path.registers[register])?.wrapping_neg()))
         })
     };
     let return_address = by_stack.or_else(by_frame).or_else(by_register)?;
     let saved = CALLEE_SAVED.map(|number| {
         let Some(register) = DWARF.iter().position(|&dwarf| usize::from(dwarf) == number) else {
-            return Value::Unknown;
+            return SymbolicValue::Unknown;
         };
-        let unchanged = Value::Address(Place::of(register));
+        let unchanged = SymbolicValue::Address(SymbolicAddress::of(register));
         if path.registers[register] == unchanged {
             return unchanged;
         }
         let slot = path.stores().iter().find(|(_, value)| *value == unchanged).and_then(|&(place, _)| {
-            let from_beginning = from_beginning(Value::Address(place)).map(|offset| return_address.plus(offset));
-            from_beginning.or_else(|| Some(Place::of(RSP).plus(here(place)?)))
+            let from_beginning =
+                from_beginning(SymbolicValue::Address(place)).map(|offset| return_address.plus(offset));
+            from_beginning.or_else(|| Some(SymbolicAddress::of(RSP).plus(here(place)?)))
         });
-        slot.map_or(Value::Unknown, Value::Memory)
+        slot.map_or(SymbolicValue::Unknown, SymbolicValue::Memory)
     });
-    Some(Row { return_address, saved, kept: 0 })
+    Some(FrameLayout { return_address, saved, kept: 0 })
 }
 
 #[cfg(test)]

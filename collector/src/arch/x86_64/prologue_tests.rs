@@ -45,7 +45,7 @@ fn a_function_that_does_not_return_has_begun() {
     // Where nothing is called with such a stack.
     assert_eq!(found(&CALLS_MAIN, 3), None);
     // Where it begins nothing has been done; but what returns there was called in the function before.
-    assert_eq!(entered(START, false, &image(&CALLS_MAIN)).unwrap().row.return_address, Place::of(RSP));
+    assert_eq!(entered(START, false, &image(&CALLS_MAIN)).unwrap().row.return_address, SymbolicAddress::of(RSP));
     assert_eq!(entered(START, true, &image(&CALLS_MAIN)), None);
     // Registers are where they were saved.
     let entered = entered(START + 13, true, &image(&CALLS_MAIN)).unwrap();
@@ -113,7 +113,7 @@ fn a_frame_that_was_realigned_tells_where_its_address_is_kept() {
         0xc0,
     ];
     let at = |at: u64| entered_from(START, START + at, &image(&code)).map(|entered| entered.row.return_address);
-    let place = |register, stored, offset| Some(Place { register, stored, offset });
+    let place = |register, stored, offset| Some(SymbolicAddress { register, stored, offset });
     assert_eq!(at(4), place(RSP, None, 8));
     // The register until it has been stored.
     assert_eq!(at(12), place(0, None, 0));

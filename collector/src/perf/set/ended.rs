@@ -5,18 +5,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::EventSet;
-use crate::perf::counters::{Counted, sum_of};
-use crate::perf::layout::Layout;
+use crate::perf::counters::{EventCounts, sum_of};
+use crate::perf::layout::EventLayout;
 
 impl EventSet {
     /// Removes the events of threads that have ended, together with the threads that inherited them, and returns them to be
     /// closed. Their counts are kept. Read the rings next: the kernel does not wake a reader for the last records of such events.
     ///
     /// poll(2) tells the end of an event only where the event writes to a ring; all others it calls hung up at all times
-    /// (`perf_poll` in kernel/events/core.c). Events that only count, as in [`Layout::Cpus`], therefore stay open until the session
+    /// (`perf_poll` in kernel/events/core.c). Events that only count, as in [`EventLayout::Cpus`], therefore stay open until the session
     /// ends.
     pub fn take_ended(&mut self) -> Vec<OwnedFd> {
-        if self.layout == Layout::Cpus {
+        if self.layout == EventLayout::Cpus {
             return Vec::new();
         }
         let has_ended = hung_up(self.counting.iter());
@@ -37,7 +37,7 @@ impl EventSet {
             }
         }
         let last = sum_of(counting.iter(), &self.spec);
-        let Counted { used, ticks, .. } = last.counted.unwrap_or_default();
+        let EventCounts { used, ticks, .. } = last.counted.unwrap_or_default();
         self.past.closed.used = self.past.closed.used.saturating_add(used);
         self.past.closed.ticks = self.past.closed.ticks.saturating_add(ticks);
         self.past.lost = self.past.lost.saturating_add(last.lost);

@@ -13,13 +13,13 @@ use std::os::fd::OwnedFd;
 
 use hashbrown::HashMap;
 
-use super::{EventSet, LateEvents, Opened, open_sampler, revoked};
+use super::{EventSet, LateEvents, OpenOutcome, open_sampler, revoked};
 use crate::clock::now_ns;
 use crate::error::{Result, doing};
 use crate::perf::attr::EventSpec;
 use crate::perf::counters::sum_of;
 use crate::perf::event;
-use crate::perf::layout::Layout;
+use crate::perf::layout::EventLayout;
 
 /// Other events, on their way.
 pub struct Renewal {
@@ -55,7 +55,7 @@ impl EventSet {
         // They are switched on by hand, also where the first ones waited for `execve`.
         let spec = EventSpec { enable_on_exec: false, ..spec };
         let mut renewal = Renewal { spec, leaders: Vec::new(), members: Vec::new(), late: HashMap::new() };
-        if self.layout == Layout::Cpus {
+        if self.layout == EventLayout::Cpus {
             let (mut attr, _) = spec.whole_cpu_attrs();
             attr.set_disabled(1);
             for (&cpu, (owner, _)) in self.cpus.iter().zip(&self.owners) {
@@ -73,17 +73,17 @@ impl EventSet {
     ///
     /// # Errors
     /// [`Error::TooManyFiles`](crate::Error::TooManyFiles): then there is no room for two of each.
-    pub fn prepare_thread(&self, renewal: &mut Renewal, tid: u32, late: bool) -> Result<Opened> {
-        let Ok(tid) = i32::try_from(tid) else { return Ok(Opened::Gone) };
+    pub fn prepare_thread(&self, renewal: &mut Renewal, tid: u32, late: bool) -> Result<OpenOutcome> {
+        let Ok(tid) = i32::try_from(tid) else { return Ok(OpenOutcome::Gone) };
         let taken = renewal.leaders.len() + renewal.members.len() + 2 * renewal.late.len();
         if self.is_full_with(taken as u64) {
             return Err(self.too_many_files());
         }
         match self.try_prepare(renewal, tid, late) {
-            Ok(()) => Ok(Opened::Yes),
+            Ok(()) => Ok(OpenOutcome::Yes),
             Err(error) => match error.raw_os_error() {
                 // It may have become another user's; then the kernel has ended the old events, too.
-                Some(libc::ESRCH | libc::EACCES | libc::EPERM) => Ok(Opened::Gone),
+                Some(libc::ESRCH | libc::EACCES | libc::EPERM) => Ok(OpenOutcome::Gone),
                 Some(libc::EMFILE | libc::ENFILE) => Err(self.too_many_files()),
                 _ => Err(doing(format!("open perf events on thread {tid}"))(error)),
             },
@@ -109,7 +109,7 @@ impl EventSet {
     /// Lets the prepared events take the place of those that sample.
     pub fn switch(&mut self, renewal: Renewal) -> Switched {
         let Renewal { spec, leaders, members, late } = renewal;
-        let by_cpu = self.layout == Layout::Cpus;
+        let by_cpu = self.layout == EventLayout::Cpus;
         let old_late = std::mem::replace(&mut self.late, late);
         let replaced = if by_cpu { &mut self.samplers } else { &mut self.counting };
         let old = std::mem::replace(replaced, leaders);

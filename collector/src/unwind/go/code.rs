@@ -14,7 +14,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::arch::code;
-use crate::arch::go::{Calls, Noted, find_calls, find_note, sets_frame_pointer};
+use crate::arch::go::{CallTargets, Noted, find_calls, find_note, sets_frame_pointer};
 
 /// Functions that stacks begin with, though they are not marked so: the one that puts a goroutine aside and goes on on the
 /// thread's own stack, never to return (Go's own tracebacks end in it, too), and what the program's entry jumps to.
@@ -46,7 +46,7 @@ pub enum GoFrame {
 
 /// How a stack was followed by its frame pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Followed {
+pub struct FollowedChain {
     /// Return addresses that have been believed.
     pub count: usize,
     /// Whether the last is in a function that nothing calls.
@@ -61,15 +61,15 @@ pub struct GoCode {
     elf: Arc<ElfFile>,
     functions: Arc<GoFunctions>,
     frame_pointers: HashMap<u64, bool, FxBuildHasher>,
-    calls: HashMap<(u64, u64), Calls, FxBuildHasher>,
+    calls: HashMap<(u64, u64), CallTargets, FxBuildHasher>,
     noted: HashMap<u64, Option<Noted>, FxBuildHasher>,
-    before: HashMap<u64, Before, FxBuildHasher>,
+    before: HashMap<u64, PrecedingCall, FxBuildHasher>,
     frames: HashMap<u64, Option<GoFrame>, FxBuildHasher>,
 }
 
 /// What is before an address.
 #[derive(Clone, Copy, Debug)]
-struct Before {
+struct PrecedingCall {
     /// Whether it is a call.
     is_call: bool,
     /// Of what, if it is a direct one.
@@ -160,13 +160,13 @@ impl GoCode {
     }
 
     /// Where the function that begins at `caller` calls the one that begins at `callee`.
-    pub fn calls(&mut self, caller: u64, callee: u64) -> Calls {
+    pub fn calls(&mut self, caller: u64, callee: u64) -> CallTargets {
         if let Some(&known) = self.calls.get(&(caller, callee)) {
             return known;
         }
         let end = self.function(caller).filter(|function| function.start == caller).map_or(caller, |it| it.end);
         let code = self.elf.code(caller, end.wrapping_sub(caller).min(MAX_FUNCTION_BYTES));
-        let known = code.map_or(Calls::None, |code| find_calls(&code, caller, callee));
+        let known = code.map_or(CallTargets::None, |code| find_calls(&code, caller, callee));
         if self.calls.len() >= MAX_ANSWERS {
             self.calls.clear();
         }
@@ -192,17 +192,17 @@ impl GoCode {
         self.before(address).target == Some(callee)
     }
 
-    fn before(&mut self, address: u64) -> Before {
+    fn before(&mut self, address: u64) -> PrecedingCall {
         // Most words of a stack are none, and nothing is kept of them.
         if self.function(address.wrapping_sub(1)).is_none() {
-            return Before { is_call: false, target: None };
+            return PrecedingCall { is_call: false, target: None };
         }
         if let Some(&known) = self.before.get(&address) {
             return known;
         }
         let code = |address: u64, len| self.elf.code(address, len);
         let is_call = code::is_call_before(address, &code);
-        let before = Before { is_call, target: code::call_target_before(address, &code) };
+        let before = PrecedingCall { is_call, target: code::call_target_before(address, &code) };
         if self.before.len() >= MAX_ANSWERS {
             self.before.clear();
         }
@@ -211,14 +211,14 @@ impl GoCode {
     }
 
     /// The function that is called directly before an address, if it keeps a frame pointer and calls `callee`.
-    pub fn caller_between(&mut self, callee: u64, address: u64) -> Option<(u64, Calls)> {
+    pub fn caller_between(&mut self, callee: u64, address: u64) -> Option<(u64, CallTargets)> {
         let target = self.before(address).target?;
         let begins = self.function(target).is_some_and(|function| function.start == target);
         if !begins || !self.keeps_frame_pointer(target) {
             return None;
         }
         match self.calls(target, callee) {
-            Calls::None => None,
+            CallTargets::None => None,
             calls => Some((target, calls)),
         }
     }
@@ -226,8 +226,13 @@ impl GoCode {
     /// Follows `addresses`, the return addresses of a chain of frame pointers, the first of which is where a function that
     /// keeps its frame pointer returns to. Each is entered as the address in its call, as long as they are such. A caller may
     /// be missing, but one only, and only if `gaps` says so.
-    pub fn follow(&mut self, addresses: impl Iterator<Item = u64>, gaps: bool, mut enter: impl FnMut(u64)) -> Followed {
-        let mut followed = Followed { count: 0, top: false, gap: None };
+    pub fn follow(
+        &mut self,
+        addresses: impl Iterator<Item = u64>,
+        gaps: bool,
+        mut enter: impl FnMut(u64),
+    ) -> FollowedChain {
+        let mut followed = FollowedChain { count: 0, top: false, gap: None };
         let mut entered = 0;
         let mut enter = |address| {
             entered += 1;
@@ -245,7 +250,7 @@ impl GoCode {
             }
             if let Some(callee) = frameless {
                 match self.caller_between(callee, address) {
-                    Some((_, Calls::One(place))) => _ = enter(place.wrapping_sub(1)),
+                    Some((_, CallTargets::One(place))) => _ = enter(place.wrapping_sub(1)),
                     Some((caller, _)) => _ = enter(caller),
                     None if gaps && followed.gap.is_none() => followed.gap = Some(last),
                     None => break,

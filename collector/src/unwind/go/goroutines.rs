@@ -18,7 +18,7 @@
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use super::super::memory::{MAX_PROBES, NOTHING_READ, Now, Slot, UserStack};
+use super::super::memory::{MAX_PROBES, NOTHING_READ, Now, StackWord, UserStack};
 use crate::process::ProcessKey;
 
 /// Frames kept of each: all can be compared at once, with the two words of the record.
@@ -66,7 +66,7 @@ struct Goroutine {
     /// The bounds of its stack.
     bounds: (u64, u64),
     /// Innermost first; the first few may be [`NOTHING_READ`].
-    outermost: [Slot; FRAMES],
+    outermost: [StackWord; FRAMES],
 }
 
 impl Goroutine {
@@ -111,7 +111,7 @@ impl Goroutines {
     #[inline]
     pub fn remember(
         &mut self,
-        slots: impl Iterator<Item = Slot>,
+        slots: impl Iterator<Item = StackWord>,
         (record, sp): (u64, u64),
         time: u64,
         generation: u32,
@@ -126,7 +126,7 @@ impl Goroutines {
     #[cold]
     fn renew(
         &mut self,
-        slots: impl Iterator<Item = Slot>,
+        slots: impl Iterator<Item = StackWord>,
         record: u64,
         (sp, time): (u64, u64),
         generation: u32,
@@ -201,16 +201,16 @@ mod tests {
     const WORDS: usize = 64;
 
     /// A goroutine in this test's own memory: its record, and its stack, full of return addresses.
-    struct Model {
+    struct GoroutineModel {
         record: Box<[u64; 2]>,
         stack: Box<[u64; WORDS]>,
     }
 
-    impl Model {
-        fn new(base: u64) -> Model {
+    impl GoroutineModel {
+        fn new(base: u64) -> GoroutineModel {
             let stack: Box<[u64; WORDS]> = Box::new(std::array::from_fn(|i| base + i as u64));
             let record = Box::new(bounds(&stack));
-            Model { record, stack }
+            GoroutineModel { record, stack }
         }
 
         fn record(&self) -> u64 {
@@ -222,7 +222,7 @@ mod tests {
         }
 
         /// Every second word, outermost first.
-        fn slots(&self) -> impl Iterator<Item = Slot> {
+        fn slots(&self) -> impl Iterator<Item = StackWord> {
             (0..WORDS).rev().step_by(2).map(|word| (self.address(word), self.stack[word]))
         }
 
@@ -249,7 +249,7 @@ mod tests {
     }
 
     /// The outermost words from one on.
-    fn words(model: &Model, from: usize) -> Vec<u64> {
+    fn words(model: &GoroutineModel, from: usize) -> Vec<u64> {
         let mut words: Vec<u64> = model
             .slots()
             .take(FRAMES)
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn the_outer_end_is_what_is_the_same_before_and_after() {
-        let (mut model, mut goroutines) = (Model::new(1000), Goroutines::default());
+        let (mut model, mut goroutines) = (GoroutineModel::new(1000), Goroutines::default());
         model.remember(&mut goroutines, 0);
         assert_eq!(outside(&mut goroutines, model.address(2)), words(&model, 0));
         assert_eq!(outside(&mut goroutines, model.address(50)), words(&model, 50));
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn memory_that_another_stack_has_taken_says_nothing() {
         // The words are all there still, but the goroutine has another stack: what is cut off here is not its.
-        let (mut model, mut goroutines) = (Model::new(1000), Goroutines::default());
+        let (mut model, mut goroutines) = (GoroutineModel::new(1000), Goroutines::default());
         model.remember(&mut goroutines, 0);
         for bounds in [[0, 0], [0x1000, 0x2000], [model.record[0], model.record[1] - 64]] {
             let before = *model.record;
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_stack_that_was_moved_is_found() {
-        let (mut model, mut goroutines) = (Model::new(1000), Goroutines::default());
+        let (mut model, mut goroutines) = (GoroutineModel::new(1000), Goroutines::default());
         model.remember(&mut goroutines, 0);
         let mut other = Box::new(*model.stack);
         *model.record = bounds(&other);
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn only_records_of_goroutines_are_believed() {
-        let (model, mut goroutines) = (Model::new(1000), Goroutines::default());
+        let (model, mut goroutines) = (GoroutineModel::new(1000), Goroutines::default());
         let believed = |goroutines: &mut Goroutines, record: u64, sp: u64| {
             with_memory(|stack| {
                 goroutines.remember(model.slots(), (record, sp), 0, 1, stack);
@@ -326,7 +326,8 @@ mod tests {
     #[test]
     fn goroutines_without_end_take_no_memory() {
         let mut goroutines = Goroutines::default();
-        let models: Vec<Model> = (0..MAX_GOROUTINES as u64 + 10).map(|i| Model::new(1000 * i)).collect();
+        let models: Vec<GoroutineModel> =
+            (0..MAX_GOROUTINES as u64 + 10).map(|i| GoroutineModel::new(1000 * i)).collect();
         models.iter().for_each(|model| model.remember(&mut goroutines, 0));
         assert!((1..=MAX_GOROUTINES).contains(&goroutines.known.len()));
         let last = models.last().unwrap();

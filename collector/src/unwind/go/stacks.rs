@@ -27,15 +27,15 @@ use super::super::cfi;
 use super::super::frame::Frame;
 use super::super::image_unwind::ImageUnwind;
 use super::super::memory::UserStack;
-use super::super::outcome::Stop;
+use super::super::outcome::UnwindStop;
 use super::super::shadow::ShadowStack;
-use super::super::walk::Walk;
-use super::super::{StackUnwinder, Target};
+use super::super::walk::StackWalk;
+use super::super::{StackUnwinder, UnwindTarget};
 use super::Moved;
 use super::chain::FrameChain;
 use super::code::GoCode;
 use super::systemstack;
-use crate::arch::go::{Calls, Noted};
+use crate::arch::go::{CallTargets, Noted};
 use crate::arch::registers::{FP, RA, Registers, SP};
 use crate::arch::step::{Caller, CallerPointers, Stuck};
 use crate::arch::user_regs::GOROUTINE;
@@ -56,7 +56,7 @@ struct Switch<'a> {
 }
 
 /// Where a goroutine's stack was followed to.
-enum Way {
+enum FollowedTo {
     /// To its root.
     Root,
     /// To a caller with these registers, which has yet to be entered.
@@ -94,7 +94,7 @@ impl Switch<'_> {
         stack: &UserStack<'_>,
         frames: &mut Vec<Frame>,
         gap: &mut Option<usize>,
-    ) -> Option<Way> {
+    ) -> Option<FollowedTo> {
         let (saved_bp, addresses, sure) = self.caller_in_chain(bp, stack)?;
         let before = frames.len();
         let first = addresses.clone().next()?;
@@ -111,7 +111,7 @@ impl Switch<'_> {
         let followed = image.go()?.follow(own, gap.is_none(), |address| frames.push(Frame { image: index, address }));
         *gap = gap.or(followed.gap.map(|gap| inner + gap));
         if followed.top {
-            return Some(Way::Root);
+            return Some(FollowedTo::Root);
         }
         if followed.count == 0 {
             frames.truncate(before);
@@ -119,10 +119,10 @@ impl Switch<'_> {
             return None;
         }
         let on = walk(saved_bp, addresses.take(followed.count), stack);
-        Some(on.map_or(Way::Lost(saved_bp), |caller| {
+        Some(on.map_or(FollowedTo::Lost(saved_bp), |caller| {
             // It is entered once more.
             frames.pop();
-            Way::On(caller)
+            FollowedTo::On(caller)
         }))
     }
 
@@ -170,7 +170,7 @@ impl Switch<'_> {
         }
         let between = go.caller_between(callee, own);
         let mut enter = |address| frames.push(Frame { image: self.frame.image, address });
-        if let Some((_, Calls::One(place))) = between {
+        if let Some((_, CallTargets::One(place))) = between {
             enter(place.wrapping_sub(1));
             return Some(true);
         }
@@ -301,7 +301,7 @@ impl StackUnwinder {
         &mut self,
         sample: &Sample<'_>,
         stack: &UserStack<'_>,
-        target: Target<'_>,
+        target: UnwindTarget<'_>,
         shadow: &ShadowStack,
         frames: &[Frame],
     ) {
@@ -326,12 +326,12 @@ impl StackUnwinder {
         &mut self,
         frame: Frame,
         carried: &mut Carried,
-        walk: &mut Walk<'_, '_>,
-    ) -> Result<Moved, Stop> {
+        walk: &mut StackWalk<'_, '_>,
+    ) -> Result<Moved, UnwindStop> {
         let registers = &mut carried.registers;
         let at = registers.get(RA).unwrap_or(0).wrapping_sub(u64::from(carried.called));
         let to_svma = frame.address.wrapping_sub(at);
-        let unreadable = || Stop::Because(TruncationReason::StackUnreadable);
+        let unreadable = || UnwindStop::Because(TruncationReason::StackUnreadable);
         let image = self.images.get(frame.image, walk.images).ok_or_else(unreadable)?;
         let read = |address: u64| walk.stack.read(address);
         let returns_to = |address| self.return_addresses.contains(address, walk.mappings, walk.images);
@@ -374,10 +374,10 @@ impl StackUnwinder {
         slot: u64,
         sure: usize,
         stack: &UserStack<'_>,
-        target: Target<'_>,
+        target: UnwindTarget<'_>,
         frames: &mut Vec<Frame>,
     ) -> bool {
-        let Target { mappings, process, goroutines, .. } = target;
+        let UnwindTarget { mappings, process, goroutines, .. } = target;
         let outside = goroutines.of(process).outside(slot, mappings.generation(), stack);
         let mut gap = None;
         for address in outside.map(|address| address.wrapping_sub(1)) {
@@ -399,10 +399,10 @@ impl StackUnwinder {
         &mut self,
         switch: &Switch<'_>,
         bp: Option<u64>,
-        walk: &mut Walk<'_, '_>,
-    ) -> Result<Option<CallerPointers>, Stop> {
+        walk: &mut StackWalk<'_, '_>,
+    ) -> Result<Option<CallerPointers>, UnwindStop> {
         let (stack, frames) = (walk.stack, &mut *walk.frames);
-        let unreadable = || Stop::Because(TruncationReason::StackUnreadable);
+        let unreadable = || UnwindStop::Because(TruncationReason::StackUnreadable);
         let address = switch.frame.address;
         let image = self.images.get(switch.frame.image, walk.images);
         let image = image.ok_or_else(unreadable)?;
@@ -428,13 +428,13 @@ impl StackUnwinder {
             self.gap = inner_gap;
         }
         let caller = match followed {
-            Some(Way::Root) => return Ok(None),
-            Some(Way::Lost(address)) => {
+            Some(FollowedTo::Root) => return Ok(None),
+            Some(FollowedTo::Lost(address)) => {
                 stack.begin_late();
                 self.late_from = None;
-                return Err(Stop::Unreadable(address));
+                return Err(UnwindStop::Unreadable(address));
             }
-            Some(Way::On(caller)) => {
+            Some(FollowedTo::On(caller)) => {
                 // What was read is as it was at the time of the sample.
                 stack.begin_late();
                 self.late_from = None;
@@ -446,7 +446,7 @@ impl StackUnwinder {
                     self.goroutine = record.map(|record| (record, slot));
                     let caller = switch.by_note(slot, bp, go, stack);
                     // What is further out may be known.
-                    Some(caller.ok_or(Stop::Unreadable(slot))?)
+                    Some(caller.ok_or(UnwindStop::Unreadable(slot))?)
                 }
                 _ => {
                     // What a function of C has found in the register, and left there; or what one of Go has saved first.

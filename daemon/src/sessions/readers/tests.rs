@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
-use crate::ledger::{Ledger, Principal, Resource, Shares};
-use ccsd_profile::{ContextId, CostCentre, Image, Limits, LineId, Metric, Process, ProcessId, Thread, ThreadId, Unit};
+use crate::ledger::{Ledger, LedgerPrincipal, Resource, Shares};
+use ccsd_profile::{
+    ContextId, CostCentre, Image, LineId, Metric, Process, ProcessId, ProfileLimits, Thread, ThreadId, Unit,
+};
 
-const OWNER: Principal = Principal::User(7);
+const OWNER: LedgerPrincipal = LedgerPrincipal::User(7);
 
 fn info() -> SessionInfo {
     let metric = Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds };
@@ -31,7 +33,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Fixture {
-        let mut collector = Profile::new(info(), Limits::default());
+        let mut collector = Profile::new(info(), ProfileLimits::default());
         let process = Process {
             pid: 1,
             start_time: 1,
@@ -42,9 +44,9 @@ impl Fixture {
         };
         let process: ProcessId = collector.add_process(process);
         let thread = collector.add_thread(Thread { process, tid: 1, name: "demo".to_owned() });
-        let replica = Profile::new(info(), Limits::default());
+        let replica = Profile::new(info(), ProfileLimits::default());
         let ledger = Ledger::new(Shares::new(1 << 20, 1024));
-        let charges = [OWNER, Principal::Own].map(|who| ledger.charge(who, Resource::Bytes, 0)).into();
+        let charges = [OWNER, LedgerPrincipal::Own].map(|who| ledger.charge(who, Resource::Bytes, 0)).into();
         let readers = Readers::new(Arc::new(info()), charges);
         Fixture { collector, replica, readers, ledger, thread, functions: 0 }
     }
@@ -87,7 +89,7 @@ struct TestClient {
 
 impl TestClient {
     fn new(fixture: &Fixture, follow: bool) -> TestClient {
-        let profile = Profile::new(info(), Limits::default());
+        let profile = Profile::new(info(), ProfileLimits::default());
         TestClient { reader: fixture.readers.add(follow, false), profile, got: [0; 3] }
     }
 
@@ -102,7 +104,7 @@ impl TestClient {
         match self.reader.delivery(found) {
             Some(Delivery::Begin { info, snapshot }) => {
                 self.got[0] += 1;
-                self.profile = Profile::new((*info).clone(), Limits::reading());
+                self.profile = Profile::new((*info).clone(), ProfileLimits::reading());
                 snapshot.apply(&mut self.profile);
             }
             Some(Delivery::Update(update)) => {
@@ -158,7 +160,7 @@ fn asks(reader: &mut StreamReader, fixture: &Fixture) -> bool {
     let shared = Arc::clone(&reader.shared);
     assert!(matches!(reader.look(&mut shared.state()), Fetched::Nothing));
     fixture.readers.serve(&fixture.replica);
-    matches!(shared.state().places[&reader.key], Position::Begins(..))
+    matches!(shared.state().places[&reader.key], ReaderPosition::Begins(..))
 }
 
 #[test]
@@ -205,9 +207,9 @@ fn readers_that_hold_all_that_a_user_may_have_get_no_more() {
     assert!(asks(&mut of_root, &fixture));
     // Nor do the user's sessions pay for them.
     assert_eq!(fixture.ledger.taken(OWNER, Resource::Bytes), before);
-    assert!(fixture.ledger.taken(Principal::Own, Resource::Bytes) > 1 << 20);
+    assert!(fixture.ledger.taken(LedgerPrincipal::Own, Resource::Bytes) > 1 << 20);
     drop(of_root);
-    assert_eq!(fixture.ledger.taken(Principal::Own, Resource::Bytes), 0);
+    assert_eq!(fixture.ledger.taken(LedgerPrincipal::Own, Resource::Bytes), 0);
     let mut third = fixture.readers.add(true, false);
     assert!(!asks(&mut third, &fixture));
     drop((held, slow));
@@ -362,7 +364,7 @@ fn a_reader_s_thread_gets_everything() {
     let mut fixture = Fixture::new();
     let mut reader = fixture.readers.add(true, false);
     let thread = std::thread::spawn(move || {
-        let mut profile = Profile::new(info(), Limits::default());
+        let mut profile = Profile::new(info(), ProfileLimits::default());
         loop {
             match reader.next().unwrap() {
                 Delivery::Begin { snapshot, .. } => snapshot.apply(&mut profile),

@@ -21,7 +21,7 @@ use crate::model::{Image, Unit};
 use crate::text::sanitise;
 
 use tables::{
-    Category, File, Lib, Markers, Meta, ProfileSection, Remark, SampleTable, SharedTables, ThreadTables, Units,
+    Category, FirefoxFile, Lib, Markers, Meta, ProfileSection, Remark, SampleTable, SharedTables, ThreadTables, Units,
     ViewerSettings, Weight,
 };
 
@@ -51,7 +51,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let whole = [TimeColumn { from_ns: 0, to_ns: duration }];
     let timed = !export.columns.is_empty();
     let columns = if timed { export.columns } else { &whole };
-    let mut tables = Tables::new(export);
+    let mut tables = TableBuilder::new(export);
     let mut threads: BTreeMap<ThreadId, Vec<ThreadCell>> = BTreeMap::new();
     let mut frame_lines = FrameLines::new(profile);
     walk_routes(export, |stack| {
@@ -111,7 +111,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         remarks.push("what are called samples are cycles".to_owned());
     }
     let remark = |(i, value)| Remark { label: format!("{}", i + 1), format: "string", value };
-    let file = File {
+    let file = FirefoxFile {
         meta: Meta {
             imported_from: "ccsd",
             interval: 1e3 / f64::from(profile.session().rate_hz.max(1)),
@@ -189,7 +189,7 @@ fn samples(mut cells: Vec<ThreadCell>, columns: &[TimeColumn], unit: Unit) -> Sa
 }
 
 /// Tables shared by all threads, with indexes of their entries.
-struct Tables<'a> {
+struct TableBuilder<'a> {
     labels: Labels<'a>,
     shared: SharedTables,
     libs: Vec<Lib>,
@@ -200,7 +200,7 @@ struct Tables<'a> {
     stacks: HashMap<(Option<usize>, usize), usize>,
 }
 
-impl<'a> Tables<'a> {
+impl<'a> TableBuilder<'a> {
     /// Starts with all images.
     fn new(export: &Export<'a>) -> Self {
         let mut tables = Self {

@@ -9,7 +9,7 @@ type Same<T> = Vec<T>;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct File {
+pub(super) struct FirefoxFile {
     pub(super) meta: Meta,
     pub(super) libs: Vec<Lib>,
     pub(super) shared: SharedTables,

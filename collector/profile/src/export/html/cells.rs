@@ -17,7 +17,7 @@ use crate::view::{DiffFunction, DiffTree, Matching, Selection, function, with_on
 
 /// What was spent in exactly one stack by one thread in one column of time, by one metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Cell {
+struct CostCell {
     node: usize,
     thread: usize,
     column: usize,
@@ -25,7 +25,7 @@ struct Cell {
     weight: u64,
 }
 
-impl Cell {
+impl CostCell {
     const fn place(&self) -> (usize, usize, usize, usize) {
         (self.node, self.thread, self.column, self.layer)
     }
@@ -42,7 +42,7 @@ pub(super) struct Cells {
     /// Name and id of each process.
     processes: Vec<(String, u32)>,
     /// In order.
-    cells: Vec<Cell>,
+    cells: Vec<CostCell>,
 }
 
 /// The same as the page has it.
@@ -141,19 +141,19 @@ impl Cells {
             Some(TimeColumn { from_ns: first.from_ns, to_ns: last.to_ns })
         });
         let columns = columns.collect();
-        let cells = self.cells.into_iter().map(|cell| Cell { column: cell.column / 2, ..cell }).collect();
+        let cells = self.cells.into_iter().map(|cell| CostCell { column: cell.column / 2, ..cell }).collect();
         Self { columns, cells: joined(cells), ..self }
     }
 
     /// Without threads.
     pub(super) fn without_threads(self) -> Self {
-        let cells = self.cells.into_iter().map(|cell| Cell { thread: 0, ..cell }).collect();
+        let cells = self.cells.into_iter().map(|cell| CostCell { thread: 0, ..cell }).collect();
         Self { threads: Vec::new(), processes: Vec::new(), cells: joined(cells), ..self }
     }
 
     /// Without threads and time.
     pub(super) fn whole(self) -> Self {
-        let cells = self.cells.into_iter().map(|cell| Cell { thread: 0, column: 0, ..cell }).collect();
+        let cells = self.cells.into_iter().map(|cell| CostCell { thread: 0, column: 0, ..cell }).collect();
         Self { columns: Vec::new(), threads: Vec::new(), processes: Vec::new(), cells: joined(cells), ..self }
     }
 
@@ -174,14 +174,14 @@ impl Cells {
 
     /// For a page in which the node of the tree stands at `place(node)`.
     pub(super) fn packed(&self, place: impl Fn(usize) -> Option<usize>) -> PackedCells {
-        let placed = |cell: &Cell| Some(Cell { node: place(cell.node)?, ..*cell });
+        let placed = |cell: &CostCell| Some(CostCell { node: place(cell.node)?, ..*cell });
         let cells = joined(self.cells.iter().filter_map(placed).collect());
         let (threads, columns) = (self.threads.len().max(1) as u64, self.columns.len().max(1) as u64);
-        let key = |cell: &Cell| (cell.node as u64 * threads + cell.thread as u64) * columns + cell.column as u64;
-        let groups: Vec<&[Cell]> = cells.chunk_by(|a, b| key(a) == key(b)).collect();
+        let key = |cell: &CostCell| (cell.node as u64 * threads + cell.thread as u64) * columns + cell.column as u64;
+        let groups: Vec<&[CostCell]> = cells.chunk_by(|a, b| key(a) == key(b)).collect();
         let layer = |layer: usize| {
             let of_layer =
-                |group: &&[Cell]| group.iter().find(|cell| cell.layer == layer).map_or(0, |cell| cell.weight);
+                |group: &&[CostCell]| group.iter().find(|cell| cell.layer == layer).map_or(0, |cell| cell.weight);
             let unit = groups.iter().map(of_layer).fold(0, common_divisor).max(1);
             PackedLayer { unit, weights: pack(groups.iter().map(|group| of_layer(group) / unit)) }
         };
@@ -202,7 +202,7 @@ fn add_cells(
     columns: &[TimeColumn],
     find: impl Fn(&[u32]) -> Option<usize>,
     threads: &mut Threads,
-    cells: &mut Vec<Cell>,
+    cells: &mut Vec<CostCell>,
 ) {
     let walk = profile.walk(selection);
     let mut places: Vec<Option<usize>> = vec![None; walk.table().len()];
@@ -216,7 +216,7 @@ fn add_cells(
         let thread = threads.number(profile, charge.thread);
         let mut add = |column, weight| {
             if weight > 0 {
-                cells.push(Cell { node, thread, column, layer, weight });
+                cells.push(CostCell { node, thread, column, layer, weight });
             }
         };
         if columns.is_empty() {
@@ -269,7 +269,7 @@ impl Threads {
 }
 
 /// In order, with one cell for each place.
-fn joined(mut cells: Vec<Cell>) -> Vec<Cell> {
+fn joined(mut cells: Vec<CostCell>) -> Vec<CostCell> {
     cells.sort_unstable();
     cells.dedup_by(|next, kept| {
         let same = next.place() == kept.place();
@@ -294,7 +294,7 @@ mod tests {
 
     fn cells() -> Cells {
         let columns = (0..5).map(|i| TimeColumn { from_ns: i * 10, to_ns: i * 10 + 10 }).collect();
-        let cell = |node, thread, column, weight| Cell { node, thread, column, layer: 0, weight };
+        let cell = |node, thread, column, weight| CostCell { node, thread, column, layer: 0, weight };
         let cells =
             joined(vec![cell(2, 1, 4, 12), cell(0, 0, 1, 6), cell(0, 0, 0, 3), cell(2, 1, 4, 3), cell(1, 0, 3, 9)]);
         let threads = vec![("a".to_owned(), 1, 0), ("b".to_owned(), 2, 0)];
@@ -339,7 +339,7 @@ mod tests {
     fn layers_have_their_own_unit() {
         let mut both = cells();
         both.layers = 2;
-        both.cells.push(Cell { node: 3, thread: 0, column: 0, layer: 1, weight: 7 });
+        both.cells.push(CostCell { node: 3, thread: 0, column: 0, layer: 1, weight: 7 });
         let packed = both.packed(Some);
         assert_eq!((packed.layers[1].unit, &packed.layers[1].weights), (7, &pack([0, 0, 0, 0, 1])));
         assert_eq!(packed.layers[0].weights, pack([1, 2, 3, 5, 0]));

@@ -16,7 +16,7 @@ use std::io::{self, Write};
 use hashbrown::{HashMap, HashSet};
 use serde::Serialize;
 
-use super::palette::{Kind, Palette, Tone, script_package};
+use super::palette::{ColourPair, PackageKind, Palette, script_package};
 use super::request::{Export, unit_name};
 use super::source::SourceExcerpt;
 use crate::ids::CostCentreId;
@@ -160,7 +160,7 @@ struct Data<'a> {
     /// The nodes whose call by their parent may be another in part, because functions are hidden or merged.
     unsure: String,
     cells: PackedCells,
-    sources: Vec<Source<'a>>,
+    sources: Vec<FunctionSource<'a>>,
     significant: [Vec<u32>; 4],
 }
 
@@ -178,7 +178,7 @@ struct PackedPalette<'a> {
 #[derive(Serialize)]
 struct PackedPackage<'a> {
     name: Cow<'a, str>,
-    kind: Kind,
+    kind: PackageKind,
     /// Numbers of its tones.
     tones: Vec<usize>,
 }
@@ -186,9 +186,9 @@ struct PackedPackage<'a> {
 impl<'a> PackedPalette<'a> {
     /// Of functions by their numbers in the page; `ids` are those in the profile.
     fn of(palette: &'a Palette, ids: &[Option<u32>]) -> Self {
-        let mut known: HashMap<Tone, usize> = HashMap::new();
+        let mut known: HashMap<ColourPair, usize> = HashMap::new();
         let mut tones = Vec::new();
-        let mut number = |tone: Tone| {
+        let mut number = |tone: ColourPair| {
             *known.entry(tone).or_insert_with(|| {
                 tones.push([tone.light.hex(), tone.dark.hex()]);
                 tones.len() - 1
@@ -211,15 +211,15 @@ impl<'a> PackedPalette<'a> {
 
 /// The lines of a function.
 #[derive(Serialize)]
-struct Source<'a> {
+struct FunctionSource<'a> {
     function: u32,
     layer: usize,
     same: bool,
-    files: Vec<SourceFile<'a>>,
+    files: Vec<PageSourceFile<'a>>,
 }
 
 #[derive(Serialize)]
-struct SourceFile<'a> {
+struct PageSourceFile<'a> {
     path: Cow<'a, str>,
     remarks: &'a [String],
     /// Number, self and inherited weight, text.
@@ -672,8 +672,8 @@ impl<'a> Numbers<'a> {
         number
     }
 
-    fn source<'s>(&self, source: &PageSource<'s>) -> Option<Source<'s>> {
-        let file = |file: &'s super::source::ExcerptFile| SourceFile {
+    fn source<'s>(&self, source: &PageSource<'s>) -> Option<FunctionSource<'s>> {
+        let file = |file: &'s super::source::ExcerptFile| PageSourceFile {
             path: sanitise(&file.path),
             remarks: &file.remarks,
             lines: file
@@ -682,7 +682,7 @@ impl<'a> Numbers<'a> {
                 .map(|line| (line.number, line.self_weight, line.inherited_weight, line.text.as_deref()))
                 .collect(),
         };
-        Some(Source {
+        Some(FunctionSource {
             function: self.known.get(&source.function).copied()?,
             layer: source.layer,
             same: source.is_same_program,
@@ -713,7 +713,7 @@ mod tests {
     use super::*;
     use crate::codec::TimeColumn;
     use crate::ids::{ContextId, LineId};
-    use crate::limits::Limits;
+    use crate::limits::ProfileLimits;
     use crate::model::{CostCentre, Image, Metric, Process, Session, Thread, Unit};
     use crate::view::Selection;
 
@@ -721,7 +721,7 @@ mod tests {
     fn profile(metrics: usize, threads: u32) -> Profile {
         let metric = |i: usize| Metric { name: format!("metric {i}"), unit: Unit::Nanoseconds };
         let session = Session { metrics: (0..metrics).map(metric).collect(), ..Session::default() };
-        let mut profile = Profile::new(session, Limits::default());
+        let mut profile = Profile::new(session, ProfileLimits::default());
         let image = profile.add_image(Image { name: "/usr/bin/demo".into(), build_id: Vec::new() });
         let process =
             Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, membership: None, name: "demo".into() };
