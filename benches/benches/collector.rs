@@ -11,7 +11,7 @@ use ccsd_collector::internals::{
     ShadowStack, StackRoot, StackUnwinder, UnwindTarget, parse,
 };
 use ccsd_collector::{Budget, EventChoice, EventLayout, EventSet, Scope, choose};
-use ccsd_profile::{Profile, ProfileLimits, Session};
+use ccsd_profile::{Profile, ProfileLimits, SessionInfo};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 #[inline(never)]
@@ -113,7 +113,7 @@ fn bench(c: &mut Criterion) {
         }
         resolver
     };
-    let new_profile = || Profile::new(Session::default(), ProfileLimits::default());
+    let new_profile = || Profile::new(SessionInfo::default(), ProfileLimits::default());
     let mut group = c.benchmark_group("resolve");
     group.throughput(Throughput::Elements(frames.len() as u64));
     let mut profile = new_profile();

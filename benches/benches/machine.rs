@@ -16,7 +16,7 @@ use ccsd_collector::internals::{
 };
 use ccsd_collector::usage::thread_cpu_ns;
 use ccsd_collector::{Budget, EventChoice, EventLayout, EventSet, EventSpec, Scope, choose};
-use ccsd_profile::{Metric, Profile, Session, Unit};
+use ccsd_profile::{Metric, Profile, SessionInfo, Unit};
 
 /// Stacks recorded.
 const RECORDED: usize = 64;
@@ -153,7 +153,7 @@ fn fed(machine: Machine, spec: &EventSpec, recorded: &[Vec<u8>], layout: SampleL
     let mut shadows = vec![ShadowStack::default(); machine.threads];
     let mut unwinder = StackUnwinder::within(budget.unwind_tables, budget.unwind_rules);
     let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
-    let session = Session { metrics, ..Session::default() };
+    let session = SessionInfo { metrics, ..SessionInfo::default() };
     let profile = Profile::new(session, budget.profile.clone());
     let mut aggregator = Aggregator::new(profile, *spec, EventLayout::Cpus, true, &budget);
     let mut batch = Batch::default();

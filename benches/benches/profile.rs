@@ -10,7 +10,7 @@ use std::hint::black_box;
 use ccsd_profile::view::{CyclesView, FlatView, GraphView, LinesView, Selection, StacksView, TreeView};
 use ccsd_profile::{
     ContextId, ContextTable, CostCentre, CostCentreId, Encoder, Image, LineId, Metric, Process, Profile, ProfileLimits,
-    Session, Thread, Unit, read_profile,
+    SessionInfo, Thread, Unit, read_profile,
 };
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 
@@ -44,8 +44,11 @@ fn stack(random: &mut BenchRandom, stack: &mut Vec<u32>) {
     }
 }
 
-fn session() -> Session {
-    Session { metrics: vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }], ..Session::default() }
+fn session() -> SessionInfo {
+    SessionInfo {
+        metrics: vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }],
+        ..SessionInfo::default()
+    }
 }
 
 fn id(function: u32) -> CostCentreId {

@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_program_is_the_program_s() {
+    fn arguments_after_the_program_are_the_program_s() {
         for line in ["ccsd record -F 99 -- ls -l --color", "ccsd record -F 99 ls -l --color"] {
             let Command::Record(args) = parse(line).unwrap().command else { panic!() };
             assert_eq!(args.program, ["ls", "-l", "--color"]);

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_type() {
+    fn accepts_usual_durations() {
         for (text, millis) in [
             ("10", 10_000),
             ("1.5s", 1_500),
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration() {
+    fn refuses_other_text() {
         for text in [
             "",
             "s",

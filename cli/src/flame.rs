@@ -127,11 +127,11 @@ fn chain(above: u64, entry: impl Hash) -> u64 {
 impl FlameTree {
     /// The calls of a profile, without those that have less than `least` of the total.
     pub fn new(profile: &Profile, selection: &Selection, least: f64) -> FlameTree {
-        FlameTree::of_view(TreeView::top_down(profile, selection, least), profile)
+        FlameTree::from_view(TreeView::top_down(profile, selection, least), profile)
     }
 
     /// The calls of a tree from the root down.
-    pub fn of_view(view: TreeView, profile: &Profile) -> FlameTree {
+    pub fn from_view(view: TreeView, profile: &Profile) -> FlameTree {
         let origins = Origins::of(profile);
         let mut numbers: HashMap<CostCentreId, usize> = HashMap::new();
         let mut functions = Vec::new();

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_function() {
+    fn refuses_unknown_functions() {
         assert!(parse("parse").is_ok() && parse("mem*").is_ok() && parse("module:libc.so.6").is_ok());
         for (text, part) in [("", "names nothing"), ("thread:main", "--focus"), ("/(/", "expression")] {
             let error = parse(text).unwrap_err();

@@ -1,6 +1,6 @@
 //! The function with the most samples so far, for the status line.
 
-use ccsd_profile::{CostCentreId, Profile, ProfileLimits, Session, Update, sanitise};
+use ccsd_profile::{CostCentreId, Profile, ProfileLimits, SessionInfo, Update, sanitise};
 use std::collections::HashMap;
 
 use crate::format::percent;
@@ -13,7 +13,7 @@ pub struct Leader {
 }
 
 impl Leader {
-    pub fn new(session: &Session) -> Leader {
+    pub fn new(session: &SessionInfo) -> Leader {
         Leader { profile: Profile::new(session.clone(), ProfileLimits::reading()), own: HashMap::new(), samples: 0 }
     }
 

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_arguments_mean() {
+    fn machine_arguments() {
         let of = |args: MachineArgs| selection(&args).map_err(|failure| failure.to_string());
         assert_eq!(of(MachineArgs::default()), Ok(None));
         let all = MachineArgs { all: true, ..MachineArgs::default() };

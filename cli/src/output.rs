@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_overwritten() {
+    fn overwrites_only_exports() {
         let dir = std::env::temp_dir().join(format!("ccsd-output-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let path = dir.join("x");

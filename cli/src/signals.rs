@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_a_second_time() {
+    fn second_signals() {
         let (asking, requests) = Asking::new();
         assert!(asking.ask());
         assert!(!asking.ask(), "while it is being answered");

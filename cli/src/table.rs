@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dispensable_makes_room_for_names() {
+    fn dispensable_columns_make_room_for_names() {
         let mut table = TextTable::new(vec![
             TableColumn::number("self"),
             TableColumn::number("95% interval").if_room(),

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_type() {
+    fn accepts_usual_times() {
         for (since, until, from, end) in [
             ("", "", "", ""),
             ("-1h", "", "2026-11-21 11:15:00", ""),
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time() {
+    fn refuses_other_text() {
         for text in [
             "1h",
             "--1h",

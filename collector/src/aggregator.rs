@@ -481,7 +481,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
-    use ccsd_profile::{ProfileLimits, Session};
+    use ccsd_profile::{ProfileLimits, SessionInfo};
     use crossbeam_channel::bounded;
 
     use super::*;
@@ -501,7 +501,7 @@ mod tests {
         let (events, event_receiver) = bounded(2);
         let watched = watchdog.clone();
         let aggregate = std::thread::spawn(move || {
-            let profile = Profile::new(Session::default(), ProfileLimits::default());
+            let profile = Profile::new(SessionInfo::default(), ProfileLimits::default());
             Aggregator::new(profile, spec, EventLayout::Threads, true, &Budget::default()).run(
                 &batch_receiver,
                 &empty,

@@ -26,7 +26,7 @@ use crate::unwind::go::goroutines::GoroutineTable;
 use crate::unwind::shadow::ShadowStack;
 use crate::unwind::{Frame, StackRoot, StackUnwinder, UnwindTarget};
 use ccsd_profile::view::{FlatView, Selection};
-use ccsd_profile::{Profile, Session, Shed};
+use ccsd_profile::{Profile, SessionInfo, Shed};
 use ccsd_symbolizer::DebugFileFinder;
 use crossbeam_channel::bounded;
 
@@ -92,7 +92,7 @@ const SPEC: EventSpec = EventSpec {
 
 fn aggregator(budget: &Budget) -> Aggregator {
     let metrics = vec![ccsd_profile::Metric { name: "cpu-clock".into(), unit: ccsd_profile::Unit::Nanoseconds }];
-    let session = Session { metrics, ..Session::default() };
+    let session = SessionInfo { metrics, ..SessionInfo::default() };
     Aggregator::new(Profile::new(session, budget.profile.clone()), SPEC, EventLayout::Threads, true, budget)
 }
 

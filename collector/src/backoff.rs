@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_long_is_done_a_fifth_of_the_time() {
+    fn long_work_takes_a_fifth_of_the_time() {
         // As often as may be, it takes 10 of each 50.
         let (mut backoff, mut times) = (Backoff::default(), 0);
         let mut now = 1_000;

@@ -70,7 +70,7 @@ pub use perf::set::EventSet;
 pub use process::filter::{Executed, ProcessFilter, ProgramFile};
 pub use process::owner::{Denied, Owner, events_end_with_rights};
 pub use sched_priority::{become_favoured, become_unfavoured};
-pub use session::{CollectorSession, check_target, without_arguments};
+pub use session::{Session, check_target, without_arguments};
 pub use session_event::SessionEvent;
 
 /// What benchmarks and fuzzing take alone. Not for other crates: it changes with the code.

@@ -47,7 +47,7 @@ fn without_trouble_nothing_changes() {
 }
 
 #[test]
-fn what_goes_on_being_missing_halves_the_rate() {
+fn lasting_losses_halve_the_rate() {
     let mut pace = RateController::at(999, true);
     // The window after a step is not judged: what was read in it was lost before.
     let windows = [BAD; 14];
@@ -73,7 +73,7 @@ fn the_reason_is_what_most_are_missing_for() {
 }
 
 #[test]
-fn who_wants_one_rate_has_it() {
+fn a_fixed_rate_stays() {
     let mut pace = RateController::at(999, false);
     assert!(!pace.is_variable());
     assert_eq!(rates(&mut pace, &[TERRIBLE; 50]), [999; 50]);
@@ -183,7 +183,7 @@ fn trouble_and_a_budget_go_together() {
 }
 
 #[test]
-fn what_could_not_be_changed_is_tried_again() {
+fn a_refused_change_is_tried_again() {
     let mut pace = RateController::at(999, true);
     let mut waits = Vec::new();
     let mut told = 0;
@@ -214,7 +214,7 @@ fn what_could_not_be_changed_is_tried_again() {
 }
 
 #[test]
-fn what_was_not_raised_was_not_raised_too_early() {
+fn a_rate_not_raised_was_not_raised_too_early() {
     let mut pace = RateController::at(999, true);
     assert_eq!(pace.review(&TERRIBLE).unwrap().rate_hz, 499);
     pace.accepted();

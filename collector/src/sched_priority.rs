@@ -127,7 +127,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn who_takes_too_much_has_to_wait() {
+    fn a_thread_over_budget_has_to_wait() {
         let mut urgency = Urgency { urgent: true, ..Urgency::default() };
         assert_eq!(urgency.decide(SECOND, SECOND / 2), None);
         assert_eq!(urgency.decide(2 * SECOND, SECOND + 1), Some(false));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ccsd_profile::{Metric, Profile, Session as SessionInfo, Unit, notes};
+use ccsd_profile::{Metric, Profile, SessionInfo, Unit, notes};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::aggregator::Aggregator;
@@ -44,7 +44,7 @@ const UPDATES: usize = 4;
 const COMMANDS: usize = 8;
 
 /// A running session. Dropping it ends it.
-pub struct CollectorSession {
+pub struct Session {
     info: SessionInfo,
     events: Receiver<SessionEvent>,
     commands: Sender<SamplerCommand>,
@@ -55,17 +55,17 @@ pub struct CollectorSession {
     own_process: bool,
 }
 
-impl CollectorSession {
+impl Session {
     /// Makes everything ready to observe a program from its first instruction. It runs when the caller says so, by
     /// [`WaitingChild::start`].
     ///
     /// # Errors
     /// All of [`Error`](crate::Error) that concern events; nothing runs then.
-    pub fn record(options: &Options, command: &[OsString]) -> Result<(CollectorSession, WaitingChild)> {
+    pub fn record(options: &Options, command: &[OsString]) -> Result<(Session, WaitingChild)> {
         // Before anything else: the child must not inherit what is opened or raised below.
         let child = WaitingChild::spawn(command)?;
         let words = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        Ok((CollectorSession::record_child(options, words, child.pid())?, child))
+        Ok((Session::record_child(options, words, child.pid())?, child))
     }
 
     /// The same for a child, of whomever, that has yet to call `execve`: its events switch themselves on there. Whoever
@@ -73,7 +73,7 @@ impl CollectorSession {
     ///
     /// # Errors
     /// As [`Session::record`], and those of [`check_target`].
-    pub fn record_child(options: &Options, words: Vec<String>, pid: u32) -> Result<CollectorSession> {
+    pub fn record_child(options: &Options, words: Vec<String>, pid: u32) -> Result<Session> {
         check_target(pid)?;
         let target = words.first().cloned().unwrap_or_default();
         let words = if options.arguments { words } else { without_arguments(words) };
@@ -90,7 +90,7 @@ impl CollectorSession {
     ///
     /// # Errors
     /// As [`check_target`] for each, and all that concern events.
-    pub fn attach(options: &Options, pids: &[u32]) -> Result<CollectorSession> {
+    pub fn attach(options: &Options, pids: &[u32]) -> Result<Session> {
         for &pid in pids {
             check_target(pid)?;
         }
@@ -100,7 +100,7 @@ impl CollectorSession {
             .collect();
         let words = pids.first().map(|&pid| procfs::command_line(pid)).unwrap_or_default();
         let words = if options.arguments { words } else { without_title(without_arguments(words)) };
-        let (session, ()) = CollectorSession::on_running(options, names.join(", "), words, pids, |sampler| {
+        let (session, ()) = Session::on_running(options, names.join(", "), words, pids, |sampler| {
             sampler.attach(pids, options.inherit)
         })?;
         Ok(session)
@@ -111,9 +111,9 @@ impl CollectorSession {
     ///
     /// # Errors
     /// All that concern events.
-    pub fn follow(options: &Options, target: String, pids: &[u32]) -> Result<(CollectorSession, Vec<u32>)> {
+    pub fn follow(options: &Options, target: String, pids: &[u32]) -> Result<(Session, Vec<u32>)> {
         let options = Options { inherit: true, ..options.clone() };
-        CollectorSession::on_running(&options, target, Vec::new(), pids, |sampler| sampler.add(pids))
+        Session::on_running(&options, target, Vec::new(), pids, |sampler| sampler.add(pids))
     }
 
     /// Samples the selected processes of all that run on the machine, as long as they are selected. Those that start later are
@@ -121,9 +121,9 @@ impl CollectorSession {
     ///
     /// # Errors
     /// [`Error::MachineRefused`], [`Error::ForeignProc`], and all that concern events.
-    pub fn machine(options: &Options, selection: &ProcessSelection) -> Result<CollectorSession> {
+    pub fn machine(options: &Options, selection: &ProcessSelection) -> Result<Session> {
         let filter = (!selection.is_everything()).then(|| Arc::new(selection.clone()) as Arc<dyn ProcessFilter>);
-        CollectorSession::on_machine(&Options { filter, ..options.clone() }, selection.describe())
+        Session::on_machine(&Options { filter, ..options.clone() }, selection.describe())
     }
 
     /// Samples all that runs on the machine, by the name of `target`; with `options.filter` what of it fits, as long as it
@@ -131,7 +131,7 @@ impl CollectorSession {
     ///
     /// # Errors
     /// As [`Session::machine`].
-    pub fn on_machine(options: &Options, target: String) -> Result<CollectorSession> {
+    pub fn on_machine(options: &Options, target: String) -> Result<Session> {
         if !procfs::is_ours() {
             return Err(Error::ForeignProc);
         }
@@ -158,7 +158,7 @@ impl CollectorSession {
         words: Vec<String>,
         pids: &[u32],
         open: impl Fn(&mut Sampler) -> Result<T>,
-    ) -> Result<(CollectorSession, T)> {
+    ) -> Result<(Session, T)> {
         let (choice, pace) = choose_with_pace(options)?;
         let mut refused = Error::DiedDuringAttach(pids.first().copied().unwrap_or(0));
         for (choice, layout) in layouts(choice, options, pids)? {
@@ -239,7 +239,7 @@ impl CollectorSession {
     }
 }
 
-impl Drop for CollectorSession {
+impl Drop for Session {
     fn drop(&mut self) {
         self.stop(None);
         // Draining lets the aggregator get to its end.
@@ -465,7 +465,7 @@ impl Prepared {
         })
     }
 
-    fn start(self) -> Result<CollectorSession> {
+    fn start(self) -> Result<Session> {
         let (events_sender, events) = bounded(UPDATES);
         let Prepared { info, sampler, mut aggregator, batches, empty, commands, wake, watchdog, held, .. } = self;
         let (own_process, is_favoured) = (self.own_process, self.is_favoured);
@@ -483,7 +483,7 @@ impl Prepared {
         };
         let threads =
             vec![spawn("ccsd-aggregate", Box::new(aggregate))?, spawn("ccsd-sample", Box::new(move || sampler.run()))?];
-        Ok(CollectorSession { info, events, commands, wake, watchdog, held, threads, own_process })
+        Ok(Session { info, events, commands, wake, watchdog, held, threads, own_process })
     }
 }
 

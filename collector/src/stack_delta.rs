@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_deep_takes_no_memory() {
+    fn too_deep_frames_take_no_memory() {
         let mut last = LastStack::default();
         (0..MAX_OWN).for_each(|_| last.push(1u8));
         assert!(!last.end(Common::default()));

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_done_aside_is_counted_once() {
+    fn work_done_aside_is_counted_once() {
         let spend = || {
             let until = thread_cpu_ns() + 2_000_000;
             while thread_cpu_ns() < until {}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ccsd_collector::dump::Dump;
 use ccsd_profile::codec::VERSION;
-use ccsd_profile::{DecodeError, Decoded, Decoder, Profile, Session as SessionInfo, Update, UpdateError};
+use ccsd_profile::{DecodeError, Decoded, Decoder, Profile, SessionInfo, Update, UpdateError};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt};
 use nix::sys::time::TimeVal;

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_slowly_does_not_take_others_memory() {
+    fn slow_readers_do_not_take_others_memory() {
         let dumps = dumps();
         let root = Authority { trusted: true, ..USER };
         let text = || "x".repeat(16 << 20);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_bounded() {
+    fn sent_dumps_are_bounded() {
         let thread = ThreadDump {
             tid: 1,
             name: String::new(),

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use ccsd_collector::child::{ChildEnd, RunningChild, WaitingChild};
 use ccsd_collector::procfs;
-use ccsd_collector::{CollectorSession, Error, Options, ProcessSelection, SessionEvent, without_arguments};
-use ccsd_profile::{Accounting, DecodeError, Loaded, Profile, Session as SessionInfo, Update, Updates, read_profile};
+use ccsd_collector::{Error, Options, ProcessSelection, Session, SessionEvent, without_arguments};
+use ccsd_profile::{Accounting, DecodeError, Loaded, Profile, SessionInfo, Update, Updates, read_profile};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
 
 use crate::client::ClientError;
@@ -136,7 +136,7 @@ struct WaitingProgram {
 /// The collector: this process or a daemon.
 enum Collector {
     /// This process.
-    Here(Box<CollectorSession>),
+    Here(Box<Session>),
     /// A daemon.
     Daemon(Box<RemoteSession>),
 }
@@ -403,10 +403,10 @@ fn source(
         return Err(error.into());
     }
     let session = match (&request.target, child) {
-        (CollectTarget::Pids(pids), _) => CollectorSession::attach(&request.options, pids)?,
-        (CollectTarget::Machine { selection, .. }, _) => CollectorSession::machine(&request.options, selection)?,
+        (CollectTarget::Pids(pids), _) => Session::attach(&request.options, pids)?,
+        (CollectTarget::Machine { selection, .. }, _) => Session::machine(&request.options, selection)?,
         (CollectTarget::Command(_), child) => {
-            CollectorSession::record_child(&request.options, command, child.map_or(0, WaitingChild::pid))?
+            Session::record_child(&request.options, command, child.map_or(0, WaitingChild::pid))?
         }
     };
     Ok((Collector::Here(Box::new(session)), passed_over))
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_written_is_shown() {
+    fn an_unwritable_profile_is_shown() {
         for written in 0..=6 {
             let (collector, updates, all) = generations(5);
             let mut encoder = Encoder::new(tempfile::tempfile().unwrap(), collector.session()).unwrap();
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn missing_parts_are_noted() {
         let file = |started: u64, updates: usize| {
             let (collector, list, _) = generations(started);
             let mut encoder = Encoder::new(tempfile::tempfile().unwrap(), collector.session()).unwrap();

@@ -23,7 +23,7 @@ impl LastGood {
 
     /// The copy in systemd's state directory of the service; `None` if systemd did not start this process.
     #[must_use]
-    pub fn of_service() -> Option<LastGood> {
+    pub fn for_service() -> Option<LastGood> {
         let dirs = std::env::var("STATE_DIRECTORY").ok()?;
         let first = dirs.split(':').next().filter(|dir| Path::new(dir).is_absolute())?;
         Some(LastGood::in_dir(Path::new(first)))

@@ -193,7 +193,7 @@ impl LedgerEntries {
         self.taken.get(&who).and_then(|taken| taken.get(what as usize)).copied().unwrap_or(0)
     }
 
-    fn of_users(&self, what: Resource) -> u64 {
+    fn held_by_users(&self, what: Resource) -> u64 {
         self.users.get(what as usize).copied().unwrap_or(0)
     }
 
@@ -203,7 +203,7 @@ impl LedgerEntries {
         if who == LedgerPrincipal::Own {
             return (share.own, Whose::Own { has, most: share.own });
         }
-        let others = self.of_users(what).saturating_sub(has);
+        let others = self.held_by_users(what).saturating_sub(has);
         let free = share.users.saturating_sub(others);
         let most = share.user.min((free / PARTS).max(free.min(1)));
         match most < share.user && others > 0 {
@@ -308,7 +308,7 @@ impl Ledger {
     /// What all users have together.
     #[must_use]
     pub fn taken_by_users(&self, what: Resource) -> u64 {
-        self.entries().of_users(what)
+        self.entries().held_by_users(what)
     }
 
     /// The share of a resource.
@@ -327,7 +327,7 @@ impl Ledger {
         let mut debtors: Vec<LedgerPrincipal> =
             entries.taken.keys().copied().filter(|&who| entries.of(who, what) > most(who)).collect();
         let lasting = if what == Resource::Bytes { share.lasting() } else { share.users };
-        if entries.of_users(what) > lasting {
+        if entries.held_by_users(what) > lasting {
             let users = entries.taken.keys().copied().filter(|who| *who != LedgerPrincipal::Own);
             let largest = users.max_by_key(|&who| (entries.of(who, what), who));
             debtors.extend(largest.filter(|largest| !debtors.contains(largest)));
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_has_grown_the_largest_pays() {
+    fn the_largest_holder_pays() {
         let ledger = ledger();
         let grown = |uid, mib| ledger.charge(LedgerPrincipal::User(uid), Bytes, mib * MIB);
         let own = ledger.charge(LedgerPrincipal::Own, Bytes, 4096 * MIB);

@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use ccsd_profile::codec::{CoarsenError, MAGIC, Written, coarsen, compact};
-use ccsd_profile::{EncodeError, Encoder, Session, Update};
+use ccsd_profile::{EncodeError, Encoder, SessionInfo, Update};
 
 use crate::destination::{self, AllowedContents, DestinationError, OpenedFile, Replacement, WriteMode};
 
@@ -129,7 +129,7 @@ impl OutputFile {
     ///
     /// # Errors
     /// [`OutputError::Destination`].
-    pub fn create(path: &Path, session: &Session) -> Result<OutputFile, OutputError> {
+    pub fn create(path: &Path, session: &SessionInfo) -> Result<OutputFile, OutputError> {
         OutputFile::begin(path, Sink::InPlace(destination::open(path, PROFILE)?), session)
     }
 
@@ -137,11 +137,11 @@ impl OutputFile {
     ///
     /// # Errors
     /// [`OutputError::Destination`].
-    pub fn replace(path: &Path, session: &Session) -> Result<OutputFile, OutputError> {
+    pub fn replace(path: &Path, session: &SessionInfo) -> Result<OutputFile, OutputError> {
         OutputFile::begin(path, Sink::Beside(destination::replace(path, Some(PROFILE))?), session)
     }
 
-    fn begin(path: &Path, sink: Sink, session: &Session) -> Result<OutputFile, OutputError> {
+    fn begin(path: &Path, sink: Sink, session: &SessionInfo) -> Result<OutputFile, OutputError> {
         let file = sink.file().try_clone();
         let file = file.map_err(|source| DestinationError::Open { path: path.to_owned(), source })?;
         let mut output = OutputFile {
@@ -187,7 +187,7 @@ impl OutputFile {
     }
 
     /// Starts the file again: what follows replaces what was written.
-    pub fn restart(&mut self, session: &Session) {
+    pub fn restart(&mut self, session: &SessionInfo) {
         let (Some(encoder), Some(sink)) = (self.encoder.take(), &self.sink) else { return };
         self.written = Written::default();
         let restarted = encoder.get_ref().try_clone().and_then(|mut file| {

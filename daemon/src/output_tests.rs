@@ -20,7 +20,7 @@ struct TestRecording {
 impl TestRecording {
     fn new() -> TestRecording {
         let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
-        let session = Session { metrics, target: "demo".to_owned(), ..Session::default() };
+        let session = SessionInfo { metrics, target: "demo".to_owned(), ..SessionInfo::default() };
         let mut profile = Profile::new(session, ProfileLimits::default());
         let name = || "demo".to_owned();
         let process = profile.add_process(Process {
@@ -238,7 +238,7 @@ fn a_file_that_cannot_be_replaced_goes_on_growing() {
 }
 
 #[test]
-fn what_is_changed_while_it_is_coarsened_is_left_alone() {
+fn files_changed_while_coarsened_are_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x");
     let mut opened = destination::open(&path, PROFILE).unwrap();
@@ -283,7 +283,7 @@ fn ten_times_the_time_gives_at_most_half_as_much_again() {
     let mut recording = TestRecording::new();
     let thread = recording.profile.threads()[0].clone();
     let process = recording.profile.processes()[0].clone();
-    recording.profile = Profile::new(Session { metrics, ..Session::default() }, ProfileLimits::default());
+    recording.profile = Profile::new(SessionInfo { metrics, ..SessionInfo::default() }, ProfileLimits::default());
     recording.profile.add_process(process);
     recording.profile.add_thread(thread);
     let mut output = OutputFile::create(&path, recording.profile.session()).unwrap();

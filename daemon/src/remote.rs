@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use ccsd_profile::{Profile, ProfileLimits, Session as SessionInfo, Update};
+use ccsd_profile::{Profile, ProfileLimits, SessionInfo, Update};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::client::{Client, ClientError, ProfileStream, StreamEvent};

@@ -40,7 +40,7 @@ struct Watched {
 impl Supervisor {
     /// Ends the process if an essential thread fails.
     #[must_use]
-    pub fn of_process() -> Supervisor {
+    pub fn for_this_process() -> Supervisor {
         Supervisor::new(|line| {
             tracing::error!("{line}");
             std::process::exit(STATUS);
@@ -144,7 +144,7 @@ mod tests {
     fn a_panic_ends_the_process() {
         const CHILD: &str = "CCSD_TEST_OF_SUPERVISOR";
         if std::env::var_os(CHILD).is_some() {
-            let thread = Supervisor::of_process().spawn("ccsd-bad", |_| panic!("as this test wants it"));
+            let thread = Supervisor::for_this_process().spawn("ccsd-bad", |_| panic!("as this test wants it"));
             // The process ends before.
             thread.unwrap().join().unwrap();
             return;

@@ -71,7 +71,7 @@ impl WatchService {
         fs::copy(fs::canonicalize("/bin/sh").unwrap(), &program).unwrap();
         let service = WatchService { watches: None, state: dir.path().join("state"), program, dir };
         let ledger = Ledger::new(Shares::new(0, 0));
-        let watches = Watches::start(service.config(more), ledger, &Supervisor::of_process()).unwrap();
+        let watches = Watches::start(service.config(more), ledger, &Supervisor::for_this_process()).unwrap();
         WatchService { watches: Some(watches), ..service }
     }
 

@@ -88,11 +88,11 @@ pub fn cache_dir() -> Option<PathBuf> {
 /// A debug file that was fetched before.
 #[must_use]
 pub fn fetched_before(build_id: &[u8]) -> Option<File> {
-    of_build(&cached(&cache_dir()?, build_id)?, build_id)
+    open_if_build(&cached(&cache_dir()?, build_id)?, build_id)
 }
 
 /// The file at a path, if it is one with this build id. (elfutils keeps an empty file for what no server has.)
-fn of_build(path: &Path, build_id: &[u8]) -> Option<File> {
+fn open_if_build(path: &Path, build_id: &[u8]) -> Option<File> {
     // Others may write to the cache: a FIFO there must not hang.
     let file = Door::default().open(&FileRoot::own(), path).ok()?;
     let elf = ElfFile::open_debug(file.try_clone().ok()?).ok()?;
@@ -143,7 +143,7 @@ impl Debuginfod {
     /// In words, why servers did not answer, or why there is no room for the answer.
     pub fn fetch(&mut self, build_id: &[u8]) -> Result<Option<File>, String> {
         let Some(path) = cached(&self.cache, build_id) else { return Ok(None) };
-        if let Some(file) = of_build(&path, build_id) {
+        if let Some(file) = open_if_build(&path, build_id) {
             return Ok(Some(file));
         }
         if self.missing.contains(build_id) {
@@ -169,7 +169,7 @@ impl Debuginfod {
                             continue;
                         }
                     }
-                    match of_build(&path, build_id) {
+                    match open_if_build(&path, build_id) {
                         Some(file) => {
                             bound(&self.cache, &path);
                             return Ok(Some(file));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_server_has_and_servers_that_do_not_answer_are_asked_once() {
+    fn absent_files_and_silent_servers_are_asked_once() {
         let (url, asked) = serve(vec![answer("404 Not Found", b"", 0); 3]);
         // Nothing listens there any more.
         let gone = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
@@ -319,12 +319,12 @@ mod tests {
         let path = cached(dir.path(), &id).unwrap();
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(of_build(&path, &id).is_none());
+        assert!(open_if_build(&path, &id).is_none());
         fs::remove_file(&path).unwrap();
         fs::write(&path, "").unwrap();
-        assert!(of_build(&path, &id).is_none());
+        assert!(open_if_build(&path, &id).is_none());
         fs::write(&path, &program).unwrap();
-        assert!(of_build(&path, &id).is_some() && of_build(&path, &[1; 20]).is_none());
+        assert!(open_if_build(&path, &id).is_some() && open_if_build(&path, &[1; 20]).is_none());
     }
 
     #[test]

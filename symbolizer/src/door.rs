@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_is_not_told_from_what_is_not_there() {
+    fn hidden_files_look_absent() {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
         fs::write(dir.path().join("there"), "").unwrap();
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_withheld_is_noted_within_bounds() {
+    fn withheld_files_are_noted_within_bounds() {
         let everybody = Door::default();
         everybody.withhold("a");
         assert!(everybody.notes().is_empty());

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tells_units_apart_is_kept() {
+    fn names_that_tell_units_apart_are_kept() {
         for (symbol, own) in [
             ("walk", "walk"),
             ("walk.cold", "walk"),

@@ -88,7 +88,7 @@ impl FileIdentity {
     ///
     /// # Errors
     /// Those of `statx(2)`.
-    pub fn of_link(link: &Path) -> io::Result<FileIdentity> {
+    pub fn from_link(link: &Path) -> io::Result<FileIdentity> {
         FileIdentity::read(CWD, link, AtFlags::empty())
     }
 
@@ -107,7 +107,7 @@ impl FileIdentity {
                 found => return found.map(|(identity, _)| identity),
             }
             let (link, handle) = FileIdentity::in_memory(&path, false)?;
-            let root = FileIdentity::of_link(Path::new("/"))?;
+            let root = FileIdentity::from_link(Path::new("/"))?;
             if (link.file.0, link.file.1) != (root.file.0, root.file.1) {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn a_file_is_itself_by_every_way() {
         let exe = std::fs::read_link("/proc/self/exe").unwrap();
-        let by_link = FileIdentity::of_link(Path::new("/proc/self/exe")).unwrap();
+        let by_link = FileIdentity::from_link(Path::new("/proc/self/exe")).unwrap();
         assert!(by_link.is_regular);
         assert_eq!(FileIdentity::at_once(&exe, false).unwrap(), by_link);
         let dir = tempfile::tempdir().unwrap();

@@ -344,7 +344,7 @@ impl SymbolTable {
             let other = str::from_utf8(self.text(symbol.name)).unwrap_or_default();
             other.starts_with(whole) && names::without_clone_suffixes(other) == whole
         };
-        let family = self.of_unit(unit).take_while(|symbol| self.pay_for(symbol)).filter(of_unit);
+        let family = self.symbols_of_unit(unit).take_while(|symbol| self.pay_for(symbol)).filter(of_unit);
         let starts = family.map(|symbol| (self.text(symbol.name).len() != whole.len(), symbol.svma));
         let (is_clone, lowest) = starts.min().unwrap_or((true, found.start));
         let definition = if is_clone { self.shared(whole) } else { None };
@@ -354,7 +354,7 @@ impl SymbolTable {
     }
 
     /// The symbols of a compilation unit.
-    fn of_unit(&self, unit: u32) -> impl Iterator<Item = &Symbol> {
+    fn symbols_of_unit(&self, unit: u32) -> impl Iterator<Item = &Symbol> {
         let by_unit = self.by_unit.get_or_init(|| {
             let mut by_unit: Vec<(u32, u32)> = Vec::new();
             let of_units = self.units.iter().zip(0u32..).filter(|(unit, _)| **unit < OF_NO_FILE);

@@ -114,7 +114,7 @@ fn debug_frame_is_used_where_there_is_no_eh_frame() {
 }
 
 #[test]
-fn what_is_no_image_is_refused_with_a_reason() {
+fn other_files_are_refused_with_a_reason() {
     let workshop = Workshop::new();
     assert!(matches!(ElfFile::open(File::open(workshop.dir.path()).unwrap()), Err(ImageError::NotRegular)));
     assert!(matches!(ElfFile::open(File::open("/dev/zero").unwrap()), Err(ImageError::NotRegular)));

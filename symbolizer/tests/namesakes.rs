@@ -140,7 +140,7 @@ fn debug_information_of_one_file_alone() {
 }
 
 #[test]
-fn what_link_time_optimisation_renames_is_told_apart_without_debug_information() {
+fn functions_renamed_by_lto_are_told_apart_without_debug_information() {
     if !have(&["cc", "readelf", "nm"]) {
         return;
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ccsd_profile::{
-    ContextId, CostCentre, Encoder, Image, LineId, Metric, Process, Profile, ProfileLimits, Session, Thread, Unit,
+    ContextId, CostCentre, Encoder, Image, LineId, Metric, Process, Profile, ProfileLimits, SessionInfo, Thread, Unit,
 };
 use ccsd_tests::ccsd::{EndedProgram, ccsd};
 use ccsd_tests::fixture::scratch;
@@ -20,7 +20,8 @@ fn main() -> ExitCode {
 /// Writes a profile with these samples of functions below main.
 fn written(dir: &Path, name: &str, functions: &[(&str, u64)]) -> PathBuf {
     let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
-    let session = Session { target: name.to_owned(), event: "cpu-clock".to_owned(), metrics, ..Session::default() };
+    let session =
+        SessionInfo { target: name.to_owned(), event: "cpu-clock".to_owned(), metrics, ..SessionInfo::default() };
     let mut profile = Profile::new(session.clone(), ProfileLimits::default());
     let image = profile.add_image(Image { name: "/usr/bin/demo".to_owned(), build_id: vec![1] });
     let process = profile.add_process(Process {

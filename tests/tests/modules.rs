@@ -143,7 +143,7 @@ fn in_circles(imports: &Imports) -> Vec<&ModulePath> {
 }
 
 /// The imports between folders, from those between modules.
-fn of_folders(imports: &Imports) -> Imports {
+fn group_by_folder(imports: &Imports) -> Imports {
     let mut all = Imports::new();
     let folder = |module: &ModulePath| module.iter().take(1).cloned().collect::<ModulePath>();
     for (module, to) in imports.iter().filter(|(module, _)| !module.is_empty()) {
@@ -171,7 +171,7 @@ fn no_new_circle_of_modules() {
     let mut new = Vec::new();
     for (name, most, most_folders) in CRATES {
         let imports = imports_of(&root.join(name).join("src"));
-        let (modules, folders) = (circles_of(&imports), circles_of(&of_folders(&imports)));
+        let (modules, folders) = (circles_of(&imports), circles_of(&group_by_folder(&imports)));
         println!("{name}: in circles are {} modules and {} folders", modules.len(), folders.len());
         new.extend([(most, modules), (most_folders, folders)].into_iter().filter(|(most, found)| found.len() > *most));
     }
@@ -211,7 +211,7 @@ fn a_circle_of_folders_is_found() {
     }
     let imports = imports_of(dir.path());
     assert!(circles_of(&imports).is_empty());
-    assert_eq!(circles_of(&of_folders(&imports)), ["crate::a", "crate::b"]);
+    assert_eq!(circles_of(&group_by_folder(&imports)), ["crate::a", "crate::b"]);
 }
 
 /// Names of one architecture's registers, relocations, instructions and system calls in gimli, framehop, object, the

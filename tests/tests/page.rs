@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ccsd_profile::{
-    ContextId, CostCentre, Encoder, Image, LineId, Metric, Process, Profile, ProfileLimits, Session, Thread, ThreadId,
-    Unit,
+    ContextId, CostCentre, Encoder, Image, LineId, Metric, Process, Profile, ProfileLimits, SessionInfo, Thread,
+    ThreadId, Unit,
 };
 use ccsd_tests::ccsd::{EndedProgram, RecordCommand, ccsd};
 use ccsd_tests::fixture::{build, scratch};
@@ -905,7 +905,7 @@ fn written(intervals: u64, mut fill: impl FnMut(&mut Filled, u64)) -> Timed {
         Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds },
         Metric { name: "tsc".into(), unit: Unit::Cycles },
     ];
-    let session = Session { metrics, rate_hz: 999, target: "timed".into(), ..Session::default() };
+    let session = SessionInfo { metrics, rate_hz: 999, target: "timed".into(), ..SessionInfo::default() };
     let mut profile = Profile::new(session, ProfileLimits::default());
     let threads = [(1, "timed"), (2, "helper")].map(|(number, name)| {
         let process = Process {

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 
 use ccsd_profile::{
-    ContextId, CostCentre, Encoder, Image, LineId, Metric, Process, Profile, ProfileLimits, Session, Thread, Unit,
+    ContextId, CostCentre, Encoder, Image, LineId, Metric, Process, Profile, ProfileLimits, SessionInfo, Thread, Unit,
 };
 use ccsd_tests::ccsd::{EndedProgram, ccsd};
 use ccsd_tests::fixture::scratch;
@@ -288,12 +288,12 @@ fn export(format: &str) -> PathBuf {
 }
 
 fn profile() -> Vec<u8> {
-    let session = Session {
+    let session = SessionInfo {
         target: "fixed".to_owned(),
         event: "cpu-clock".to_owned(),
         rate_hz: 100,
         metrics: vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }],
-        ..Session::default()
+        ..SessionInfo::default()
     };
     let mut profile = Profile::new(session.clone(), ProfileLimits::default());
     let image = profile.add_image(Image { name: "/usr/bin/fixed".to_owned(), build_id: vec![1, 2, 3] });

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 fn main() -> ExitCode {
     Suite::new()
-        .test("what_ran_when", &[CC], what_ran_when)
+        .test("what_ran_when", &[CC], history_shows_each_run)
         .test("every_command_knows_a_watch", &[CC], every_command_knows_a_watch)
         .test("two_times_are_compared", &[CC], two_times_are_compared)
         .test("what_is_configured_counts_more_than_the_environment", &[], configured_socket)
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         .run()
 }
 
-fn what_ran_when() {
+fn history_shows_each_run() {
     let mut service = WatchedService::start("rate_hz = 499");
     service.until_status("it waits", |status| status["profiling"] == false);
     let mut fixture = Running::start(&service.program, &[]);

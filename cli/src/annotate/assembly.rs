@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program() {
+    fn refuses_other_files() {
         assert!(check(Path::new("/dev/zero"), &[]).unwrap_err().contains("not a regular file"));
         assert!(check(Path::new("/etc/passwd"), &[]).is_err());
         assert!(check(Path::new("/nowhere"), &[]).unwrap_err().contains("cannot open"));

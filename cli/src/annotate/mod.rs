@@ -168,7 +168,7 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 struct AnnotateDocument<'a> {
     schema: u32,
     ccsd_version: &'static str,
-    session: &'a ccsd_profile::Session,
+    session: &'a ccsd_profile::SessionInfo,
     accounting: AccountingCounts<'a>,
     question: &'a Question,
     metric: &'a str,
@@ -231,7 +231,7 @@ fn annotated(
                     .into_iter()
                     .map(|line| {
                         let row = costs.get(&line);
-                        let none = || Share::of_weight(0, &total);
+                        let none = || Share::from_weight(0, &total);
                         AnnotatedLine {
                             line,
                             weight: row.map_or(0, |row| row.weight),
@@ -340,7 +340,7 @@ fn function_text(function: &Annotated, total: Total, scale: UnitScale, layout: T
         text.push_str(&table.render(layout));
     }
     if function.without_line > 0 && !function.files.is_empty() {
-        let share = Share::of_weight(function.without_line, &total).fraction;
+        let share = Share::from_weight(function.without_line, &total).fraction;
         text.push_str(&format!(
             "\n{} {} ({}%) ran where no line is known\n",
             scale.weight(function.without_line),

@@ -14,7 +14,7 @@ use ccsd_profile::export::{Export, write_difference};
 use ccsd_profile::view::{
     DiffRow, DiffSide, DiffTree, DiffView, Matching, SIGNIFICANCE, SIGNIFICANCE_LEVEL, Share, Total,
 };
-use ccsd_profile::{Accounting, Profile, Session, Unit, sanitise};
+use ccsd_profile::{Accounting, Profile, SessionInfo, Unit, sanitise};
 use serde::Serialize;
 
 use crate::args::diff::DiffArgs;
@@ -106,7 +106,7 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut grew = Vec::new();
     let mut view = DiffView::default();
     if !args.tree || args.fail_above.is_some() {
-        view = DiffView::of_lengths(&old, &new, lengths.unwrap_or([1.0; 2]));
+        view = DiffView::from_runs_of_lengths(&old, &new, lengths.unwrap_or([1.0; 2]));
         if let Some(pattern) = &args.function {
             let profiles: Vec<&Profile> = before.runs.iter().chain(&after.runs).map(|run| &run.profile).collect();
             let named = functions::named_in_all(pattern, &profiles);
@@ -127,7 +127,7 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let failed = args.fail_above.map(|percent| Failed { percent, grew: &grew });
     if args.tree {
         let min = args.query.min.unwrap_or(TREE_MIN);
-        let mut view = DiffTree::of_runs(&old, &new, min / 100.0);
+        let mut view = DiffTree::from_runs(&old, &new, min / 100.0);
         if args.absolute {
             view.sort_absolutely();
         }
@@ -206,7 +206,7 @@ fn head(label: &str, run: &LoadedRun, layout: TextLayout) -> String {
 }
 
 /// One line of accounting for one side.
-fn accounting_line(session: &Session, accounting: &Accounting) -> String {
+fn accounting_line(session: &SessionInfo, accounting: &Accounting) -> String {
     let used = accounting.target_cpu_ns.map_or_else(String::new, |ns| format!(", {} CPU", nanoseconds(ns)));
     let expected = accounting.expected.map_or_else(String::new, |expected| format!(" of {} expected", count(expected)));
     format!(
@@ -308,7 +308,7 @@ fn table(view: &DiffView, unit: Unit, args: &DiffArgs, other: &Other, layout: Te
         table.row(cells);
     }
     if other.functions > 0 {
-        let share = |weight: u64, total: Total| Share::of_weight(weight, &total).fraction;
+        let share = |weight: u64, total: Total| Share::from_weight(weight, &total).fraction;
         let (was, is) = (other.self_weight_before, other.self_weight_after);
         let (before, after) = (share(was, view.before), share(is, view.after));
         let change = ShownChange { share: after - before, weights: (was, is), significant: false };
@@ -370,7 +370,7 @@ struct RunDocument<'a> {
     daemon_session: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stored: Option<&'a About>,
-    session: &'a Session,
+    session: &'a SessionInfo,
     accounting: AccountingCounts<'a>,
 }
 

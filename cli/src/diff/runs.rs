@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use ccsd_profile::view::Selection;
-use ccsd_profile::{Profile, ProfileLimits, Session, Unit, sanitise};
+use ccsd_profile::{Profile, ProfileLimits, SessionInfo, Unit, sanitise};
 
 use crate::args::diff::DiffArgs;
 use crate::exit::Failure;
@@ -78,7 +78,7 @@ impl RunSide {
     pub fn merged(self) -> Result<LoadedRun, Failure> {
         let mut runs = self.runs.into_iter();
         let nothing = || LoadedRun {
-            profile: Profile::new(Session::default(), ProfileLimits::default()),
+            profile: Profile::new(SessionInfo::default(), ProfileLimits::default()),
             selection: Selection::all(),
             what: String::new(),
             file: None,

@@ -25,7 +25,7 @@ pub fn text(tree: &DiffTree, unit: Unit, absolute: bool, limit: Option<usize>, l
         TableColumn::number("-> self"),
         TableColumn::text("function"),
     ]);
-    let share = |weight: u64, total: Total| Share::of_weight(weight, &total).fraction;
+    let share = |weight: u64, total: Total| Share::from_weight(weight, &total).fraction;
     let mut steps = Vec::new();
     push(&mut steps, &tree.roots, tree.other, 0);
     let (mut shown, mut beyond) = (0, 0);

@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn the_heaviest_lines_are_chosen() {
-        let none = Share::of_weight(0, &Total::default());
+        let none = Share::from_weight(0, &Total::default());
         let row = |line: u32, weight: u64| LineRow {
             file: "x.c".to_owned(),
             line,

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_browser_sends() {
+    fn accepts_requests_of_browsers() {
         let head = "GET /token/ HTTP/1.1\r\nHost: 127.0.0.1:8123\r\nAccept: */*\r\nContent-Length: 0\r\nX-Empty:";
         assert_eq!(request(head).as_deref(), Ok("/token/"));
         // Paths are compared, never taken apart.
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn refuses_bad_requests() {
         let host = "Host: localhost";
         let with = |first: &str, fields: &[&str]| request(&[&[first], fields].concat().join("\r\n"));
         let get = "GET / HTTP/1.1";

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use ccsd_daemon::OutputFile;
-use ccsd_profile::{Encoder, Session, Update};
+use ccsd_profile::{Encoder, SessionInfo, Update};
 
 use crate::exit::Failure;
 
@@ -31,7 +31,7 @@ impl<'a> Output<'a> {
     }
 
     /// Begins the output, if it has not begun.
-    pub fn begin(&mut self, session: &Session) {
+    pub fn begin(&mut self, session: &SessionInfo) {
         if !matches!(self.state, OutputState::Waiting) {
             return;
         }

@@ -4,7 +4,7 @@ use std::io::{self, BufRead};
 
 use anyhow::anyhow;
 use ccsd_profile::import::{Passed, perf_script};
-use ccsd_profile::{Profile, Session};
+use ccsd_profile::{Profile, SessionInfo};
 
 use super::output::Output;
 use crate::exit::Failure;
@@ -18,7 +18,7 @@ pub fn import(
     event: Option<&str>,
     output: &mut Output<'_>,
 ) -> Result<Option<Profile>, Failure> {
-    let session = Session { version: "perf".to_owned(), started_unix_ns: at_unix_ns, ..Session::default() };
+    let session = SessionInfo { version: "perf".to_owned(), started_unix_ns: at_unix_ns, ..SessionInfo::default() };
     let imported = perf_script(text, session, event, |session, update| {
         match update {
             None => output.begin(session),

@@ -1,6 +1,6 @@
 //! The head of every report: what was sampled, lost samples, and the cost of profiling.
 
-use ccsd_profile::{Accounting, Profile, Session, notes, sanitise};
+use ccsd_profile::{Accounting, Profile, SessionInfo, notes, sanitise};
 
 use super::file::LoadedFile;
 use crate::dump::crash;
@@ -197,7 +197,7 @@ fn exceeds(accounting: &Accounting) -> bool {
 
 /// Whether another rate than the session's was used. A watch starts a new segment for a new rate, so that no segment
 /// contains a change.
-fn rate_changed(session: &Session, accounting: &Accounting) -> bool {
+fn rate_changed(session: &SessionInfo, accounting: &Accounting) -> bool {
     let pace = &accounting.pace;
     pace.changes > 0 || pace.rates.iter().any(|span| span.rate_hz != session.rate_hz)
 }
@@ -222,7 +222,7 @@ impl AccountingLine {
     }
 }
 
-fn target(session: &Session) -> String {
+fn target(session: &SessionInfo) -> String {
     let words: Vec<String> = session.command.iter().map(|word| shell_word(&sanitise(word))).collect();
     let command = cut(&words.join(" "), LONGEST_COMMAND);
     let started = session.command.first() == Some(&session.target);
@@ -240,7 +240,7 @@ fn target(session: &Session) -> String {
     format!("{what}{on}, {}", moment(session.started_unix_ns))
 }
 
-fn event(session: &Session, accounting: &Accounting) -> String {
+fn event(session: &SessionInfo, accounting: &Accounting) -> String {
     let rates = || accounting.pace.rates.iter().map(|span| span.rate_hz);
     let rate = match (session.rate_hz, rates().min().zip(rates().max())) {
         (_, Some((least, most))) if least < most => {
@@ -253,7 +253,7 @@ fn event(session: &Session, accounting: &Accounting) -> String {
 }
 
 /// The rates, if there were several, and the budget for their cost.
-fn rates(session: &Session, accounting: &Accounting) -> Option<String> {
+fn rates(session: &SessionInfo, accounting: &Accounting) -> Option<String> {
     let pace = &accounting.pace;
     let mut parts = Vec::new();
     if pace.budget_ppm > 0 {
@@ -277,7 +277,7 @@ fn rates(session: &Session, accounting: &Accounting) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-fn samples(session: &Session, accounting: &Accounting) -> String {
+fn samples(session: &SessionInfo, accounting: &Accounting) -> String {
     // The kernel's user time of a program is only approximate.
     let about = if session.event.ends_with(":u") { "about " } else { "" };
     let expected = match accounting.expected {
@@ -388,14 +388,14 @@ mod tests {
     use ccsd_profile::{NotSampled, OwnCpu, Phase, ProfileLimits, TruncationReason, Unseen};
 
     fn profile() -> Profile {
-        let session = Session {
+        let session = SessionInfo {
             target: "xz".to_owned(),
             command: vec!["xz".to_owned(), "a b".to_owned()],
             pids: vec![7],
             event: "cpu-clock:u".to_owned(),
             rate_hz: 999,
             host: "vm".to_owned(),
-            ..Session::default()
+            ..SessionInfo::default()
         };
         let mut profile = Profile::new(session, ProfileLimits::default());
         let accounting = profile.accounting_mut();
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_sample_stands_for_is_said_by_cause() {
+    fn time_not_sampled_is_reported_by_cause() {
         let mut profile = profile();
         profile.accounting_mut().not_sampled = Some(NotSampled::default());
         assert_eq!(unseen(profile.accounting()), None);
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_session_pays_once_is_no_share() {
+    fn one_time_costs_are_no_share() {
         let mut profile = profile();
         assert!(line(&profile, TextLayout::PLAIN).contains(" ccsd used 38.0 ms of CPU (0.88%); "));
         let parts = [(Phase::Start, 2_000_000), (Phase::Images, 20_000_000), (Phase::Sampling, 9_000_000)];

@@ -45,7 +45,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
     if !left_out.is_empty() {
         // Inherited weights overlap and have no sum: one sample may be in several cycles.
         let weight = left_out.iter().map(|cycle| cycle.self_weight).fold(0, u64::saturating_add);
-        let share = Share::of_weight(weight, &view.total);
+        let share = Share::from_weight(weight, &view.total);
         let more = counted(left_out.len() as u64, "more", "more");
         table.row(vec![
             scale.weight(weight).into(),

@@ -21,7 +21,7 @@ fn text_in(shown: &Presentation<'_>, unicode: bool) -> String {
     if view.total.samples == 0 {
         return shown.nothing();
     }
-    let flame = FlameTree::of_view(view, shown.profile);
+    let flame = FlameTree::from_view(view, shown.profile);
     let columns = shown.layout.width.unwrap_or(WIDTH).saturating_sub(1);
     let layout = flame.layout(None, columns);
     let rows = shown.rows(layout.rows.len());

@@ -119,7 +119,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
         text.push_str(&shown.layout.paint(Tone::Strong, &head));
         text.push('\n');
         for (depth, step) in path.steps.iter().enumerate().skip(path.shared) {
-            let own = Share::of_weight(step.self_weight, &total);
+            let own = Share::from_weight(step.self_weight, &total);
             table.row(vec![
                 scale.weight(step.weight).into(),
                 percent(step.share.fraction).into(),
@@ -132,7 +132,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
                 continue;
             }
             let mut aside = |weight: u64, name: String| {
-                let share = Share::of_weight(weight, &total);
+                let share = Share::from_weight(weight, &total);
                 if weight > 0 && share.fraction >= shown.min {
                     table.row(vec![
                         TableCell::toned(Tone::Faint, scale.weight(weight)),

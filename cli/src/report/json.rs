@@ -5,7 +5,7 @@ use ccsd_profile::view::{
     Cycle, CycleRow, CyclesView, Definitions, FlatView, FunctionNames, GraphNode, GraphView, LinesView, Share,
     StackEntry, StackRow, StacksView, StatsView, SummaryView, ThreadsView, TimelineView, Total, TreeView, ViewColumn,
 };
-use ccsd_profile::{Accounting, CostCentreId, Intervals, Recovery, Session};
+use ccsd_profile::{Accounting, CostCentreId, Intervals, Recovery, SessionInfo};
 use serde::Serialize;
 
 use super::file::LoadedFile;
@@ -30,7 +30,7 @@ struct ReportDocument<'a> {
     /// `null` for a session of a daemon.
     file: Option<FileFields>,
     daemon_session: Option<u32>,
-    session: &'a Session,
+    session: &'a SessionInfo,
     accounting: AccountingCounts<'a>,
     /// Processes killed by signals.
     crashes: Vec<crash::Json<'a>>,

@@ -42,7 +42,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
         TableColumn::number("%"),
         TableColumn::text("function and line"),
     ]);
-    let share = |weight| Share::of_weight(weight, &view.total);
+    let share = |weight| Share::from_weight(weight, &view.total);
     let row = |table: &mut TextTable, total: Option<(u64, Share)>, own: (u64, Share), tone, what: String| {
         let mut cells = match total {
             Some((weight, share)) => vec![
@@ -107,7 +107,7 @@ pub fn remarks(profile: &Profile, view: &LinesView) -> Vec<String> {
         );
     }
     if view.cut_weight > 0 {
-        let share = Share::of_weight(view.cut_weight, &view.total);
+        let share = Share::from_weight(view.cut_weight, &view.total);
         remarks.push(format!(
             "for {}% the lines of inner callers are missing, for want of memory (--memory): their totals are too small",
             percent(share.fraction)

@@ -104,7 +104,7 @@ fn headline(shown: &Presentation<'_>, view: &SummaryView) -> String {
         [only]
             if only.name == "main"
                 && calls < MOST
-                && Share::of_weight(only.self_weight, &view.total).fraction < NOTABLE =>
+                && Share::from_weight(only.self_weight, &view.total).fraction < NOTABLE =>
         {
             &[]
         }
@@ -131,7 +131,7 @@ fn headline(shown: &Presentation<'_>, view: &SummaryView) -> String {
         };
         return format!("{} of {of} is in {name} itself{most}", whole(hub.self_share.fraction));
     }
-    let own = Share::of_weight(last.self_weight, &view.total).fraction;
+    let own = Share::from_weight(last.self_weight, &view.total).fraction;
     let next = view.chain.get(view.headline).filter(|next| next.share.fraction >= NOTABLE);
     let detail = match next {
         _ if is_nameless_below => "; below it functions have no names".to_owned(),
@@ -285,7 +285,7 @@ fn functions(shown: &Presentation<'_>, view: &SummaryView) -> TextTable {
             "".into(),
             "".into(),
             scale.weight(left_out.1).into(),
-            percent(Share::of_weight(left_out.1, &view.total).fraction).into(),
+            percent(Share::from_weight(left_out.1, &view.total).fraction).into(),
         ];
         cells.extend(shown.intervals.then(TableCell::default));
         cells.extend([TableCell::default(), TableCell::toned(Tone::Faint, format!("[{more}{}]", shown.hint()))]);

@@ -5,13 +5,13 @@ use super::*;
 use clap::ValueEnum;
 
 use ccsd_profile::{
-    Accounting, CostCentre, CostCentreId, ImageId, LineId, Metric as ProfileMetric, Process, ProfileLimits, Session,
-    Thread, Unit,
+    Accounting, CostCentre, CostCentreId, ImageId, LineId, Metric as ProfileMetric, Process, ProfileLimits,
+    SessionInfo, Thread, Unit,
 };
 
 fn example() -> Profile {
     let metrics = vec![ProfileMetric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
-    let mut profile = Profile::new(Session { metrics, ..Session::default() }, ProfileLimits::default());
+    let mut profile = Profile::new(SessionInfo { metrics, ..SessionInfo::default() }, ProfileLimits::default());
     let mut function = |name: &str| {
         profile.add_cost_centre(CostCentre {
             image: ImageId::CCSD,
@@ -151,7 +151,7 @@ fn an_exact_name_wins_over_a_part_of_one() {
 /// `main` calls `run`, which calls a library, and a thread, below start-up code.
 fn program() -> Profile {
     let metrics = vec![ProfileMetric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
-    let mut profile = Profile::new(Session { metrics, ..Session::default() }, ProfileLimits::default());
+    let mut profile = Profile::new(SessionInfo { metrics, ..SessionInfo::default() }, ProfileLimits::default());
     let mut image = |name: &str| profile.add_image(ccsd_profile::Image { name: name.to_owned(), build_id: Vec::new() });
     let (app, libc) = (image("/srv/app"), image("/usr/lib/libc.so.6"));
     let mut function = |image, name: &str, file: Option<&str>| {
@@ -240,7 +240,7 @@ fn the_summary_names_the_programs_if_there_are_several() {
 
 #[test]
 fn nothing_was_sampled() {
-    let profile = Profile::new(Session::default(), ProfileLimits::default());
+    let profile = Profile::new(SessionInfo::default(), ProfileLimits::default());
     let text = short(&profile, None, false, TextLayout::PLAIN);
     assert!(text.contains("no samples"), "{text}");
 }
@@ -248,7 +248,7 @@ fn nothing_was_sampled() {
 #[test]
 fn why_a_view_is_empty() {
     let said = |change: &dyn Fn(&mut Accounting)| {
-        let mut profile = Profile::new(Session::default(), ProfileLimits::default());
+        let mut profile = Profile::new(SessionInfo::default(), ProfileLimits::default());
         change(profile.accounting_mut());
         shown(&profile).nothing()
     };

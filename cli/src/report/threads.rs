@@ -68,7 +68,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
     }
     if other.0 > 0 {
         let more = counted(other.0, "more thread", "more threads");
-        let numbers = (other.1, other.2, Share::of_weight(other.1, &view.total));
+        let numbers = (other.1, other.2, Share::from_weight(other.1, &view.total));
         row(&mut table, Tone::Faint, numbers, String::new(), format!("[{more}{}]", shown.hint()));
     }
     if view.processes.is_empty() { shown.nothing() } else { table.render(shown.layout) }

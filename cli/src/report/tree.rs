@@ -118,7 +118,7 @@ pub fn butterflies_text(shown: &Presentation<'_>) -> String {
 
 fn both_weights(shown: &Presentation<'_>, view: &TreeView) -> String {
     let scale = UnitScale::new(shown.metric.unit, view.total.weight);
-    let share = |weight| percent(Share::of_weight(weight, &view.total).fraction);
+    let share = |weight| percent(Share::from_weight(weight, &view.total).fraction);
     let mut table = TextTable::new(vec![
         TableColumn::number(format!("total {}", scale.unit)),
         TableColumn::number("%"),
@@ -148,7 +148,7 @@ fn one_weight(shown: &Presentation<'_>, view: &TreeView, what: &str) -> String {
         TableColumn::text(shown.by.nouns().0),
     ]);
     for line in lines(view) {
-        let share = Share::of_weight(line.weight, &view.total);
+        let share = Share::from_weight(line.weight, &view.total);
         let tone = line.tone();
         table.row(vec![
             TableCell::toned(tone, scale.weight(line.weight)),

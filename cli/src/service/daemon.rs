@@ -35,7 +35,7 @@ const LOG_VARIABLE: &str = "CCSD_LOG";
 pub fn run(args: RunArgs) -> Result<Exit, Failure> {
     let path = config_path(&args);
     // A check changes nothing.
-    let last_good = LastGood::of_service().filter(|_| !args.check_config);
+    let last_good = LastGood::for_service().filter(|_| !args.check_config);
     let mut refused_file = None;
     let config = match &path {
         Some(path) => match LastGood::read(last_good.as_ref(), path) {
@@ -139,7 +139,7 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
     let paranoid_users = config.sessions.paranoid_users;
     let limits =
         SessionLimits { grace: args.grace, bytes_of_user, arguments, paranoid_users, ..SessionLimits::default() };
-    let supervisor = Supervisor::of_process();
+    let supervisor = Supervisor::for_this_process();
     let service = Service::new(socket, limits, supervisor.clone()).map_err(Failure::at_run_time)?;
     let file = ConfigFile { path, last_good, refused: refused_file };
     let upkeep =

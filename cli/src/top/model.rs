@@ -1,6 +1,6 @@
 //! What is looked at: a profile that grows, what of it is new, and an earlier moment to compare with.
 
-use ccsd_profile::{Process, Profile, ProfileLimits, Session, Unit, Update, UpdateError};
+use ccsd_profile::{Process, Profile, ProfileLimits, SessionInfo, Unit, Update, UpdateError};
 
 /// Intervals of the strip that are kept: wider is no terminal.
 const POINTS: usize = 512;
@@ -43,7 +43,7 @@ pub struct TopModel {
     ended: bool,
 }
 
-fn empty(session: &Session, full_names: bool) -> Profile {
+fn empty(session: &SessionInfo, full_names: bool) -> Profile {
     let mut profile = Profile::new(session.clone(), ProfileLimits::reading());
     profile.set_full_names(full_names);
     profile
@@ -66,7 +66,7 @@ fn names(profile: &Profile) -> Result<Profile, UpdateError> {
 }
 
 impl Moment {
-    fn new(session: &Session, full_names: bool, generation: u32) -> Moment {
+    fn new(session: &SessionInfo, full_names: bool, generation: u32) -> Moment {
         Moment {
             profile: empty(session, full_names),
             last: None,
@@ -124,7 +124,7 @@ impl Moment {
 impl TopModel {
     /// Nothing yet; names will be shown as they are, or as text shows them.
     pub fn new(full_names: bool) -> TopModel {
-        let live = Moment::new(&Session::default(), full_names, 0);
+        let live = Moment::new(&SessionInfo::default(), full_names, 0);
         TopModel { live, paused: None, wants_last: false, ended: false }
     }
 
@@ -133,7 +133,7 @@ impl TopModel {
     }
 
     /// A session begins, or begins anew. What was frozen has other names and is gone.
-    pub fn begin(&mut self, session: &Session) {
+    pub fn begin(&mut self, session: &SessionInfo) {
         let generation = self.live.generation.wrapping_add(1);
         self.live = Moment::new(session, self.live.profile.has_full_names(), generation);
         self.ended = false;
@@ -263,7 +263,7 @@ pub mod tests {
     impl TestProfile {
         pub fn new() -> TestProfile {
             let metric = Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds };
-            let session = Session { target: "./prog".into(), metrics: vec![metric], ..Session::default() };
+            let session = SessionInfo { target: "./prog".into(), metrics: vec![metric], ..SessionInfo::default() };
             let mut profile = empty(&session, false);
             let process = Process {
                 pid: 10,
@@ -320,7 +320,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_came_while_paused_comes_afterwards() {
+    fn updates_while_paused_come_afterwards() {
         let mut source = TestProfile::new();
         let mut model = model(&source);
         source.charge(&["main", "a"], 3);
@@ -387,7 +387,7 @@ pub mod tests {
             name: name.into(),
         };
         let named = |target: &str, pids: Vec<u32>, names: &[&str]| {
-            let session = Session { target: target.into(), pids, ..Session::default() };
+            let session = SessionInfo { target: target.into(), pids, ..SessionInfo::default() };
             let mut source = empty(&session, false);
             for (name, generation) in names.iter().zip(0..) {
                 source.add_process(process(name, generation));

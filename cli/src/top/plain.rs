@@ -5,7 +5,7 @@ use std::io::{Write, stderr, stdout};
 use anyhow::Context;
 use ccsd_daemon::StopRequest;
 use ccsd_profile::view::{FlatRow, FlatView, Selection, Total};
-use ccsd_profile::{Profile, ProfileLimits, Session, Update, Updates, sanitise};
+use ccsd_profile::{Profile, ProfileLimits, SessionInfo, Update, Updates, sanitise};
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -123,7 +123,7 @@ struct JsonLine<'a> {
 
 impl<'a> PlainOutput<'a> {
     fn new(args: &'a TopArgs, layout: TextLayout) -> PlainOutput<'a> {
-        let profile = Profile::new(Session::default(), ProfileLimits::reading());
+        let profile = Profile::new(SessionInfo::default(), ProfileLimits::reading());
         PlainOutput {
             args,
             layout,
@@ -137,7 +137,7 @@ impl<'a> PlainOutput<'a> {
         }
     }
 
-    fn begin(&mut self, session: &Session) {
+    fn begin(&mut self, session: &SessionInfo) {
         self.profile = Profile::new(session.clone(), ProfileLimits::reading());
         (self.window, self.pending) = (None, Updates::default());
     }
@@ -266,7 +266,7 @@ mod tests {
         let cli = crate::args::Cli::try_parse_from(["ccsd", "top", "--plain", "--interval", "x"]).unwrap();
         let crate::args::Command::Top(args) = cli.command else { panic!("not live") };
         let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
-        let mut source = Profile::new(Session { metrics, ..Session::default() }, ProfileLimits::default());
+        let mut source = Profile::new(SessionInfo { metrics, ..SessionInfo::default() }, ProfileLimits::default());
         let image = source.add_image(Image { name: "x".to_owned(), build_id: Vec::new() });
         let process = source.add_process(Process {
             pid: 1,
@@ -293,9 +293,9 @@ mod tests {
             view.rows.iter().map(|row| (row.name.clone(), row.samples_self)).collect::<Vec<_>>()
         };
         let updates = [charge("f", 1), charge("g", 10), charge("f", 4), charge("g", 2)];
-        screen.begin(&Session {
+        screen.begin(&SessionInfo {
             metrics: vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }],
-            ..Session::default()
+            ..SessionInfo::default()
         });
         for update in &updates[..3] {
             screen.update(update, false).unwrap();

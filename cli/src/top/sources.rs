@@ -12,7 +12,7 @@ use ccsd_collector::ProcessSelection;
 use ccsd_daemon::client::{ProfileStream, StreamEvent};
 use ccsd_daemon::store;
 use ccsd_daemon::{CollectRequest, CollectTarget, Collection, Progress, StopRequest};
-use ccsd_profile::{Decoded, Decoder, Session, Update};
+use ccsd_profile::{Decoded, Decoder, SessionInfo, Update};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::args::service::TopArgs;
@@ -27,7 +27,7 @@ use crate::stored::state_dir;
 /// What comes from a source.
 pub enum SourceEvent {
     /// A session begins, or begins anew.
-    Begin(Box<Session>),
+    Begin(Box<SessionInfo>),
     /// What came since.
     Update {
         update: Box<Update>,

@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 use crate::accounting::TruncationReason;
 use crate::ids::{ContextId, CostCentreId, LineId, ThreadId};
 use crate::limits::{MAX_METRICS, ProfileLimits};
-use crate::model::{CostCentre, Image, Metric, Process, Session, Thread, Unit};
+use crate::model::{CostCentre, Image, Metric, Process, SessionInfo, Thread, Unit};
 use crate::origin::begins_at_entry;
 use crate::profile::Profile;
 use crate::update::Update;
@@ -55,9 +55,9 @@ pub struct Passed {
 /// Those of `input` and `write`; [`io::ErrorKind::InvalidData`] where there is no sample.
 pub fn perf_script(
     mut input: impl BufRead,
-    session: Session,
+    session: SessionInfo,
     event: Option<&str>,
-    mut write: impl FnMut(&Session, Option<&Update>) -> io::Result<()>,
+    mut write: impl FnMut(&SessionInfo, Option<&Update>) -> io::Result<()>,
 ) -> io::Result<(Profile, Passed)> {
     let mut header = ScriptHeader { session, events: Vec::new() };
     let mut importer: Option<Importer> = None;
@@ -111,7 +111,7 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
 /// What comes before the first sample.
 #[derive(Default)]
 struct ScriptHeader {
-    session: Session,
+    session: SessionInfo,
     events: Vec<String>,
 }
 
@@ -175,7 +175,7 @@ impl ScriptHeader {
     }
 }
 
-impl Session {
+impl SessionInfo {
     fn add_note(&mut self, note: &str) {
         if !self.notes.iter().any(|known| known == note) {
             self.notes.push(note.to_owned());

@@ -283,7 +283,7 @@ fn split<T: Copy + Eq + Hash>(
 mod tests {
     use super::*;
     use crate::limits::ProfileLimits;
-    use crate::model::{Image, Session};
+    use crate::model::{Image, SessionInfo};
 
     /// Adds a function: image, name as printed, linkage name, file and line, start.
     fn add(
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn names_are_told_apart_by_the_first_thing_that_differs() {
-        let mut profile = Profile::new(Session::default(), ProfileLimits::default());
+        let mut profile = Profile::new(SessionInfo::default(), ProfileLimits::default());
         let (prog, lib, other) = (("/bin/prog", 1), ("/lib/lib.so", 2), ("/opt/lib.so", 3));
         let newer = ("/opt/lib.so", 4);
         let none = (None, 0);
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn an_address_that_got_its_name_later_is_no_namesake() {
-        let mut profile = Profile::new(Session::default(), ProfileLimits::default());
+        let mut profile = Profile::new(SessionInfo::default(), ProfileLimits::default());
         let function = add(&mut profile, ("[jit]", 0), ("f", "f"), (None, 0), None);
         let image = profile.add_image(Image { name: "[jit]".to_owned(), build_id: vec![0; 4] });
         let nameless = CostCentre {
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn functions_have_short_names_and_answer_to_all_of_them() {
-        let mut profile = Profile::new(Session::default(), ProfileLimits::default());
+        let mut profile = Profile::new(SessionInfo::default(), ProfileLimits::default());
         let prog = ("/bin/prog", 1);
         let mut function = |name: &str, line| add(&mut profile, prog, (name, name), (Some("/a.cc"), line), None);
         let push = function("std::vector<int, std::allocator<int> >::push_back(int&&)", 1);

@@ -78,7 +78,7 @@ pub use limits::{
     MAX_HISTORY_ENTRIES, MAX_METRICS, MAX_RECORD_BYTES, MAX_STRING_BYTES, MIN_CONTEXT_BYTES, ProfileLimits,
 };
 pub use merge::{Canonical, ChargeKey, ChargeSums, CostCentreKey, SiteKey};
-pub use model::{CostCentre, Image, Line, Membership, Metric, Process, Session, Thread, Unit};
+pub use model::{CostCentre, Image, Line, Membership, Metric, Process, SessionInfo, Thread, Unit};
 pub use not_sampled::{NotSampled, Unseen};
 pub use own_cpu::{OwnCpu, Phase};
 pub use pace::{RateSpan, SamplingRates};

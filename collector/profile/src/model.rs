@@ -146,7 +146,7 @@ pub struct Metric {
 
 /// One collection over a set of processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Session {
+pub struct SessionInfo {
     /// What was profiled, in a few words: a command name, a process name.
     pub target: String,
     /// The command that was started, empty when attached.

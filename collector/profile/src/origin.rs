@@ -251,7 +251,7 @@ fn origin(profile: &Profile, centre: &CostCentre) -> Origin {
     let name = name(centre);
     let image = profile.image(centre.image).map_or("", |image| image.name.as_str());
     if is_generated(image) {
-        return name.map_or(Origin::Library, of_script);
+        return name.map_or(Origin::Library, script_origin);
     }
     if image.starts_with('[') {
         return Origin::Library;
@@ -286,7 +286,7 @@ fn is_library_file(path: &str) -> bool {
 
 /// Of generated code, by the names that runtimes give it: `py::run:/srv/app.py` (Python), `JS:*run /srv/app.js:3:8` (Node),
 /// `Lcom/example/App;::run` or `com.example.App::run` (the JVM).
-fn of_script(name: &str) -> Origin {
+fn script_origin(name: &str) -> Origin {
     let own = if let Some(python) = name.strip_prefix("py::") {
         python.split_once(':').is_none_or(|(_, path)| !is_library_file(path))
     } else if let Some((kind, rest)) = name.split_once(':').filter(|(kind, _)| SCRIPTS.contains(kind)) {
@@ -308,7 +308,7 @@ pub(crate) const SCRIPTS: [&str; 7] = ["JS", "LazyCompile", "Function", "Script"
 mod tests {
     use super::*;
     use crate::limits::ProfileLimits;
-    use crate::model::{Image, Session};
+    use crate::model::{Image, SessionInfo};
 
     #[test]
     fn files_of_libraries() {
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn scripts() {
         for name in ["py::f:/srv/app.py", "JS:*run /srv/app.js:3:8", "Lcom/example/App;::run", "com.example.App::run"] {
-            assert_eq!(of_script(name), Origin::Own, "{name}");
+            assert_eq!(script_origin(name), Origin::Own, "{name}");
         }
         for name in [
             "py::join:<frozen posixpath>",
@@ -341,14 +341,14 @@ mod tests {
             "java.util.HashMap::get",
             "Interpreter",
         ] {
-            assert_eq!(of_script(name), Origin::Library, "{name}");
+            assert_eq!(script_origin(name), Origin::Library, "{name}");
         }
     }
 
     #[test]
     fn entries() {
         let begins = |root_first: &[(&str, Option<&str>)]| {
-            let mut profile = Profile::new(Session::default(), ProfileLimits::default());
+            let mut profile = Profile::new(SessionInfo::default(), ProfileLimits::default());
             let functions: Vec<CostCentreId> = root_first
                 .iter()
                 .map(|&(image, name)| {

@@ -9,7 +9,7 @@ use crate::crash::{Crash, MAX_CRASH_FRAMES, MAX_CRASH_INNER, MAX_CRASH_OUTER, MA
 use crate::generation::{Generation, Generations};
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, RouteId, ThreadId};
 use crate::limits::{MAX_METRICS, MAX_NOTE_BYTES, MAX_NOTES, MAX_STRING_BYTES, ProfileLimits};
-use crate::model::{CostCentre, Image, Line, Process, Session, Thread};
+use crate::model::{CostCentre, Image, Line, Process, SessionInfo, Thread};
 use crate::naming::Namings;
 use crate::routes::RouteTable;
 use crate::shed::Shed;
@@ -68,7 +68,7 @@ pub(crate) struct Flags {
 /// `[not sampled]`, whatever the budgets are: what has no place of its own is charged to a coarser one.
 #[derive(Debug)]
 pub struct Profile {
-    pub(crate) session: Session,
+    pub(crate) session: SessionInfo,
     pub(crate) limits: ProfileLimits,
     pub(crate) images: InternTable<Image>,
     pub(crate) cost_centres: InternTable<CostCentre>,
@@ -98,13 +98,13 @@ pub struct Profile {
 impl Profile {
     /// An empty profile. `session.metrics` is cut to [`MAX_METRICS`].
     #[must_use]
-    pub fn new(mut session: Session, limits: ProfileLimits) -> Self {
+    pub fn new(mut session: SessionInfo, limits: ProfileLimits) -> Self {
         session.metrics.truncate(MAX_METRICS);
         Self::with_all_metrics(session, limits)
     }
 
     /// The same however many metrics there are; it cannot be written.
-    pub(crate) fn with_all_metrics(mut session: Session, limits: ProfileLimits) -> Self {
+    pub(crate) fn with_all_metrics(mut session: SessionInfo, limits: ProfileLimits) -> Self {
         session.notes.truncate(MAX_NOTES);
         let mut profile = Self {
             charges: ChargeTable::new(session.metrics.len(), limits.charge_bytes),
@@ -140,13 +140,13 @@ impl Profile {
 
     /// What is profiled, how, since when.
     #[must_use]
-    pub const fn session(&self) -> &Session {
+    pub const fn session(&self) -> &SessionInfo {
         &self.session
     }
 
     /// The session, to describe it more precisely. Its metrics must stay as they are, and only new notes are sent on in
     /// updates.
-    pub const fn session_mut(&mut self) -> &mut Session {
+    pub const fn session_mut(&mut self) -> &mut SessionInfo {
         &mut self.session
     }
 

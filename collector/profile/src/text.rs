@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_or_hides_is_escaped() {
+    fn control_and_invisible_characters_are_escaped() {
         for (name, safe) in [
             ("a\x1b[31mb", "a\\u{1b}[31mb"),
             ("a\nb\tc\r\0", "a\\u{a}b\\u{9}c\\u{d}\\u{0}"),

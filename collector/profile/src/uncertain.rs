@@ -197,16 +197,16 @@ pub(crate) fn flagged(uncertain: &Uncertain, context: ContextId, entries: &[u32]
 #[cfg(test)]
 mod tests {
     use crate::limits::ProfileLimits;
-    use crate::model::{Metric, Process, Session, Thread, Unit};
+    use crate::model::{Metric, Process, SessionInfo, Thread, Unit};
     use crate::profile::Profile;
     use crate::{ContextId, CostCentreId, LineId, view::Selection};
 
     #[test]
-    fn what_no_view_shows_takes_no_memory() {
+    fn entries_without_a_view_take_no_memory() {
         // A deep recursion over many functions: each of its calls makes a context, and only the last is charged.
         const FUNCTIONS: u32 = 50;
         let metrics = vec![Metric { name: "x".to_owned(), unit: Unit::Count }];
-        let mut profile = Profile::new(Session { metrics, ..Session::default() }, ProfileLimits::default());
+        let mut profile = Profile::new(SessionInfo { metrics, ..SessionInfo::default() }, ProfileLimits::default());
         let process = profile.add_process(Process {
             pid: 1,
             start_time: 0,

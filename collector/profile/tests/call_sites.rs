@@ -211,7 +211,7 @@ proptest! {
     }
 
     #[test]
-    fn what_has_no_room_is_missing_and_counted(stacks in stacks(), route_bytes in 0..6_000usize) {
+    fn routes_without_room_are_missing_and_counted(stacks in stacks(), route_bytes in 0..6_000usize) {
         let mut maker = Maker::with(session(), ProfileLimits { route_bytes, ..ProfileLimits::default() });
         stacks.iter().for_each(|stack| charge(&mut maker, stack));
         let profile = maker.profile;
@@ -267,7 +267,7 @@ fn the_latest_call_may_have_no_line() {
 
 /// What is elided may hold the latest call of a function: none of them has a line then.
 #[test]
-fn what_is_elided_hides_which_call_was_the_latest() {
+fn elision_hides_the_latest_call() {
     let mut maker = Maker::with(session(), ProfileLimits { context_bytes: 1, ..ProfileLimits::default() });
     for i in 0..20_000 {
         maker.charge_sites(1, &[("v", 10), ("a", 20), (NAMES[i % 6], 30), (&format!("f{i}"), 40)], 1);

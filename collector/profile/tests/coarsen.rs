@@ -32,7 +32,7 @@ struct Recording {
 
 impl Recording {
     fn new() -> Self {
-        let maker = Maker::with(Session { notes: Vec::new(), ..session() }, ProfileLimits::default());
+        let maker = Maker::with(SessionInfo { notes: Vec::new(), ..session() }, ProfileLimits::default());
         let encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
         Self { maker, encoder, written: Written::default(), updates: Vec::new() }
     }
@@ -196,7 +196,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_coarsened_twice_is_the_same_too(steps in steps(), most in 1..10usize) {
+    fn coarsening_twice_changes_nothing_either(steps in steps(), most in 1..10usize) {
         let mut recording = Recording::new();
         for step in &steps {
             if recording.written.len() >= 2 * most {
@@ -283,7 +283,7 @@ fn a_compacted_file_has_the_intervals_that_are_worth_it() {
 }
 
 #[test]
-fn what_is_not_a_finished_stream_as_it_was_written_is_not_compacted() {
+fn only_finished_streams_as_written_are_compacted() {
     let mut recording = Recording::new();
     for weight in 1..6 {
         recording.step(&(vec![(1, vec![1, 2], weight)], 1_000, [true; 4]));
@@ -300,7 +300,7 @@ fn what_is_not_a_finished_stream_as_it_was_written_is_not_compacted() {
 }
 
 #[test]
-fn what_is_too_large_to_be_merged_is_of_its_interval() {
+fn updates_too_large_to_merge_keep_their_interval() {
     // A hundred bytes of each name, so that a few updates are beyond what is merged.
     let mut maker = Maker::new();
     let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();

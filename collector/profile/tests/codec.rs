@@ -104,7 +104,7 @@ mod merge_state {
     /// All that a file tells, as far as it can be compared.
     #[derive(Clone, Debug, PartialEq)]
     pub struct State {
-        pub session: Session,
+        pub session: SessionInfo,
         pub canonical: Canonical,
         pub accounting: Accounting,
         pub cost_centres: Vec<CostCentre>,
@@ -212,7 +212,7 @@ fn records_that_are_lost_repeated_or_moved_are_noticed() {
 }
 
 #[test]
-fn what_is_no_profile_is_refused_by_name() {
+fn other_files_are_refused_by_name() {
     assert!(matches!(read_profile(&b""[..]), Err(DecodeError::Empty)));
     assert!(matches!(read_profile(&b"\x7fELF..........."[..]), Err(DecodeError::NotAProfile)));
     assert!(matches!(read_profile(&b"x"[..]), Err(DecodeError::NotAProfile)));
@@ -359,7 +359,7 @@ fn bodies_are_what_they_say() {
 
 /// A function record with flags and fields of a later version, and a unit of one, as they would be written.
 #[test]
-fn what_a_later_version_adds_is_passed_over() {
+fn records_of_later_versions_are_skipped() {
     let mut maker = Maker::new();
     maker.charge("main local", 4);
     let write = |maker: &Maker| {
@@ -530,7 +530,7 @@ proptest! {
     ) {
         let charges: Vec<_> = charges.into_iter().collect::<std::collections::BTreeSet<_>>().into_iter().collect();
         let metric = |name: &str| Metric { name: name.into(), unit: Unit::Cycles };
-        let session = Session { metrics: vec![metric("a"), metric("b")], target: text.clone(), ..session() };
+        let session = SessionInfo { metrics: vec![metric("a"), metric("b")], target: text.clone(), ..session() };
         let mut update = Update {
             from_ns: 5,
             to_ns: 3,

@@ -28,7 +28,7 @@ fn coverage(seed: u64, truth: f64, mut draw: impl FnMut(&mut Random, &mut dyn Fn
                 part.add(one);
             }
         });
-        let total = Total::of_sums(all);
+        let total = Total::from_sums(all);
         let share = Share::of(part, &total);
         held += u32::from(share.low <= truth && truth <= share.high);
     }
@@ -36,7 +36,7 @@ fn coverage(seed: u64, truth: f64, mut draw: impl FnMut(&mut Random, &mut dyn Fn
 }
 
 #[test]
-fn of_equal_weights() {
+fn intervals_of_equal_weights() {
     for (n, p) in [(500, 0.005), (2_000, 0.005), (200, 0.05), (1_000, 0.05), (100, 0.5), (1_000, 0.5), (300, 0.95)] {
         let held = coverage(1, p, |random, sample| (0..n).for_each(|_| sample(1_001_001, random.chance(p))));
         assert_covered(format_args!("{n} samples, {p}"), held);
@@ -46,7 +46,7 @@ fn of_equal_weights() {
 /// By the tick a sample weighs the CPU time since the thread's last one: of a thread that runs in bursts most weigh a period
 /// or two, and few all that was missed since, 4 to 40.
 #[test]
-fn of_a_bursty_thread_by_tick() {
+fn intervals_of_a_bursty_thread_by_tick() {
     for n in [300, 1_000] {
         // Part of the samples that are heavy; part of the heavy, and of the light, that are the function's.
         for (heavy, of_heavy, of_light) in [
@@ -75,7 +75,7 @@ fn of_a_bursty_thread_by_tick() {
 
 /// Equal times at 1,000 Hz, 500 Hz, and on to 62 Hz.
 #[test]
-fn of_a_rate_that_halves_four_times() {
+fn intervals_of_a_rate_that_halves_four_times() {
     // Samples at the first rate; shares at the first four rates, and at the last.
     for (n, p, last) in [(160, 0.05, 0.05), (1_600, 0.005, 0.005), (800, 0.3, 0.3), (800, 0.95, 0.95), (800, 0.1, 0.5)]
     {

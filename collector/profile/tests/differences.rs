@@ -138,7 +138,7 @@ proptest! {
             prop_assert!((row.inherited_change - (share(1) - share(0))).abs() < 1e-9);
         }
         // The same profile three times is itself.
-        let thrice = DiffView::of_runs(&[before; 3], &[after; 3]);
+        let thrice = DiffView::from_runs(&[before; 3], &[after; 3]);
         prop_assert_eq!(thrice.rows.len(), view.rows.len());
         for row in &thrice.rows {
             let once = view.rows.iter().find(|it| it.function.name == row.function.name).unwrap();
@@ -148,7 +148,7 @@ proptest! {
         let tree = DiffTree::new(before, after, 0.0);
         let own: u64 = tree.nodes.iter().map(|it| it.after.self_weight).sum();
         prop_assert_eq!(own, totals[1]);
-        let thrice = DiffTree::of_runs(&[before; 3], &[after; 3], 0.0);
+        let thrice = DiffTree::from_runs(&[before; 3], &[after; 3], 0.0);
         let weights = |tree: &DiffTree| tree.nodes.iter().map(|it| it.after.weight).collect::<BTreeSet<_>>();
         prop_assert_eq!(weights(&thrice), weights(&tree));
     }
@@ -198,7 +198,7 @@ fn shares() -> Vec<f64> {
 }
 
 /// How the shares of one run differ from those of another.
-fn of_a_run(random: &mut Random, shares: &[f64], spread: f64) -> Vec<f64> {
+fn draw_run(random: &mut Random, shares: &[f64], spread: f64) -> Vec<f64> {
     // Of twelve uniform numbers the sum is about normal.
     let mut normal = || (0..12).map(|_| random.fraction()).sum::<f64>() - 6.0;
     shares.iter().map(|share| share * (spread * normal()).exp()).collect()
@@ -212,7 +212,7 @@ fn flagged(seed: u64, sides: [&[u32]; 2], after: &[f64], spread: f64, flag: impl
     for _ in 0..TRIALS {
         let [old, new] = [(sides[0], &shares()[..]), (sides[1], after)].map(|(runs, shares)| {
             let one = |&samples: &u32| {
-                let shares = of_a_run(&mut random, shares, spread);
+                let shares = draw_run(&mut random, shares, spread);
                 drawn(&mut random, &shares, samples)
             };
             runs.iter().map(one).collect::<Vec<Profile>>()
@@ -220,7 +220,7 @@ fn flagged(seed: u64, sides: [&[u32]; 2], after: &[f64], spread: f64, flag: impl
         fn runs<'a>(profiles: &'a [Profile], all: &'a Selection) -> Vec<Run<'a>> {
             profiles.iter().map(|it| (it, all)).collect()
         }
-        trials += u32::from(DiffView::of_runs(&runs(&old, &all), &runs(&new, &all)).rows.iter().any(&flag));
+        trials += u32::from(DiffView::from_runs(&runs(&old, &all), &runs(&new, &all)).rows.iter().any(&flag));
     }
     trials
 }
@@ -255,7 +255,7 @@ fn how_runs_differ_is_no_change() {
 }
 
 #[test]
-fn what_changed_is_found() {
+fn changed_functions_are_found() {
     // The fourth function, of 9%, takes twice the time; the others' shares shrink by 8%.
     let mut grown = shares();
     grown[3] *= 2.0;
@@ -300,8 +300,8 @@ fn many_flags_have_few_false_ones() {
 }
 
 /// A profile of a program of this file name, with a function of it, and of other images.
-fn of_program(name: &str, others: &[&str]) -> Profile {
-    let session = ccsd_profile::Session { command: vec![format!("./{name}")], ..session() };
+fn program_profile(name: &str, others: &[&str]) -> Profile {
+    let session = ccsd_profile::SessionInfo { command: vec![format!("./{name}")], ..session() };
     let mut maker = Maker::with(session, ProfileLimits::default());
     let template = maker.function("template");
     let thread = maker.thread(7);
@@ -326,8 +326,8 @@ fn programs_of_other_file_names_are_compared() {
         images.sort();
         images
     };
-    let (before, after) = (of_program("prog1", &["libx.so"]), of_program("prog2", &["libx.so"]));
+    let (before, after) = (program_profile("prog1", &["libx.so"]), program_profile("prog2", &["libx.so"]));
     assert_eq!(images(&before, &after), ["libx.so", "prog2"]);
-    let beside = of_program("prog2", &["prog1"]);
-    assert_eq!(images(&of_program("prog1", &[]), &beside), ["prog1", "prog2"]);
+    let beside = program_profile("prog2", &["prog1"]);
+    assert_eq!(images(&program_profile("prog1", &[]), &beside), ["prog1", "prog2"]);
 }

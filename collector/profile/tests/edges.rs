@@ -276,7 +276,7 @@ fn a_squeezed_run_looks_like_one() {
 
 /// A view of a view: what hiding made uncertain stays marked where the selection is a profile of its own.
 #[test]
-fn what_is_uncertain_stays_so() {
+fn uncertain_edges_stay_uncertain() {
     let samples = vec![(vec![0, 2, 0, 1, 0, 2], 1), (vec![0, 1, 0, 2], 1)];
     let maker = made(&samples);
     let selection = Selection::all().hide([maker.find("f1")]);

@@ -24,7 +24,7 @@ fn intervals() -> impl Strategy<Value = Vec<Interval>> {
 struct Recording {
     updates: Vec<Update>,
     whole: Maker,
-    info: Session,
+    info: SessionInfo,
 }
 
 fn record(intervals: &[Interval]) -> Recording {

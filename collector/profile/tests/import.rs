@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ccsd_profile::import::{Passed, perf_script};
 use ccsd_profile::view::{FlatView, Selection, ThreadsView};
-use ccsd_profile::{Encoder, Profile, Session, TruncationReason, Unit, read_profile};
+use ccsd_profile::{Encoder, Profile, SessionInfo, TruncationReason, Unit, read_profile};
 use proptest::prelude::*;
 
 const TEXT: &str = "\
@@ -37,7 +37,7 @@ a demo 7/7 101.700000:          5 other:event:
 
 fn read(text: &str) -> Result<(Profile, Passed, Vec<u8>), std::io::Error> {
     let mut encoder: Option<Encoder<Vec<u8>>> = None;
-    let session = Session { started_unix_ns: 5_000_000_000, ..Session::default() };
+    let session = SessionInfo { started_unix_ns: 5_000_000_000, ..SessionInfo::default() };
     let (profile, passed) = perf_script(text.as_bytes(), session, None, |session, update| {
         match (update, &mut encoder) {
             (None, _) => encoder = Some(Encoder::new(Vec::new(), session).unwrap()),
@@ -78,7 +78,7 @@ fn samples_with_few_fields() {
 #[test]
 fn one_event_of_several() {
     let read = |event| {
-        perf_script(TEXT.as_bytes(), Session::default(), Some(event), |_, _| Ok(())).map(|(profile, _)| profile)
+        perf_script(TEXT.as_bytes(), SessionInfo::default(), Some(event), |_, _| Ok(())).map(|(profile, _)| profile)
     };
     let profile = read("sched:sched_switch").unwrap();
     assert_eq!((profile.session().metrics.len(), profile.accounting().received), (1, 1));
@@ -116,7 +116,7 @@ fn weights(profile: &Profile, metric: usize) -> BTreeMap<String, (u64, u64)> {
 }
 
 #[test]
-fn what_perf_prints() {
+fn reads_the_output_of_perf_script() {
     let (profile, passed, file) = read(TEXT).unwrap();
     let session = profile.session();
     assert_eq!((session.target.as_str(), session.host.as_str(), session.rate_hz), ("a demo", "vm", 999));

@@ -154,7 +154,7 @@ fn each_limit_alone_is_counted_and_sheds_to_its_row() {
 
 /// What a stack that was cut short is charged to must stay, however many functions there are.
 #[test]
-fn what_says_why_a_stack_is_cut_has_always_room() {
+fn truncation_reasons_always_have_room() {
     let mut profile =
         Profile::new(session(), ProfileLimits { cost_centres: 3, string_bytes: 0, ..ProfileLimits::default() });
     let image = profile.add_image(Image { name: String::new(), build_id: vec![1] });
@@ -257,7 +257,7 @@ fn merging_adds_accounting_and_keeps_the_earlier_start() {
 
 /// What a reader has no room for is `[elided]` in its accounting, too, in all of a file and in a part of its time.
 #[test]
-fn what_a_reader_elides_is_counted() {
+fn charges_elided_by_a_reader_are_counted() {
     let mut maker = Maker::new();
     let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
     for number in 0..2_000 {

@@ -16,7 +16,7 @@ use ccsd_profile::view::{
     TreeView,
 };
 use ccsd_profile::{
-    ContextId, CostCentre, CostCentreId, Encoder, History, LineId, Metric, Profile, Session, Unit, read_profile,
+    ContextId, CostCentre, CostCentreId, Encoder, History, LineId, Metric, Profile, SessionInfo, Unit, read_profile,
 };
 use common::raw::{self, Sample};
 use common::readers::{self, Edges, GAP, Row, Weights};
@@ -45,7 +45,7 @@ fn profile(recorded: &[Recorded]) -> Profile {
         Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds },
         Metric { name: "faults".into(), unit: Unit::Count },
     ];
-    let session = Session { metrics, ..session() };
+    let session = SessionInfo { metrics, ..session() };
     let mut maker = Maker::with(session.clone(), ccsd_profile::ProfileLimits::default());
     let mut encoder = Encoder::new(Vec::new(), &session).unwrap();
     for half in [&recorded[..recorded.len() / 2], &recorded[recorded.len() / 2..]] {

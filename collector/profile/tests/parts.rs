@@ -61,7 +61,7 @@ proptest! {
 
     /// Pruned + other = total, and what is kept is as it was, in every view and export alike; against the raw stacks.
     #[test]
-    fn what_is_below_the_least_share_is_one(samples in samples(), percent in 0..60u32) {
+    fn functions_below_the_least_share_are_one(samples in samples(), percent in 0..60u32) {
         let mut maker = Maker::new();
         charge(&mut maker, &samples);
         let fraction = f64::from(percent) / 100.0;

@@ -612,7 +612,7 @@ fn a_chain_of_contexts_is_not_quadratic() {
 }
 
 #[test]
-fn what_does_not_exist_is_elided() {
+fn unknown_contexts_are_elided() {
     let mut table = ContextTable::new(0);
     for (from, function) in [(99, 5), (0, u32::MAX), (u32::MAX, u32::MAX), (0, 1 << 31), (0, 0), (1, 7)] {
         let context = table.push(ContextId::new(from), CostCentreId::new(function));

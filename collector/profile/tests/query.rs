@@ -91,7 +91,7 @@ fn threads_and_processes() {
 }
 
 #[test]
-fn what_cannot_be_asked() {
+fn refuses_impossible_queries() {
     let maker = example();
     let ask = |text: &str| filter(text).select(&maker.profile).unwrap_err();
     assert_eq!(
@@ -192,7 +192,7 @@ fn the_innermost_main_has_phases() {
 }
 
 #[test]
-fn what_starts_a_program_is_known_by_name() {
+fn startup_functions_are_known_by_name() {
     let mut maker = Maker::new();
     maker.charge("_start __libc_start_main@@GLIBC_2.34 main std::rt::lang_start::<()> prog::main start", 5);
     maker.charge("clone3 start_thread work", 3);

@@ -163,7 +163,7 @@ fn stats_of_the_papers_figure_2() {
 }
 
 #[test]
-fn what_is_cut_is_counted_as_other() {
+fn rows_cut_off_are_counted_as_other() {
     let mut maker = Maker::new();
     for (stack, weight) in [("a", 900), ("b", 60), ("c", 30), ("d", 10)] {
         maker.charge(stack, weight);

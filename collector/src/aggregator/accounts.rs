@@ -239,7 +239,7 @@ mod tests {
     use crate::unwind::memory::MemoryRefusals;
 
     #[test]
-    fn what_went_wrong_is_noted() {
+    fn failures_are_noted() {
         assert_eq!(troubles(&BatchCounts::default()).count(), 0);
         let memory = MemoryRefusals { not_permitted: 5, over_budget: 6, moved_on: 7 };
         let counts = BatchCounts {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_beside_samples_is_not_samples() {
+    fn other_lost_records_are_not_samples() {
         let samples = SampleStats { received: 800, ..SampleStats::default() };
         let rings = RingStats { lost: 1000, ..RingStats::default() };
         let counts = BatchCounts { samples, rings, ..BatchCounts::default() };
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_unjudged_is_expected_in_part() {
+    fn samples_dropped_unjudged_are_expected_in_part() {
         let of = |received, filtered, unjudged| {
             let tracker = TrackerStats { filtered, unjudged, others: filtered, ..TrackerStats::default() };
             let samples = SampleStats { received, ..SampleStats::default() };

@@ -238,7 +238,7 @@ fn hint(cause: Unseen, more_samples: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ccsd_profile::{Metric, Profile, ProfileLimits, Session, Unit};
+    use ccsd_profile::{Metric, Profile, ProfileLimits, SessionInfo, Unit};
 
     use super::*;
     use crate::batch::{Batch, BatchItem};
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ticks_do_not_see_is_not_weighed_up_to_the_whole() {
+    fn time_unseen_by_ticks_is_not_weighed_up_to_the_whole() {
         // Three tenths of its time are where ticks see it.
         let (mut time, samples) = (TickTime::default(), 300);
         let (weight, ran) = sums(&mut time, gaps_of(samples).map(|gap| gap * 10 / 3));
@@ -325,7 +325,7 @@ mod tests {
         fn new(threads: u32) -> Simulated {
             let spec = EventSpec { kernel: true, ..EventSpec::CLOCK };
             let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
-            let profile = Profile::new(Session { metrics, ..Session::default() }, ProfileLimits::default());
+            let profile = Profile::new(SessionInfo { metrics, ..SessionInfo::default() }, ProfileLimits::default());
             let aggregator = Aggregator::new(profile, spec, EventLayout::Threads, true, &Budget::default());
             let tracker = TrackerStats {
                 threads: threads.into(),

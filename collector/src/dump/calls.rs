@@ -94,13 +94,13 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_made_again() {
+    fn calls_that_can_be_made_again() {
         assert!(can_be_made_again(EPOLL_WAIT) && can_be_made_again(libc::SYS_recvfrom));
         assert!(!can_be_made_again(libc::SYS_close) && !can_be_made_again(-1));
     }
 
     #[test]
-    fn what_may_be_interrupted() {
+    fn calls_that_may_be_interrupted() {
         assert!(!call(libc::SYS_read, [0; 6]) && !call(libc::SYS_clock_nanosleep, [9; 6]));
         assert!(call(libc::SYS_write, [1, 2, 3, 0, 0, 0]));
         let epoll = |timeout: i32| call(EPOLL_WAIT, [3, 4, 5, u64::from(timeout.cast_unsigned()), 0, 0]);

@@ -1,6 +1,6 @@
 //! From registers and stack bytes to what a dump shows of them: by the tracker, unwinder and resolver of samples.
 
-use ccsd_profile::{CostCentreId, Profile, ProfileLimits, Session};
+use ccsd_profile::{CostCentreId, Profile, ProfileLimits, SessionInfo};
 use hashbrown::HashMap;
 
 use crate::budget::Budget;
@@ -50,7 +50,7 @@ impl Frames {
 /// the process, which may run another program by now.
 pub fn read(taken: Vec<Taken>, (owner, maps): (Option<Owner>, Option<Vec<MapEntry>>), dump: &mut Dump) {
     let pid = dump.pid;
-    let mut tracker = Tracker::of_process(pid, owner, maps);
+    let mut tracker = Tracker::for_process(pid, owner, maps);
     // With the main thread its memory is no longer to be found under its number.
     let main_has_ended = taken.iter().any(|thread| thread.tid == pid && thread.look.state == TaskState::Zombie);
     let mut unwinding = Unwinding::within(&Budget::default());
@@ -148,7 +148,7 @@ fn unwind(
 
 /// Names all frames. For each the positions of its entries in the dump, innermost first.
 fn name(images: &mut Images, frames: &[Frame], dump: &mut Dump) -> Vec<Vec<u32>> {
-    let mut profile = Profile::new(Session::default(), ProfileLimits::default());
+    let mut profile = Profile::new(SessionInfo::default(), ProfileLimits::default());
     let mut resolver = Resolver::new(false, &Budget::default()).through(images.door().clone());
     for index in 0..images.count() {
         if let Some(image) = images.get(ImageIndex(index as u32)) {

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_is_copied_to_its_end() {
+    fn a_stack_is_copied_to_its_end() {
         let (pid, tid) = (std::process::id(), nix::unistd::gettid().as_raw().unsigned_abs());
         let (copier, mut room) = (StackCopier::new(pid, tid), StackBuffer::default());
         let bytes: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();

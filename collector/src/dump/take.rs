@@ -293,7 +293,7 @@ impl Taking {
             let copied = copier.copy(sp, room);
             let after = Look::at(pid, tid)?;
             if after.is_undisturbed_since(&before) {
-                let regs = UserRegs::of_pointers(ip, sp, UNKNOWN);
+                let regs = UserRegs::from_pointers(ip, sp, UNKNOWN);
                 let method = Method::NotStopped { why: why.to_owned() };
                 let stack = StackCopy::from_room(room, copied);
                 return Some(Taken { tid, look: before, registers: Ok(KnownRegisters::Pointers(regs)), stack, method });

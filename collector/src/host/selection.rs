@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_selected() {
+    fn selects_processes() {
         let everything = ProcessSelection::default();
         assert!(everything.is_everything() && everything.selects(&ProcessGroups::default()));
         let nginx = groups("/system.slice/nginx.service/worker", 33);

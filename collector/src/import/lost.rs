@@ -25,7 +25,7 @@ pub struct Lost {
 
 impl Lost {
     /// A `PERF_RECORD_LOST` tells of so many.
-    pub fn of_ring(&mut self, count: u64) {
+    pub fn add_ring(&mut self, count: u64) {
         self.by_rings = self.by_rings.saturating_add(count);
     }
 
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_twice_is_counted_once() {
+    fn losses_reported_twice_are_counted_once() {
         let ring = |count| with_trailer(LOST, 0, &[100, count], 1500, 100);
         let at_end = |event, count, misc| with_trailer(LOST_SAMPLES, misc, &[count], 0, event);
         let hardware = |count| with_trailer(LOST_SAMPLES, 0, &[count], 1600, 100);

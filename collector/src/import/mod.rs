@@ -24,7 +24,7 @@ use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ccsd_profile::{Profile, ProfileLimits, Session, TruncationReason, Unit, Update};
+use ccsd_profile::{Profile, ProfileLimits, SessionInfo, TruncationReason, Unit, Update};
 use linux_perf_event_reader::{AttrFlags, EventRecord, SampleRecord, SamplingPolicy};
 
 use crate::aggregator::Aggregator;
@@ -69,7 +69,7 @@ pub enum Recording<'a> {
 pub fn perf_data(
     recording: Recording<'_>,
     event: Option<&str>,
-    update: &mut dyn FnMut(&Session, &Update),
+    update: &mut dyn FnMut(&SessionInfo, &Update),
 ) -> Result<Profile, ImportError> {
     // What the reader of the format takes for granted is not all checked here.
     let done = catch_unwind(AssertUnwindSafe(|| read(recording, event, update)));
@@ -79,11 +79,11 @@ pub fn perf_data(
 fn read(
     recording: Recording<'_>,
     event: Option<&str>,
-    update: &mut dyn FnMut(&Session, &Update),
+    update: &mut dyn FnMut(&SessionInfo, &Update),
 ) -> Result<Profile, ImportError> {
     let (modified, plain) = match recording {
         Recording::File(file) => (file.metadata().ok().and_then(|meta| meta.modified().ok()), pipe::plain(file)?),
-        Recording::Pipe(stream) => (Some(SystemTime::now()), pipe::of_stream(stream)?),
+        Recording::Pipe(stream) => (Some(SystemTime::now()), pipe::from_stream(stream)?),
     };
     let pipe::PlainRecording { file, is_cut } = plain;
     let header = header::read(&file).map_err(|why| ImportError::Damaged(why.to_owned()))?;
@@ -122,7 +122,7 @@ fn read(
                     import.sample(&sample, &weights);
                 }
             }
-            Ok(EventRecord::Lost(lost)) => import.lost.of_ring(lost.count),
+            Ok(EventRecord::Lost(lost)) => import.lost.add_ring(lost.count),
             Ok(EventRecord::Throttle(_)) => import.counts.throttled += 1,
             Ok(EventRecord::Raw(raw)) => {
                 let makes_sense = import.lost.other(&raw, choice.metric(record.event).is_some());
@@ -136,7 +136,7 @@ fn read(
     import.end()
 }
 
-fn session(header: &RecordingHeader, choice: &MetricEvents, first: &RecordedEvent, modified_ns: u64) -> Session {
+fn session(header: &RecordingHeader, choice: &MetricEvents, first: &RecordedEvent, modified_ns: u64) -> SessionInfo {
     let metrics = choice.metrics(header);
     let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
     let is_time = metrics.first().is_some_and(|metric| metric.unit == Unit::Nanoseconds);
@@ -151,7 +151,7 @@ fn session(header: &RecordingHeader, choice: &MetricEvents, first: &RecordedEven
         SamplingPolicy::Period(period) if is_time => 1_000_000_000 / period.get(),
         _ => 0,
     };
-    Session {
+    SessionInfo {
         target: target.unwrap_or_else(|| words.join(" ")),
         command,
         pids: Vec::new(),
@@ -252,20 +252,20 @@ struct Import<'a> {
     counts: ImportCounts,
     lost: Lost,
     notes: Vec<String>,
-    update: &'a mut dyn FnMut(&Session, &Update),
+    update: &'a mut dyn FnMut(&SessionInfo, &Update),
 }
 
 impl<'a> Import<'a> {
     fn new(
         header: &RecordingHeader,
-        session: Session,
+        session: SessionInfo,
         choice: &MetricEvents,
         first: &RecordedEvent,
-        update: &'a mut dyn FnMut(&Session, &Update),
+        update: &'a mut dyn FnMut(&SessionInfo, &Update),
     ) -> Import<'a> {
         let budget = Budget::default();
         Import {
-            tracker: Tracker::of_recording(RecordedFiles::new(header.build_ids.clone()), &budget),
+            tracker: Tracker::for_recording(RecordedFiles::new(header.build_ids.clone()), &budget),
             unwinding: Unwinding::within(&budget),
             batch: BatchBuilder::within(budget.batch),
             spare: Batch::default(),
@@ -320,7 +320,7 @@ impl<'a> Import<'a> {
         self.counts.received += 1;
         let chain = CallChain::of(sample);
         let stack = sample.user_stack.as_ref().map(|(bytes, _)| bytes.as_slice());
-        let registers = sample.user_regs.as_ref().and_then(|regs| UserRegs::of_perf(|number| regs.get(number)));
+        let registers = sample.user_regs.as_ref().and_then(|regs| UserRegs::from_perf(|number| regs.get(number)));
         let unwound = match (registers, &stack) {
             (Some(regs), Some(stack)) => {
                 let kernel: Vec<u8> = chain.kernel.iter().flat_map(|address| address.to_le_bytes()).collect();
@@ -382,7 +382,8 @@ impl<'a> Import<'a> {
                 tells_lost: false,
                 user_chain: false,
             };
-            let profile = profile.take().unwrap_or_else(|| Profile::new(Session::default(), ProfileLimits::default()));
+            let profile =
+                profile.take().unwrap_or_else(|| Profile::new(SessionInfo::default(), ProfileLimits::default()));
             Aggregator::new(profile, spec, EventLayout::Threads, true, &Budget::default()).with_metrics(metrics)
         });
         let mut batch = self.batch.take(BatchCounts::default(), std::mem::take(&mut self.spare));

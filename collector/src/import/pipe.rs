@@ -50,10 +50,10 @@ pub fn plain(mut file: File) -> Result<PlainRecording, ImportError> {
     if start.first_chunk() == Some(MAGIC) && word(&start, 8) == PIPE_HEADER {
         // From a pipe all is read once.
         let stream = start.get(PIPE_HEADER as usize..).unwrap_or_default().chain(file);
-        return of_pipe(&mut BufReader::with_capacity(1 << 18, stream));
+        return from_pipe(&mut BufReader::with_capacity(1 << 18, stream));
     }
     if start.len() == FILE_HEADER && start.first_chunk() == Some(MAGIC) && has_feature(&start, COMPRESSED_FEATURE) {
-        return of_compressed(&mut file, start);
+        return from_compressed(&mut file, start);
     }
     file.rewind().map_err(|error| io_error(&error))?;
     Ok(PlainRecording { file, is_cut: false })
@@ -63,14 +63,14 @@ pub fn plain(mut file: File) -> Result<PlainRecording, ImportError> {
 ///
 /// # Errors
 /// As [`plain`].
-pub fn of_stream(stream: &mut dyn Read) -> Result<PlainRecording, ImportError> {
+pub fn from_stream(stream: &mut dyn Read) -> Result<PlainRecording, ImportError> {
     let mut start = [0; PIPE_HEADER as usize];
     stream.read_exact(&mut start).map_err(|error| io_error(&error))?;
     if start.first_chunk() != Some(MAGIC) || word(&start, 8) != PIPE_HEADER {
         let why = "it is no recording that `perf record -o -` writes to a pipe: import the file by its name";
         return Err(ImportError::Unsupported(why.to_owned()));
     }
-    of_pipe(&mut BufReader::with_capacity(1 << 18, stream))
+    from_pipe(&mut BufReader::with_capacity(1 << 18, stream))
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -134,7 +134,7 @@ fn pass(input: &mut impl Read, bytes: u64, is_cut: &mut bool) -> Result<(), Impo
     Ok(())
 }
 
-fn of_pipe(input: &mut impl Read) -> Result<PlainRecording, ImportError> {
+fn from_pipe(input: &mut impl Read) -> Result<PlainRecording, ImportError> {
     let mut writer = Writer::new()?;
     writer.write(&[0; FILE_HEADER])?;
     let mut expander = Expander::default();
@@ -208,7 +208,7 @@ fn of_pipe(input: &mut impl Read) -> Result<PlainRecording, ImportError> {
 }
 
 /// The same file with its records as they were before they were compressed. What follows the data is where its new end is.
-fn of_compressed(file: &mut File, mut header: Vec<u8>) -> Result<PlainRecording, ImportError> {
+fn from_compressed(file: &mut File, mut header: Vec<u8>) -> Result<PlainRecording, ImportError> {
     let io = |error: std::io::Error| io_error(&error);
     let len = file.metadata().map_err(io)?.len();
     let (start, size) = (word(&header, DATA_AT), word(&header, DATA_AT + 8));

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_over_may_not_be_there_yet() {
+    fn skipped_bytes_may_not_be_there_yet() {
         let path = std::env::temp_dir().join(format!("ccsd-passed-over-{}", std::process::id()));
         let mut out = File::create(&path).unwrap();
         let mut file = GrowingFile::new(File::open(&path).unwrap(), std::process::id()).unwrap();

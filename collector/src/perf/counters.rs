@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_is_due_at_the_rate_of_its_time() {
+    fn samples_are_due_at_the_rate_of_their_time() {
         let counted = |used| Some(EventCounts { used, ..EventCounts::default() });
         let mut past = Past::default();
         assert_eq!(past.with(None, 1_000), None);

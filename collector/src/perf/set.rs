@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_last_is_told_by_the_events() {
+    fn the_last_losses_are_read_from_the_events() {
         for event in [EventChoice::CpuClock, EventChoice::CpuClockTsc] {
             for by_heir in [false, true] {
                 // In a thread of its own, which stays on one CPU.

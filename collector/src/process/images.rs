@@ -178,7 +178,7 @@ impl Images {
 
     /// The same for a recording.
     #[must_use]
-    pub fn of_recording(self, files: RecordedFiles) -> Images {
+    pub fn with_recorded_files(self, files: RecordedFiles) -> Images {
         Images { recorded: Some(files), ..self }
     }
 
@@ -237,7 +237,7 @@ impl Images {
             return self.intern(ImageIdentity::Name(name.clone()), &name, mapped.pid, || OpenedImage::NoImage);
         };
         let kept = file.try_clone();
-        let index = self.of_key(&name, mapped.pid, &key, file);
+        let index = self.open_key(&name, mapped.pid, &key, file);
         if let Ok(file) = kept
             && index != ImageIndex::UNKNOWN
         {
@@ -247,7 +247,7 @@ impl Images {
     }
 
     /// The image of what a process maps; its generated code, if that is what it is, goes to `code`.
-    pub fn of_mapping(
+    pub fn open_mapping(
         &mut self,
         code: &mut Option<Arc<JitCode>>,
         start_time: u64,
@@ -255,7 +255,7 @@ impl Images {
     ) -> ImageIndex {
         if let Some(files) = &mut self.recorded {
             let found = files.find(mapped);
-            return self.of_recorded(mapped, found);
+            return self.find_recorded(mapped, found);
         }
         let mut own = |images: &mut Images| {
             let room = images.bytes.saturating_add(IMAGE_BYTES) <= images.limit;
@@ -284,14 +284,14 @@ impl Images {
     }
 
     /// The image of what a process of a recording had mapped.
-    fn of_recorded(&mut self, mapped: MappedFile<'_>, found: MappedObject) -> ImageIndex {
+    fn find_recorded(&mut self, mapped: MappedFile<'_>, found: MappedObject) -> ImageIndex {
         let index = match found {
             MappedObject::Known(index) => return index,
             MappedObject::Anonymous => return self.anonymous(),
             MappedObject::Vdso => return self.vdso(),
             MappedObject::Name(name) => return self.by_name(&name),
             MappedObject::Changed(name) => self.by_name(&name),
-            MappedObject::File(name, file) => self.of_file(&name, file),
+            MappedObject::File(name, file) => self.add_opened(&name, file),
         };
         if let Some(files) = &mut self.recorded {
             files.keep(mapped, index);
@@ -346,14 +346,14 @@ impl Images {
     }
 
     /// The image in a file that is open already.
-    pub fn of_file(&mut self, name: &str, file: File) -> ImageIndex {
+    pub fn add_opened(&mut self, name: &str, file: File) -> ImageIndex {
         match ccsd_worker::file_key(&file, None) {
-            Ok(key) => self.of_key(name, 0, &key, file),
+            Ok(key) => self.open_key(name, 0, &key, file),
             Err(_) => self.by_name(name),
         }
     }
 
-    fn of_key(&mut self, name: &str, pid: u32, key: &FileKey, file: File) -> ImageIndex {
+    fn open_key(&mut self, name: &str, pid: u32, key: &FileKey, file: File) -> ImageIndex {
         let (left, began) = (self.patience, Instant::now());
         let patience = left.max(MAX_OPEN);
         let index = self.intern(ImageIdentity::File(key.clone()), name, pid, || ccsd_worker::open(file, key, patience));
@@ -596,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_when_it_is_mapped_again_is_unknown() {
+    fn an_image_without_room_when_mapped_again_is_unknown() {
         let unusual = unusual_bytes(&with_sections(1000));
         // Room for the headers of one.
         let mut images = Images::within(unusual / 1024 + 4);

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_generated() {
+    fn generated_code_is_recognised() {
         for path in [&b""[..], b"//anon", b"[anon:v8]", b"/dev/zero (deleted)", b"/SYSV00000000 (deleted)"] {
             assert!(is_anonymous(path), "{}", String::from_utf8_lossy(path));
         }

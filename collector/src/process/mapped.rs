@@ -43,7 +43,7 @@ impl ProcessTable {
             maps.rotate_right(1);
         }
         if maps.len() > room.min(MAX_MAPPINGS) {
-            of_each_file_first(&mut maps);
+            put_each_file_first(&mut maps);
         }
         for map in maps {
             let MapEntry { start, end, device, inode, ref path, .. } = map;
@@ -160,7 +160,7 @@ fn unnumbered(pid: u32) -> String {
 
 /// Puts the first mapping of each file before all second ones, and so on: a program that maps one file, or memory of its own, a
 /// hundred thousand times leaves room for its libraries.
-fn of_each_file_first(maps: &mut [MapEntry]) {
+fn put_each_file_first(maps: &mut [MapEntry]) {
     let mut seen: HashMap<((u32, u32), u64), usize> = HashMap::new();
     maps.sort_by_cached_key(|map| {
         let times = seen.entry((map.device, map.inode)).or_default();
@@ -176,7 +176,7 @@ fn mapping_of(
     file: MappedFile<'_>,
     file_offset: u64,
 ) -> Mapping {
-    let image = images.of_mapping(code, start_time, file);
+    let image = images.open_mapping(code, start_time, file);
     Mapping { start: file.start, end: file.end, image, to_svma: images.to_svma(image, file.start, file_offset) }
 }
 
@@ -195,7 +195,7 @@ mod tests {
             path: b"/x".to_vec(),
         };
         let mut maps = [map(1, 5), map(3, 7), map(5, 7), map(7, 7), map(9, 5), map(11, 6)];
-        of_each_file_first(&mut maps);
+        put_each_file_first(&mut maps);
         assert_eq!(maps.map(|map| map.start), [1, 3, 11, 5, 9, 7]);
     }
 }

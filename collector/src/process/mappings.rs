@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_unknown_and_not_another_s() {
+    fn a_mapping_without_room_is_unknown_and_not_another_s() {
         let mut mappings = Mappings::default();
         assert!(mappings.insert_within(mapping(0, 100, 1), 2));
         // One that is split is three: what is left of it goes.

@@ -150,7 +150,7 @@ impl ProcessTable {
     }
 
     /// The processes of a recording: all that is known of them is in records.
-    pub fn of_recording(limit: usize) -> ProcessTable {
+    pub fn for_recording(limit: usize) -> ProcessTable {
         ProcessTable { asks_proc: false, copies_left: MAX_COPIED, ..ProcessTable::within(limit, 0) }
     }
 

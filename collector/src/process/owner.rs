@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ptrace_would_refuse() {
+    fn refuses_as_ptrace_does() {
         let (all, own) = ("1000 1000 1000 1000", (1000, 1000));
         let plain = "0000000000000000";
         let owner = Owner { uid: 1000, gid: 1000 };
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_has_gone_and_nothing_else() {
+    fn only_ended_processes_are_gone() {
         let mut child = std::process::Command::new("true").stdin(std::process::Stdio::null()).spawn().unwrap();
         let pid = child.id();
         // Not waited for yet, it ends as a zombie, whose memory file is root's.

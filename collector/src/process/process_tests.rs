@@ -42,7 +42,7 @@ fn permission_is_found_and_inherited() {
 fn threads_beyond_the_limit_are_their_process_s_others() {
     let mut images = Images::default();
     // Room for a process and eight threads.
-    let mut table = of_entered_bytes(PROCESS_BYTES + 8 * THREAD_BYTES);
+    let mut table = table_of_entered_bytes(PROCESS_BYTES + 8 * THREAD_BYTES);
     let pid = u32::MAX - 1000;
     table.read_process(pid, &mut images);
     table.add_thread(pid, pid, "main".to_owned());
@@ -80,7 +80,7 @@ fn threads_beyond_the_limit_are_their_process_s_others() {
 }
 
 /// A table that may take so many bytes, and a part more for threads that there is no room for.
-fn of_entered_bytes(bytes: usize) -> ProcessTable {
+fn table_of_entered_bytes(bytes: usize) -> ProcessTable {
     ProcessTable::within(bytes * UNTRACKED_PART / (UNTRACKED_PART - 1) + UNTRACKED_PART, 0)
 }
 
@@ -88,7 +88,7 @@ fn of_entered_bytes(bytes: usize) -> ProcessTable {
 fn threads_without_room_are_known_by_number_and_counted_once() {
     let mut images = Images::default();
     // Room for a process with what stands for the others, and seven threads; of as many the numbers are known.
-    let mut table = of_entered_bytes(PROCESS_BYTES + 8 * THREAD_BYTES);
+    let mut table = table_of_entered_bytes(PROCESS_BYTES + 8 * THREAD_BYTES);
     let pid = u32::MAX - 2000;
     table.read_process(pid, &mut images);
     (pid..pid + 8).for_each(|tid| table.add_thread(pid, tid, String::new()));
@@ -135,7 +135,7 @@ fn threads_without_room_are_known_by_number_and_counted_once() {
 fn mappings_beyond_the_limit_are_not_entered() {
     let mut images = Images::default();
     let limit = 2 * PROCESS_BYTES + 2 * THREAD_BYTES + 100 * MAPPING_BYTES;
-    let mut table = of_entered_bytes(limit);
+    let mut table = table_of_entered_bytes(limit);
     let pid = u32::MAX - 1000;
     table.read_process(pid, &mut images);
     table.add_thread(pid, pid, "main".to_owned());
@@ -165,7 +165,7 @@ fn mappings_beyond_the_limit_are_not_entered() {
     table.exit(pid + 1, pid + 1);
     assert_eq!((table.mapped, table.held_bytes()), (0, 0));
     // One that is there, with more mappings than there may be.
-    let mut table = of_entered_bytes(3 * MAPPING_BYTES);
+    let mut table = table_of_entered_bytes(3 * MAPPING_BYTES);
     let own = std::process::id();
     table.read_process(own, &mut images);
     let left_out = table.left_out().mappings;
@@ -218,7 +218,7 @@ fn identities_outlive_pids() {
 }
 
 #[test]
-fn what_has_ended_is_forgotten_when_it_could_have_been_told() {
+fn ended_processes_are_forgotten_after_their_exit_record_is_due() {
     let (mut images, mut table) = (Images::default(), ProcessTable::default());
     let pid = u32::MAX - 30;
     for pid in [pid, pid + 1] {

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 
-use ccsd_profile::{ProfileLimits, Session};
+use ccsd_profile::{ProfileLimits, SessionInfo};
 use ccsd_symbolizer::{DebugFileFinder, Door};
 use tempfile::NamedTempFile;
 
@@ -25,7 +25,7 @@ struct Generating {
 
 impl Generating {
     fn new() -> Generating {
-        let mut profile = Profile::new(Session::default(), ProfileLimits::default());
+        let mut profile = Profile::new(SessionInfo::default(), ProfileLimits::default());
         let mut resolver = Resolver::new(false, &Budget::default());
         let image = MappedImage { name: "[anon]".to_owned(), elf: None, key: None, debug: DebugFileFinder::none() };
         resolver.add_image(&mut profile, image);
@@ -78,7 +78,7 @@ fn some<const N: usize>(names: [&str; N]) -> [Option<String>; N] {
 }
 
 #[test]
-fn what_replaces_known_code_has_its_own_name() {
+fn code_that_replaces_known_code_has_its_own_name() {
     let mut generating = Generating::new();
     let start = now_ns();
     generating.load("first", start);
@@ -93,7 +93,7 @@ fn what_replaces_known_code_has_its_own_name() {
 }
 
 #[test]
-fn what_is_told_too_late_is_said() {
+fn late_names_are_noted() {
     let mut generating = Generating::new();
     generating.load("first", 1);
     assert_eq!(generating.batch([10, 30]), some(["first"; 2]));

@@ -134,7 +134,7 @@ impl Resolver {
 mod tests {
     use std::fs::File;
 
-    use ccsd_profile::{Session, Shed};
+    use ccsd_profile::{SessionInfo, Shed};
     use ccsd_symbolizer::{DebugFileFinder, ElfFile};
 
     use super::*;
@@ -145,7 +145,7 @@ mod tests {
     fn symbols_beyond_the_budget_are_dropped_and_read_again() {
         // 2 MiB for all images; this program has more than that in symbols alone.
         let budget = Budget::of(Budget::MIN_MEMORY);
-        let mut profile = Profile::new(Session::default(), budget.profile.clone());
+        let mut profile = Profile::new(SessionInfo::default(), budget.profile.clone());
         let mut resolver = Resolver::new(false, &budget);
         let program = || Arc::new(ElfFile::open(File::open(std::env::current_exe().unwrap()).unwrap()).unwrap());
         let entry = program().entry();

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_symbols_are_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let below = dir.path().join("below");
         assert_eq!(read(&below), None);

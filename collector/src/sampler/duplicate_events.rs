@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_two_events_the_first_is_believed() {
+    fn the_first_of_two_events_is_believed() {
         let mut duplicates = DuplicateEvents::default();
         assert_eq!(duplicates.redundant(1, 0, 7), None);
         duplicates.add(1);

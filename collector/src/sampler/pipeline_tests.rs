@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::{Arc, Mutex};
 
 use ccsd_profile::view::{FlatView, Selection};
-use ccsd_profile::{Metric, Profile, Session, Shed, Unit};
+use ccsd_profile::{Metric, Profile, SessionInfo, Shed, Unit};
 use crossbeam_channel::bounded;
 
 use super::*;
@@ -107,7 +107,7 @@ fn comm(pid: u32, exec: bool, name: &str) -> TargetChange {
 }
 
 #[test]
-fn what_executes_something_is_judged_before_anything_is_kept() {
+fn a_process_is_judged_at_exec_before_its_samples_are_kept() {
     let own = own_pid();
     let mut filtered = Filtered::new();
     assert!(filtered.keeps(own));
@@ -141,7 +141,7 @@ fn another_name_counts_from_its_record_on() {
 }
 
 #[test]
-fn what_no_record_tells_of_is_found_at_the_next_look() {
+fn processes_without_records_are_found_at_the_next_scan() {
     let (own, child) = (own_pid(), u32::MAX - 7);
     let mut filtered = Filtered::new();
     filtered.tell(TargetChange::Fork(Fork { pid: child, tid: child, parent_pid: own, parent_tid: own }));
@@ -187,7 +187,7 @@ fn samples_that_the_queue_has_no_room_for_are_dropped_and_counted() {
     pipeline.send(&channels, true);
     taken.try_iter().for_each(|batch| forward.send(batch).unwrap());
     let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
-    let profile = Profile::new(Session { metrics, ..Session::default() }, budget.profile.clone());
+    let profile = Profile::new(SessionInfo { metrics, ..SessionInfo::default() }, budget.profile.clone());
     let (events, told) = bounded(8);
     let aggregator = Aggregator::new(profile, SPEC, EventLayout::Threads, true, &budget);
     aggregator.run(&received, &bounded(8).0, &events, &watchdog, &Held::new(0));

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_back_is_time_by_period() {
+    fn throttled_time_is_counted_by_period() {
         const MS: u64 = 1_000_000;
         let mut throttling = Throttling::default();
         throttling.stop(1, 10 * MS);

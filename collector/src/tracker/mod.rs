@@ -119,13 +119,13 @@ impl Tracker {
     }
 
     /// The processes of a recording: nothing of the running system is taken for what it was then but these files.
-    pub fn of_recording(files: RecordedFiles, budget: &Budget) -> Tracker {
-        Tracker::of(ProcessTable::of_recording(budget.live), Images::within(budget.images).of_recording(files))
+    pub fn for_recording(files: RecordedFiles, budget: &Budget) -> Tracker {
+        Tracker::of(ProcessTable::for_recording(budget.live), Images::within(budget.images).with_recorded_files(files))
     }
 
     /// A process as it is now, and nothing that runs beside it. For an owner by these lines of its `maps`, because the
     /// process may run another program by now.
-    pub fn of_process(pid: u32, owner: Option<Owner>, maps: Option<Vec<MapEntry>>) -> Tracker {
+    pub fn for_process(pid: u32, owner: Option<Owner>, maps: Option<Vec<MapEntry>>) -> Tracker {
         let (mut table, mut images) = (ProcessTable::default(), Images::default().of(owner));
         match owner {
             None => table.read_process(pid, &mut images),

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_overdrawn_is_waited_for() {
+    fn an_overdraft_is_waited_for() {
         let mut allowance = Allowance::default();
         let most = MAX_NS_AT_ONCE / 4 * 3;
         // Twice in a moment, most of what there is.
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn of_short_stacks_one_in_so_many_counts_for_all() {
+    fn one_in_so_many_short_stacks_counts_for_all() {
         let mut allowance = Allowance::default();
         allowance.begin(100 * SECOND);
         assert_eq!(allowance.left, MAX_NS_AT_ONCE);

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_been_popped_is_in_its_register() {
+    fn a_popped_value_is_in_its_register() {
         let mut data = Vec::new();
         let cie = push_cie(&mut data);
         // rbp saved at CFA - 16 while the CFA is rsp + 8: its slot has been left

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_read_is_asked_for_again() {
+    fn unreadable_code_is_read_again() {
         let mut rules = GeneratedRules::default();
         rules.begin(1, 0);
         let believed = |ip| ip >= 0x100;

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_is_what_was_put_in() {
+    fn finds_the_rules_put_in() {
         let mut known = KnownRules::within(1 << 30);
         let of = |address: u64| rule((address % 0xffff) as u32 + 1);
         for i in 0..4 * MAX_PLACES as u64 {

@@ -155,7 +155,7 @@ mod tests {
     use crate::unwind::tables::RowContext;
 
     #[test]
-    fn what_is_remembered_of_addresses_is_forgotten_when_it_is_too_much() {
+    fn remembered_addresses_are_dropped_beyond_the_limit() {
         const LIMIT: u64 = 256 << 10;
         let mut images = Images::default();
         let all: Vec<ImageIndex> = (0..16)
@@ -164,7 +164,7 @@ mod tests {
                 images.insert_for_test(ElfFile::open(program).unwrap())
             })
             .collect();
-        let code = (what_is_remembered_of_addresses_is_forgotten_when_it_is_too_much as fn() as usize) as u64;
+        let code = (remembered_addresses_are_dropped_beyond_the_limit as fn() as usize) as u64;
         let mut unwinder = StackUnwinder::within(1 << 30, LIMIT);
         // No image has much: it is the sum that counts.
         let remember = |unwinder: &mut StackUnwinder, index, from: u64| {

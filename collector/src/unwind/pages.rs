@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_not_read() {
+    fn absent_pages_are_not_read() {
         let mut pages = Pages::default();
         let own = std::process::id().cast_signed();
         // Fresh from the kernel; of its pages, large ones too, those are there that have been written to.

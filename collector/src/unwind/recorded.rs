@@ -555,7 +555,7 @@ fn signals() {
 }
 
 #[test]
-fn what_a_signal_interrupted_is_unwound_once() {
+fn an_interrupted_function_is_unwound_once() {
     // Below the interrupted function is a deep recursion: `call`, `ret`.
     let ret: &[u8] = &[0xc3];
     let recursive: &[u8] = &[0xe8, 0, 1, 0, 0, 0xc3];

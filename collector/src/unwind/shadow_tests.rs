@@ -274,7 +274,7 @@ fn a_recursion_that_comes_and_goes_is_unwound_once() {
 
 /// Samples that waited while others were looked at.
 #[test]
-fn what_has_been_looked_at_since_is_not_looked_at_again() {
+fn frames_seen_since_are_not_read_again() {
     let mut model = ThreadModel::new();
     model.calls(&[3; 3000]);
     model.sample(64).unwrap();
@@ -356,7 +356,7 @@ fn a_target_that_has_moved_on_gives_no_stack() {
 }
 
 #[test]
-fn what_a_realigned_frame_was_left_by_is_compared() {
+fn the_registers_of_a_realigned_frame_are_compared() {
     let mut words = vec![0u64; 64];
     let base = words.as_ptr() as u64;
     let at = |index: u64| base + 8 * index;

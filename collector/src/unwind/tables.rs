@@ -456,7 +456,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_needs_care() {
+    fn rows_that_need_all_registers() {
         let tables = tables();
         let way = |address| way(&tables, address, &mut RowContext::new());
         assert_eq!(way(0x1010), UnwindMethod::Plain(FrameRule::StackPointer { words: 2 }, None));

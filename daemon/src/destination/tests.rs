@@ -13,7 +13,7 @@ const TEXT: AllowedContents =
     AllowedContents { known: |start| start.starts_with(b"text"), unlike: "no text", remedy: "" };
 
 #[test]
-fn what_is_opened_in_place() {
+fn destinations_opened_in_place() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let written = |path: &Path| -> Result<(), DestinationError> {
@@ -89,7 +89,7 @@ fn a_file_that_is_being_written_is_left_alone() {
 }
 
 #[test]
-fn what_is_replaced_is_replaced_whole() {
+fn files_are_replaced_whole() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     fs::write(at("x"), "text 1").unwrap();

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_not_written() {
+    fn too_long_frames_are_not_written() {
         let mut out = Vec::new();
         let refused = write_frame(&mut out, FrameKind::Control, &vec![0; MAX_FRAME_BYTES + 1]);
         assert!(matches!(refused, Err(FrameError::TooLong(_))));

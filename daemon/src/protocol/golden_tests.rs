@@ -171,7 +171,7 @@ fn messages_of_every_version_are_understood() {
 }
 
 #[test]
-fn what_later_versions_may_say_is_understood() {
+fn messages_of_later_versions_are_understood() {
     let reply = |text: &str| serde_json::from_str::<Reply>(text).unwrap();
     let refused = reply(r#"{"refused":{"kind":"too_hot","message":"later"}}"#);
     assert_eq!(refused, Reply::Refused(Refusal::new(RefusalKind::Failed, "later")));

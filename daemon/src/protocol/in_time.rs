@@ -70,7 +70,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(20);
 
     #[test]
-    fn what_comes_in_time_is_read() {
+    fn reads_data_that_comes_in_time() {
         let (one, mut other) = UnixStream::pair().unwrap();
         other.write_all(b"all").unwrap();
         let mut buffer = [0; 8];
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_nothing_is_left() {
+    fn gives_up_on_a_peer_that_reads_nothing() {
         let (one, _other) = UnixStream::pair().unwrap();
         let error = InTime::new(&one, SHORT).write_all(&vec![0; 8 << 20]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_refusals_two_are_said() {
+    fn two_of_many_refusals_are_logged() {
         let mut refusals = Summary::default();
         let begin = Instant::now();
         let said: Vec<String> = (0..5000u64)

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_stays() {
+    fn other_files_are_not_removed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("notes.txt");
         fs::write(&path, "dear diary").unwrap();

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
-use ccsd_profile::{Profile, Session as SessionInfo, Update};
+use ccsd_profile::{Profile, SessionInfo, Update};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::ledger::LedgerCharge;

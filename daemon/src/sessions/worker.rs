@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ccsd_collector::{
-    Budget, CollectorSession, FileShare, Options, ProcessSelection, Scope, SessionEvent, become_unfavoured, system,
-    usage,
+    Budget, FileShare, Options, ProcessSelection, Scope, Session, SessionEvent, become_unfavoured, system, usage,
 };
 use ccsd_profile::{Profile, ProfileLimits, Update};
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError};
@@ -226,11 +225,7 @@ fn replica_limits(memory: u64) -> ProfileLimits {
 }
 
 /// Opens the events, within the owner's permissions.
-fn open(
-    new: &NewSession,
-    grant: SessionGrant,
-    files: &Arc<SessionFiles>,
-) -> Result<(CollectorSession, Guard, u64), Refusal> {
+fn open(new: &NewSession, grant: SessionGrant, files: &Arc<SessionFiles>) -> Result<(Session, Guard, u64), Refusal> {
     let SessionGrant { ring_bytes, profile_bytes, arguments, .. } = grant;
     let mut options = Options { own_process: false, ..new.collect.options()? };
     if let Some(bytes) = profile_bytes {
@@ -248,9 +243,9 @@ fn open(
     };
     let guard = Guard::new(new.owner, pids)?;
     let session = match &new.target {
-        SessionTarget::Pids(pids) => CollectorSession::attach(&options, pids)?,
-        SessionTarget::Machine(selection) => CollectorSession::machine(&options, selection)?,
-        SessionTarget::Child(pid, words) => CollectorSession::record_child(&options, words.clone(), *pid)?,
+        SessionTarget::Pids(pids) => Session::attach(&options, pids)?,
+        SessionTarget::Machine(selection) => Session::machine(&options, selection)?,
+        SessionTarget::Child(pid, words) => Session::record_child(&options, words.clone(), *pid)?,
     };
     guard.check_attached()?;
     Ok((session, guard, options.budget.memory))
@@ -300,7 +295,7 @@ struct SessionWorker {
     summary: SessionSummary,
     channels: SessionChannels,
     /// `None` once it has ended.
-    session: Option<CollectorSession>,
+    session: Option<Session>,
     /// The charge for a running session, and its files; `None` once it has ended.
     running: Option<Running>,
     /// Bytes of its rings while it runs.
@@ -328,7 +323,7 @@ impl SessionWorker {
         SessionGrant { id, ring_bytes, .. }: SessionGrant,
         new: &NewSession,
         channels: SessionChannels,
-        session: CollectorSession,
+        session: Session,
         guard: Guard,
         memory: u64,
         (accounts, files): (Accounts, Arc<SessionFiles>),
@@ -468,7 +463,7 @@ impl SessionWorker {
         summary.received = accounting.received;
         summary.lost = accounting.known_missing();
         summary.contexts = self.replica.contexts().len() as u64;
-        let held = self.session.as_ref().map_or(0, CollectorSession::held_bytes);
+        let held = self.session.as_ref().map_or(0, Session::held_bytes);
         let events = self.running.as_ref().map_or(0, |running| running.files.event_bytes());
         if let Some(running) = &self.running {
             running.kernel.set(events.saturating_add(self.ring_bytes));

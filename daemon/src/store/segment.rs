@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use ccsd_profile::{EncodeError, Encoder, Session, Update};
+use ccsd_profile::{EncodeError, Encoder, SessionInfo, Update};
 
 use super::files::name;
 
@@ -44,7 +44,7 @@ impl SegmentWriter {
     ///
     /// # Errors
     /// [`WriteError::Create`], [`WriteError::Write`].
-    pub fn create(dir: &Path, session: &Session) -> Result<SegmentWriter, WriteError> {
+    pub fn create(dir: &Path, session: &SessionInfo) -> Result<SegmentWriter, WriteError> {
         let create = |source| WriteError::Create { dir: dir.to_owned(), source };
         // Only group ccsd may read: others must not learn which programs are watched.
         DirBuilder::new().recursive(true).mode(0o750).create(dir).map_err(create)?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ccsd_profile::view::{FlatView, Selection};
-use ccsd_profile::{CostCentre, Image, Metric, Process, Profile, ProfileLimits, Session, Thread, Unit, Update};
+use ccsd_profile::{CostCentre, Image, Metric, Process, Profile, ProfileLimits, SessionInfo, Thread, Unit, Update};
 use tempfile::TempDir;
 
 use super::files::{name, parse_name};
@@ -15,14 +15,14 @@ use crate::config::{Age, Retention, StoreBytes};
 const HOUR: u64 = 3600;
 const SECOND: u64 = 1_000_000_000;
 
-fn session(start: u64) -> Session {
-    Session {
+fn session(start: u64) -> SessionInfo {
+    SessionInfo {
         target: "watch".to_owned(),
         event: "cpu-clock".to_owned(),
         rate_hz: 49,
         started_unix_ns: start * SECOND,
         metrics: vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }],
-        ..Session::default()
+        ..SessionInfo::default()
     }
 }
 
@@ -268,7 +268,7 @@ fn retention(age: u64, bytes: u64) -> Retention {
 }
 
 #[test]
-fn what_is_too_old_goes_by_whole_segments() {
+fn old_data_is_removed_by_whole_segments() {
     let (state, dir) = dir();
     for hour in 0..10 {
         write(&dir, hour * HOUR, &["a"], true);
@@ -287,7 +287,7 @@ fn starts(dir: &Path) -> Vec<i64> {
 }
 
 #[test]
-fn what_is_too_much_goes_oldest_first() {
+fn excess_data_is_removed_oldest_first() {
     let (state, dir) = dir();
     let each = fs::metadata(write(&dir, 100, &["a"], true)).unwrap().len();
     (2..5).for_each(|hundred| drop(write(&dir, hundred * 100, &["a"], true)));
@@ -331,7 +331,7 @@ fn a_noisy_watch_costs_only_its_own_history() {
 }
 
 #[test]
-fn what_cannot_be_removed_of_one_watch_costs_no_other() {
+fn unremovable_data_of_one_watch_costs_no_other() {
     let (state, noisy) = dir();
     let quiet = state.path().join("quiet");
     let each = fs::metadata(write(&quiet, 100, &["a"], true)).unwrap().len();
@@ -346,7 +346,7 @@ fn what_cannot_be_removed_of_one_watch_costs_no_other() {
 }
 
 #[test]
-fn what_is_not_ours_costs_no_profile() {
+fn foreign_files_cost_no_profile() {
     let (state, dir) = dir();
     let each = fs::metadata(write(&dir, 100, &["a"], true)).unwrap().len();
     write(&dir, 300, &["a"], true);
@@ -377,7 +377,7 @@ fn profiles_of_other_metrics_are_named() {
     let (_state, dir) = dir();
     write(&dir, 1000, &["a"], true);
     let cycles = vec![Metric { name: "cycles".to_owned(), unit: Unit::Cycles }];
-    let mut profile = Profile::new(Session { metrics: cycles, ..session(2000) }, ProfileLimits::default());
+    let mut profile = Profile::new(SessionInfo { metrics: cycles, ..session(2000) }, ProfileLimits::default());
     let mut writer = SegmentWriter::create(&dir, profile.session()).unwrap();
     writer.write(&interval(&mut profile, "b")).unwrap();
     writer.finish().unwrap();

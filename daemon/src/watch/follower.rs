@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ccsd_collector::{Budget, CollectorSession, EventChoice, Options, ProcessFilter, Scope, SessionEvent};
+use ccsd_collector::{Budget, EventChoice, Options, ProcessFilter, Scope, Session, SessionEvent};
 use ccsd_profile::{Accounting, Update};
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 use serde::{Deserialize, Serialize};
@@ -160,7 +160,7 @@ pub fn start(watch: Arc<WatchConfig>, rule: WatchRule, place: SegmentTarget) -> 
 }
 
 struct RunningSession {
-    session: CollectorSession,
+    session: Session,
     /// `None` while nothing can be written.
     segment: Option<SegmentWriter>,
     began: Instant,
@@ -395,7 +395,7 @@ impl Follower {
         }
     }
 
-    fn session(&self, by_cpu: bool) -> ccsd_collector::Result<(CollectorSession, Vec<u32>)> {
+    fn session(&self, by_cpu: bool) -> ccsd_collector::Result<(Session, Vec<u32>)> {
         let rate_hz = self.step.rate(self.watch.rate_hz.0).min(ccsd_collector::system::perf_max_sample_rate());
         let options = |event| Options {
             event,
@@ -416,8 +416,8 @@ impl Follower {
         let follow = |event| {
             let (options, name) = (options(event), self.watch.name.0.clone());
             match by_cpu {
-                true => CollectorSession::on_machine(&options, name).map(|session| (session, Vec::new())),
-                false => CollectorSession::follow(&options, name, &pids),
+                true => Session::on_machine(&options, name).map(|session| (session, Vec::new())),
+                false => Session::follow(&options, name, &pids),
             }
         };
         match self.watch.event {

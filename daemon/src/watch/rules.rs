@@ -60,7 +60,7 @@ impl Facts {
 impl Facts {
     /// The groups and users of a process that may have ended and was not waited for, without its executable, which /proc
     /// shows as it is now.
-    fn of_groups(dir: &Path, comm: &str) -> Option<Facts> {
+    fn read_groups(dir: &Path, comm: &str) -> Option<Facts> {
         let users = users(&read(&dir.join("status"))?)?;
         let cgroup = cgroup_path(&read(&dir.join("cgroup"))?);
         Some(Facts { cgroup, exe: None, comm: comm.to_owned(), users: Some(users) })
@@ -73,7 +73,7 @@ impl Exe {
     fn read(dir: &Path, stat: &Stat) -> Option<Exe> {
         let link = dir.join("exe");
         // The kernel resolves this link to the file itself, independent of mounts.
-        let file = FileIdentity::of_link(&link).ok()?;
+        let file = FileIdentity::from_link(&link).ok()?;
         let path = fs::read_link(&link).ok()?;
         let is_there = FileIdentity::at_once(&path, false).is_ok_and(|here| here.is_regular && here == file);
         // A process may have changed this name, but only to another one of the file that it runs.
@@ -307,7 +307,7 @@ impl ProcessFilter for WatchRule {
             return Some(false);
         }
         let dirs = executed.relatives().map(|pid| Path::new("/proc").join(pid.to_string()));
-        let facts = dirs.into_iter().find_map(|dir| Facts::of_groups(&dir, executed.name))?;
+        let facts = dirs.into_iter().find_map(|dir| Facts::read_groups(&dir, executed.name))?;
         let process = ScannedProcess { pid: executed.pid, start_time: 0 };
         if !self.fits_but_for(Some(SkippedSelector::Exe), process, &facts) {
             return Some(false);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_does_not_fit() {
+    fn unknown_facts_do_not_match() {
         let unknown = Facts { exe: None, users: None, ..nginx() };
         assert!(!fits("comm = \"nginx\"", &unknown));
         assert!(!fits("exe = \"*\"", &unknown));
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nearly_fits_is_told() {
+    fn near_matches_are_reported() {
         let near = |selectors: &str, facts: &Facts| rule(selectors).near_miss(PROCESS, facts);
         assert_eq!(near("comm = \"nginx\"", &nginx()).unwrap(), "PID 7 (nginx) matches but for its user, 33");
         let any = "user = \"*\"\nexe = ";

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_looked_at_every_time() {
+    fn matching_processes_are_checked_every_time() {
         let proc = Proc::new();
         let service = "/a.service";
         for pid in 10..14 {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_and_what_is_the_kernel_s() {
+    fn ended_processes_and_kernel_threads() {
         let proc = Proc::new();
         for (pid, state, flags) in [(1, "Z", 0), (2, "S", PF_KTHREAD), (3, "S", 0)] {
             let dir = proc.0.path().join(pid.to_string());

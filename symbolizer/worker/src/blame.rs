@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_files_only_the_guilty_is_given_up() {
+    fn only_the_guilty_of_several_files_is_given_up() {
         let (mut blame, keys, now) = (Blame::new(AGE, false), keys(3), Instant::now());
         let tokens: Vec<Token> = keys.iter().map(|key| ask(&mut blame, key, now)).collect();
         blame.died(now);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_waiting_holds_up_nobody() {
+    fn a_waiter_that_stops_holds_up_nobody() {
         let (mut blame, keys, now) = (Blame::new(AGE, false), keys(3), Instant::now());
         let both = [ask(&mut blame, &keys[0], now), ask(&mut blame, &keys[1], now)];
         blame.died(now);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hangs_is_blamed_alone() {
+    fn a_hanging_file_is_blamed_alone() {
         let (mut blame, keys, now) = (Blame::new(AGE, false), keys(2), Instant::now());
         let (first, second) = (ask(&mut blame, &keys[0], now), ask(&mut blame, &keys[1], now));
         blame.failed(first, now);

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn of_large_images_one_is_read_at_a_time() {
+    fn large_images_are_read_one_at_a_time() {
         assert_eq!(at_once(LARGE), 1);
         // All begin before one ends, unless they get no CPU.
         assert!((0..20).any(|_| at_once(1) > 1));

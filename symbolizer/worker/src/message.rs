@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_left_out() {
+    fn answers_without_room_are_left_out() {
         // Names of the maximum length, and the maximum number of functions, each with its own names.
         let hostile = |address: usize| -> Vec<Function> {
             let long = |number| format!("{address} {number:0>width$}", width = limits::MAX_LINKAGE_NAME - 10);

@@ -97,8 +97,8 @@ impl Principals {
     /// The place of an open file with this `meta`, as the process `pid` maps it, if one does.
     pub fn place(&self, file: &File, meta: &Metadata, pid: Option<u32>) -> FileLocation {
         let id = mount_id(file);
-        let own = id.and_then(|id| self.of_this_machine(id));
-        let others = || self.of_process(pid?, id?);
+        let own = id.and_then(|id| self.find_local(id));
+        let others = || self.find_of_process(pid?, id?);
         let principal = match (meta.uid(), &own) {
             (0, Some(mount)) if !mount.is_fuse() => Principal::Own,
             (0, _) => {
@@ -119,13 +119,13 @@ impl Principals {
         FileLocation { principal, is_remote: mount.is_none_or(|mount| mount.is_remote()) }
     }
 
-    fn of_this_machine(&self, id: u64) -> Option<Mount> {
+    fn find_local(&self, id: u64) -> Option<Mount> {
         let mut tables = lock(&self.mounts);
         tables.iter_mut().find_map(|table| table.get(id))
     }
 
     /// A mount of a process, and whether it shows the process a part of this machine's file system.
-    fn of_process(&self, pid: u32, id: u64) -> Option<(Mount, bool)> {
+    fn find_of_process(&self, pid: u32, id: u64) -> Option<(Mount, bool)> {
         let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()?.into_os_string();
         let mut last = lock(&self.last);
         let is_it = |known: &OtherMounts| {

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_late_or_over_is_an_error() {
+    fn long_late_or_ended_messages_are_errors() {
         let (one, other) = Channel::pair().unwrap();
         let mut buffer = Vec::new();
         let kind = |result: io::Result<()>| result.unwrap_err().kind();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_take_a_message_is_not_waited_for() {
+    fn a_peer_that_reads_nothing_is_not_waited_for() {
         let (one, _other) = Channel::pair().unwrap();
         one.set_patience(Duration::from_millis(20)).unwrap();
         assert_eq!(one.send(&vec![0u8; 8 << 20], &[]).unwrap_err().kind(), ErrorKind::TimedOut);

@@ -535,7 +535,7 @@ fn too_often() {
 }
 
 /// A new copy of this program that belongs to a user.
-fn of_user(uid: u32) -> File {
+fn file_of_user(uid: u32) -> File {
     let file = fresh();
     std::os::unix::fs::fchown(&file, Some(uid), None).unwrap();
     file
@@ -552,7 +552,7 @@ fn principals() {
     let own = open(fresh()).unwrap();
     let addresses = addresses(&own);
     let mut own = names_of(own, finder());
-    let mut bobs = names_of(open(of_user(BOB)).unwrap(), DebugFileFinder::none());
+    let mut bobs = names_of(open(file_of_user(BOB)).unwrap(), DebugFileFinder::none());
     let known = |names: &mut ImageNames| {
         let (functions, told) = names.resolve(&addresses);
         assert_eq!(told, Told::Known);
@@ -565,14 +565,14 @@ fn principals() {
     // A fresh file for each death, so that no single file is given up.
     let mut told = Told::Known;
     for _ in 0..8 {
-        let mut names = names_of(open(of_user(ADA)).unwrap(), DebugFileFinder::none());
+        let mut names = names_of(open(file_of_user(ADA)).unwrap(), DebugFileFinder::none());
         let mut asked = None;
         kill_first(ADA, || asked = Some(names.resolve(&addresses).1));
         told = asked.unwrap();
     }
     assert_eq!(told, Told::GivenUp);
     // Headers, which unwinding needs, are still read.
-    assert!(open(of_user(ADA)).is_some());
+    assert!(open(file_of_user(ADA)).is_some());
     known(&mut own);
     known(&mut bobs);
     assert_eq!([Principal::Own, Principal::User(BOB)].map(|who| worker_pid(who).unwrap()), before);
@@ -610,13 +610,13 @@ fn places() {
     }
     // More principals than there are places.
     for uid in ADA..ADA + 8 {
-        assert!(open(of_user(uid)).is_some(), "{uid}");
+        assert!(open(file_of_user(uid)).is_some(), "{uid}");
     }
     let running = (ADA..ADA + 8).filter(|uid| worker_pid(Principal::User(*uid)).is_some()).count();
     assert_eq!(running, 2);
     assert!(worker_pid(Principal::Own).is_some());
     // The ended ones are started again.
-    assert!(open(of_user(ADA)).is_some() && worker_pid(Principal::User(ADA)).is_some());
+    assert!(open(file_of_user(ADA)).is_some() && worker_pid(Principal::User(ADA)).is_some());
 }
 
 /// Two users' files are being read, and take long. A third user waits for a second, not for ever, and nobody is blamed.
@@ -624,7 +624,7 @@ fn place_of_another() {
     if !nix::unistd::geteuid().is_root() {
         return;
     }
-    let busy: Vec<(u32, Arc<ElfFile>)> = [ADA, BOB].map(|uid| (uid, open(of_user(uid)).unwrap())).to_vec();
+    let busy: Vec<(u32, Arc<ElfFile>)> = [ADA, BOB].map(|uid| (uid, open(file_of_user(uid)).unwrap())).to_vec();
     let addresses = addresses(&busy[0].1);
     std::thread::scope(|scope| {
         let asking: Vec<_> = busy
@@ -639,7 +639,7 @@ fn place_of_another() {
             .collect();
         // Each of them asks before the third does.
         std::thread::sleep(Duration::from_millis(100));
-        let file = of_user(ADA + 5);
+        let file = file_of_user(ADA + 5);
         let mut tries = 0;
         while open(file.try_clone().unwrap()).is_none() {
             tries += 1;
@@ -674,7 +674,7 @@ fn headers_in_time() {
         ccsd_worker::open(file.try_clone().unwrap(), &key, Duration::from_millis(20))
     };
     // Its worker is started beside.
-    let first = of_user(ADA);
+    let first = file_of_user(ADA);
     let mut tries = 0;
     while !matches!(try_at_once(&first), OpenedImage::Image(_)) {
         tries += 1;
@@ -682,7 +682,7 @@ fn headers_in_time() {
     }
     let pid = worker_pid(Principal::User(ADA)).unwrap();
     stop(pid);
-    let second = of_user(ADA);
+    let second = file_of_user(ADA);
     let began = std::time::Instant::now();
     for _ in 0..10 {
         assert!(matches!(try_at_once(&second), OpenedImage::NotNow(_)));

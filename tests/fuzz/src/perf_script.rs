@@ -1,13 +1,13 @@
 //! The text of `perf script`.
 
-use ccsd_profile::Session;
+use ccsd_profile::SessionInfo;
 use ccsd_profile::import::perf_script;
 use ccsd_profile::view::{FlatView, Selection};
 
 /// Reads it; the profile has the samples that were read.
 pub fn run(data: &[u8]) {
     let mut updates = 0;
-    let read = perf_script(data, Session::default(), None, |_, update| {
+    let read = perf_script(data, SessionInfo::default(), None, |_, update| {
         updates += usize::from(update.is_some());
         Ok(())
     });

@@ -32,7 +32,7 @@ pub fn follow(data: &[u8]) -> usize {
     let mut file = tempfile::tempfile().expect("a file");
     file.write_all(&image(code, table, is_debug)).expect("it can be written");
     let mut images = Images::default();
-    let image = images.of_file("fuzzed", file);
+    let image = images.add_opened("fuzzed", file);
     let mut mappings = Mappings::default();
     let end = BASE + (TEXT + code.len()) as u64;
     mappings.insert_within(Mapping { start: BASE, end, image, to_svma: BASE.wrapping_neg() }, 1);

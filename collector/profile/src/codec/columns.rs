@@ -9,7 +9,7 @@ use super::window::TimeWindow;
 use crate::accounting::Accounting;
 use crate::error::DecodeError;
 use crate::limits::ProfileLimits;
-use crate::model::{Metric, Session, Unit};
+use crate::model::{Metric, SessionInfo, Unit};
 use crate::profile::Profile;
 use crate::squares::squared_metrics;
 use crate::update::Update;
@@ -59,7 +59,7 @@ pub fn columns(intervals: &[(u64, u64)], charges: usize, most: usize) -> Vec<Tim
 /// An empty profile of a session, with the metric asked for, by its number, and one for each of so many columns. It cannot be
 /// written.
 #[must_use]
-pub fn profile_in_columns(session: &Session, metric: usize, columns: usize) -> Profile {
+pub fn profile_in_columns(session: &SessionInfo, metric: usize, columns: usize) -> Profile {
     let mut session = session.clone();
     let none = || Metric { name: "[none]".to_owned(), unit: Unit::Count };
     let chosen = session.metrics.get(metric).cloned().unwrap_or_else(none);
@@ -98,7 +98,7 @@ pub fn read_columns<R: Read>(input: R, metric: usize, columns: Vec<TimeColumn>) 
         until_ns: columns.last().map_or(0, |column| column.to_ns),
     };
     let (mut before, mut within) = (Accounting::default(), None);
-    let make = |session: &Session| profile_in_columns(session, metric, columns.len());
+    let make = |session: &SessionInfo| profile_in_columns(session, metric, columns.len());
     let mut last_ns = 0;
     let mut loaded = read_profile_as(input, make, |session, update| {
         last_ns = update.to_ns;

@@ -20,7 +20,7 @@ use crate::crash::{Crash, MAX_CRASHES, MAX_CRASHES_BYTES};
 use crate::error::DecodeError;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, RouteId, ThreadId};
 use crate::limits::{MAX_FILES, MAX_RECORD_BYTES, MAX_STRING_BYTES, ProfileLimits};
-use crate::model::{CostCentre, Image, Line, Membership, Metric, Process, Session, Thread, Unit};
+use crate::model::{CostCentre, Image, Line, Membership, Metric, Process, SessionInfo, Thread, Unit};
 use crate::profile::Profile;
 use crate::routes::NewRoute;
 use crate::update::{ChargeDelta, DefinitionCounts, NewContext, Update};
@@ -59,7 +59,7 @@ impl DecodedTables {
 #[derive(Debug)]
 pub struct Decoder<R> {
     input: CountingReader<BufReader<R>>,
-    session: Session,
+    session: SessionInfo,
     known: DecodedTables,
     version: u32,
     records: u64,
@@ -85,7 +85,7 @@ impl<R: Read> Decoder<R> {
     pub fn new(input: R) -> Result<Self, DecodeError> {
         let mut decoder = Self {
             input: CountingReader { input: BufReader::new(input), read: 0 },
-            session: Session::default(),
+            session: SessionInfo::default(),
             known: DecodedTables::default(),
             version: VERSION,
             records: 0,
@@ -113,7 +113,7 @@ impl<R: Read> Decoder<R> {
 
     /// The session.
     #[must_use]
-    pub const fn session(&self) -> &Session {
+    pub const fn session(&self) -> &SessionInfo {
         &self.session
     }
 
@@ -662,7 +662,7 @@ pub fn read_profile_with<R: Read>(
     limits: ProfileLimits,
     mut filter: impl FnMut(&mut Update),
 ) -> Result<Loaded, DecodeError> {
-    let make = |session: &Session| Profile::new(session.clone(), limits);
+    let make = |session: &SessionInfo| Profile::new(session.clone(), limits);
     let mut loaded = read_profile_as(input, make, |_, update| filter(update))?;
     loaded.profile.count_own_elision();
     Ok(loaded)
@@ -672,8 +672,8 @@ pub fn read_profile_with<R: Read>(
 /// file ([`Profile::count_own_elision`]).
 pub(super) fn read_profile_as<R: Read>(
     input: R,
-    make: impl FnOnce(&Session) -> Profile,
-    mut filter: impl FnMut(&Session, &mut Update),
+    make: impl FnOnce(&SessionInfo) -> Profile,
+    mut filter: impl FnMut(&SessionInfo, &mut Update),
 ) -> Result<Loaded, DecodeError> {
     let mut decoder = Decoder::new(input)?;
     let mut profile = make(decoder.session());

@@ -19,7 +19,7 @@ use super::wire::{put, put_bytes, put_delta, put_len, put_option, put_signed, pu
 use crate::accounting::Accounting;
 use crate::error::EncodeError;
 use crate::limits::{MAX_FILES, MAX_METRICS, MAX_RECORD_BYTES};
-use crate::model::{CostCentre, Session};
+use crate::model::{CostCentre, SessionInfo};
 use crate::routes::NewRoute;
 use crate::update::{DefinitionCounts, Update};
 
@@ -56,7 +56,7 @@ impl<W: Write> Encoder<W> {
     /// # Errors
     ///
     /// When writing fails.
-    pub fn new(out: W, session: &Session) -> Result<Self, EncodeError> {
+    pub fn new(out: W, session: &SessionInfo) -> Result<Self, EncodeError> {
         let mut encoder = Self {
             out,
             files: HashMap::new(),

@@ -155,12 +155,12 @@ impl GenerationJoin {
 mod tests {
     use super::*;
     use crate::{
-        CostCentre, CostCentreId, Image, LineId, Metric, Process, Profile, ProfileLimits, Session, Thread, Unit,
+        CostCentre, CostCentreId, Image, LineId, Metric, Process, Profile, ProfileLimits, SessionInfo, Thread, Unit,
     };
 
     fn profile() -> Profile {
         let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
-        Profile::new(Session { metrics, ..Session::default() }, ProfileLimits::default())
+        Profile::new(SessionInfo { metrics, ..SessionInfo::default() }, ProfileLimits::default())
     }
 
     /// Whatever room there is for contexts, what is read is the same.

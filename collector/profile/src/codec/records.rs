@@ -4,10 +4,10 @@ use super::split::RECORD_ITEMS;
 use super::wire::{Cursor, Wrong, put, put_len, put_signed, put_str};
 use crate::accounting::{Accounting, TruncationReason};
 use crate::limits::MAX_METRICS;
-use crate::model::{Metric, Session, Unit};
+use crate::model::{Metric, SessionInfo, Unit};
 use crate::pace::SamplingRates;
 
-pub(super) fn put_session(out: &mut Vec<u8>, session: &Session) {
+pub(super) fn put_session(out: &mut Vec<u8>, session: &SessionInfo) {
     put_str(out, &session.target);
     put_strings(out, &session.command);
     let pids = session.pids.get(..RECORD_ITEMS).unwrap_or(&session.pids);
@@ -42,8 +42,8 @@ fn put_strings(out: &mut Vec<u8>, strings: &[String]) {
     }
 }
 
-pub(super) fn session(from: &mut Cursor<'_>) -> Result<Session, Wrong> {
-    let session = Session {
+pub(super) fn session(from: &mut Cursor<'_>) -> Result<SessionInfo, Wrong> {
+    let session = SessionInfo {
         target: from.string()?,
         command: from.list(Cursor::string)?,
         pids: from.list(Cursor::get_u32)?,

@@ -8,7 +8,7 @@ use super::decode::{Loaded, read_profile_as};
 use crate::accounting::Accounting;
 use crate::error::DecodeError;
 use crate::limits::ProfileLimits;
-use crate::model::Session;
+use crate::model::SessionInfo;
 use crate::profile::Profile;
 
 /// A part of the time of a session, nanoseconds since it began: after `from_ns`, up to and with `until_ns`.
@@ -72,7 +72,7 @@ pub fn read_window_with<R: Read>(
     let mut found = Intervals::default();
     let mut last = None;
     let (mut before, mut within) = (Accounting::default(), None);
-    let make = |session: &Session| Profile::new(session.clone(), ProfileLimits::reading());
+    let make = |session: &SessionInfo| Profile::new(session.clone(), ProfileLimits::reading());
     let mut loaded = read_profile_as(input, make, |_, update| {
         let (from, to) = (update.from_ns, update.to_ns);
         // A very large update is written as several records of one interval.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::request::{Export, unit_name};
 use super::walk::{GAP_FRAME, frame_index, frame_name, walk};
-use crate::model::Session;
+use crate::model::SessionInfo;
 
 /// Raised when a field changes its meaning or is removed, not for new fields.
 const SCHEMA: u32 = 1;
@@ -15,7 +15,7 @@ const SCHEMA: u32 = 1;
 struct Document<'a> {
     schema: u32,
     remarks: Vec<String>,
-    session: &'a Session,
+    session: &'a SessionInfo,
     metrics: Vec<JsonMetric>,
     images: Vec<JsonImage>,
     /// Stacks refer to functions by index.

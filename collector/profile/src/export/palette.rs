@@ -650,13 +650,13 @@ mod tests {
     use super::*;
     use crate::ids::{ContextId, LineId};
     use crate::limits::ProfileLimits;
-    use crate::model::{CostCentre, Image, Metric, Process, Session, Thread, Unit};
+    use crate::model::{CostCentre, Image, Metric, Process, SessionInfo, Thread, Unit};
     use crate::view::Selection;
 
     /// Stacks of `image function` or `image function file`, root first, with their self weights.
     fn profile(stacks: &[(&[&str], u64)]) -> Profile {
         let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
-        let mut profile = Profile::new(Session { metrics, ..Session::default() }, ProfileLimits::default());
+        let mut profile = Profile::new(SessionInfo { metrics, ..SessionInfo::default() }, ProfileLimits::default());
         let process =
             Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, membership: None, name: "p".into() };
         let process = profile.add_process(process);
@@ -832,7 +832,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_interpreter_spends_is_its_callers() {
+    fn interpreter_time_belongs_to_callers() {
         let frame = "/usr/bin/python3.13 _PyEval_EvalFrameDefault";
         let script = profile(&[
             (&["[jit] py::f:/srv/app.py", frame], 70),

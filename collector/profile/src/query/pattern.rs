@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern() {
+    fn refuses_invalid_patterns() {
         for text in ["", "name:", "module:", "//"] {
             assert!(matches!(text.parse::<Pattern>(), Err(PatternError::Empty(_))), "{text}");
         }

@@ -58,7 +58,7 @@ pub(crate) fn short(name: &str) -> Cow<'_, str> {
 
 fn form(name: &str, form: Form) -> Cow<'_, str> {
     if form == Form::Short
-        && let Some(short) = of_script(name)
+        && let Some(short) = shorten_script_name(name)
     {
         return Cow::Owned(short);
     }
@@ -82,7 +82,7 @@ fn form(name: &str, form: Form) -> Cow<'_, str> {
 
 /// The name of a function of a script, as Python and V8 give it, without the directories of its file: `py::f:app.py`,
 /// `JS:*f app.js:3:8`.
-fn of_script(name: &str) -> Option<String> {
+fn shorten_script_name(name: &str) -> Option<String> {
     let start = match name.split_once(':')? {
         ("py", rest) if rest.starts_with(':') => name.find(":/")? + 1,
         ("JS" | "LazyCompile" | "Function" | "Script" | "Eval" | "Callback", _) => {

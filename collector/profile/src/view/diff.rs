@@ -93,21 +93,21 @@ impl DiffView {
     /// Compares two profiles.
     #[must_use]
     pub fn new(before: Run<'_>, after: Run<'_>) -> Self {
-        Self::of_runs(&[before], &[after])
+        Self::from_runs(&[before], &[after])
     }
 
     /// Compares several runs before with several after: how they differ among themselves is chance, too.
     ///
     /// Functions that are one to [`Matching`] are one in every stack, so that what they inherit is counted once.
     #[must_use]
-    pub fn of_runs(before: &[Run<'_>], after: &[Run<'_>]) -> Self {
-        Self::of_lengths(before, after, [1.0; 2])
+    pub fn from_runs(before: &[Run<'_>], after: &[Run<'_>]) -> Self {
+        Self::from_runs_of_lengths(before, after, [1.0; 2])
     }
 
-    /// As [`DiffView::of_runs`], with the weights of each side divided by this: the length of its runs in seconds, to compare
+    /// As [`DiffView::from_runs`], with the weights of each side divided by this: the length of its runs in seconds, to compare
     /// weights per second. What is said of absolute significance is of these weights.
     #[must_use]
-    pub fn of_lengths(before: &[Run<'_>], after: &[Run<'_>], lengths: [f64; 2]) -> Self {
+    pub fn from_runs_of_lengths(before: &[Run<'_>], after: &[Run<'_>], lengths: [f64; 2]) -> Self {
         let matching = matching(before, after);
         let mut sides = [Side::default(), Side::default()];
         let mut functions: BTreeMap<DiffFunction, [OfRuns; 2]> = BTreeMap::new();
@@ -168,7 +168,7 @@ impl DiffView {
                 .then_with(|| a.function.cmp(&b.function))
         });
         let per = |side: &Side, length: f64| {
-            let total = side.of_a_run();
+            let total = side.run_total();
             let (weight, whole_weight) = (per(total.weight, length), per(total.whole_weight, length));
             Total { weight, whole_weight, ..total }
         };
@@ -224,7 +224,7 @@ impl Side {
     }
 
     /// All of it, weights of one run on average.
-    pub(super) fn of_a_run(&self) -> Total {
+    pub(super) fn run_total(&self) -> Total {
         let Total { whole_weight, whole_samples, .. } = self.whole;
         let Sums { weight, samples, squares, unsampled } = self.totals.all;
         let runs = self.runs();

@@ -112,12 +112,12 @@ impl DiffTree {
     /// Compares two profiles, without what has less than `least` of the total in both.
     #[must_use]
     pub fn new(before: Run<'_>, after: Run<'_>, least: f64) -> Self {
-        Self::of_runs(&[before], &[after], least)
+        Self::from_runs(&[before], &[after], least)
     }
 
     /// Compares several runs before with several after, without what has less than `least` of the total on both sides.
     #[must_use]
-    pub fn of_runs(before: &[Run<'_>], after: &[Run<'_>], least: f64) -> Self {
+    pub fn from_runs(before: &[Run<'_>], after: &[Run<'_>], least: f64) -> Self {
         let matching = matching(before, after);
         let mut functions: Vec<DiffFunction> = Vec::new();
         let mut known: HashMap<DiffFunction, u32> = HashMap::new();
@@ -213,8 +213,8 @@ impl DiffTree {
         sort(&mut roots);
         let other = other(rest.subtrees, &rest.amount);
         Self {
-            before: before.of_a_run(),
-            after: after.of_a_run(),
+            before: before.run_total(),
+            after: after.run_total(),
             labels: labels(&functions, true, matching.full_names),
             functions,
             nodes,

@@ -59,7 +59,7 @@ impl Share {
                 return Self { fraction: p, low: p, high: p };
             }
             let sampled = all.sampled();
-            let of = Self::of(part.sampled(), &Total::of_sums(sampled));
+            let of = Self::of(part.sampled(), &Total::from_sums(sampled));
             let (whole, known) = (all.weight as f64, part.unsampled.min(part.weight) as f64);
             let end = |of: f64| (known + of * sampled.weight as f64) / whole;
             return Self { fraction: p, low: end(of.low).clamp(0.0, p), high: end(of.high).clamp(p, 1.0) };
@@ -85,7 +85,7 @@ impl Share {
 
     /// The share of a weight of whose samples nothing more is known: as if they were like all others.
     #[must_use]
-    pub fn of_weight(weight: u64, total: &Total) -> Self {
+    pub fn from_weight(weight: u64, total: &Total) -> Self {
         let squares = total.squares as f64 * (weight as f64 / total.weight.max(1) as f64);
         Self::of(Sums { weight, squares: squares as u128, ..Sums::default() }, total)
     }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     fn total(sums: Sums) -> Total {
-        Total::of_sums(sums)
+        Total::from_sums(sums)
     }
 
     fn share(part: (u64, u64), of: (u64, u64)) -> Share {
@@ -125,7 +125,7 @@ mod tests {
     fn weights_do_not_matter_where_they_are_equal() {
         let (a, b) = (share((8, 8), (10, 10)), share((8_000, 8), (10_000, 10)));
         assert!((a.low - b.low).abs() < 1e-12 && (a.high - b.high).abs() < 1e-12, "{a:?} {b:?}");
-        let c = Share::of_weight(8_000, &total(Sums::equal(10_000, 10)));
+        let c = Share::from_weight(8_000, &total(Sums::equal(10_000, 10)));
         assert!((a.low - c.low).abs() < 1e-3 && (a.high - c.high).abs() < 1e-3, "{a:?} {c:?}");
     }
 
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_sample_stands_for_is_certain() {
+    fn time_without_samples_is_certain() {
         // Half of it is not sampled, and a half of the other half is the function's.
         let unseen = Sums { weight: 100, unsampled: 100, ..Sums::default() };
         let mut all = Sums::equal(100, 10);

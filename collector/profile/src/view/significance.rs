@@ -46,7 +46,7 @@ impl SideTotals {
     }
 
     /// Weight of a run and of one more sample for each thread, on average.
-    fn of_a_run(&self) -> f64 {
+    fn run_mean(&self) -> f64 {
         let unit = self.all.squares as f64 / self.all.weight.max(1) as f64;
         (self.all.weight as f64 + unit * self.threads as f64) / self.runs.len().max(1) as f64
     }
@@ -82,7 +82,7 @@ pub(super) fn test(totals: [&SideTotals; 2], parts: [&[Sums]; 2], basis: Basis) 
     let base = |side: usize, run: &Sums| match basis {
         Basis::Share => run.weight as f64,
         Basis::Weight(lengths) => {
-            (totals[0].of_a_run() / lengths[0]).max(totals[1].of_a_run() / lengths[1]) * lengths[side]
+            (totals[0].run_mean() / lengths[0]).max(totals[1].run_mean() / lengths[1]) * lengths[side]
         }
     };
     let n = effective_samples(totals, sums);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_the_level_holds() {
+    fn the_level_holds_over_many_functions() {
         let tested = |p: f64| Tested { p, least: 0.0 };
         // The example of Benjamini and Hochberg's paper (1995): of 15 the first 4.
         let p = [

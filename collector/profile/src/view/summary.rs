@@ -126,7 +126,7 @@ fn programs(profile: &Profile, selection: &Selection, total: &Total) -> Vec<Prog
         name: name.to_owned(),
         processes,
         weight,
-        share: Share::of_weight(weight, total),
+        share: Share::from_weight(weight, total),
     };
     let mut rows: Vec<ProgramRow> = programs.into_iter().map(row).collect();
     rows.sort_by(|a, b| b.weight.cmp(&a.weight).then_with(|| a.name.cmp(&b.name)));

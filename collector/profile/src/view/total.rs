@@ -33,7 +33,7 @@ impl Total {
 
     /// The total of a view that shows everything.
     #[must_use]
-    pub fn of_sums(all: Sums) -> Total {
+    pub fn from_sums(all: Sums) -> Total {
         let Sums { weight, samples, squares, unsampled } = all;
         Total { weight, samples, squares, unsampled, whole_weight: weight, whole_samples: samples }
     }

@@ -7,8 +7,8 @@ pub mod readers;
 
 use ccsd_profile::*;
 
-pub fn session() -> Session {
-    Session {
+pub fn session() -> SessionInfo {
+    SessionInfo {
         target: "demo".into(),
         command: vec!["./demo".into(), "-x".into()],
         pids: vec![7],
@@ -34,7 +34,7 @@ impl Maker {
         Self::with(session(), ProfileLimits::default())
     }
 
-    pub fn with(session: Session, limits: ProfileLimits) -> Self {
+    pub fn with(session: SessionInfo, limits: ProfileLimits) -> Self {
         let mut profile = Profile::new(session, limits);
         let image = profile.add_image(Image { name: "/usr/bin/demo".into(), build_id: vec![1, 2, 3] });
         let process = profile.add_process(Process {

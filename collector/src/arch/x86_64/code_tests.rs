@@ -33,7 +33,7 @@ fn a_leaf_returns() {
 }
 
 #[test]
-fn what_was_pushed_is_popped() {
+fn pushed_registers_are_popped() {
     // pop rbx; pop rbp; ret
     assert_eq!(leave(&[0x5b, 0x5d, 0xc3], &WORDS), Some([Some(12), Some(0x7018), Some(11), Some(10)]));
     // push rbx; xor ebx, ebx; pop rbx; ret: as if nothing had been

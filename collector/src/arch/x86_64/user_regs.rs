@@ -30,13 +30,13 @@ impl UserRegs {
     }
 
     /// The instruction pointer and the stack pointer; all others are `unknown`.
-    pub fn of_pointers(ip: u64, sp: u64, unknown: u64) -> UserRegs {
+    pub fn from_pointers(ip: u64, sp: u64, unknown: u64) -> UserRegs {
         UserRegs { ip, sp, bp: unknown, others: [unknown; OTHERS.len()] }
     }
 
     /// Those of a recording, by their numbers in `sample_regs_user` (`asm/perf_regs.h`). Of a stack's frames most need three;
     /// another one that was not recorded is 0.
-    pub fn of_perf(get: impl Fn(u64) -> Option<u64>) -> Option<UserRegs> {
+    pub fn from_perf(get: impl Fn(u64) -> Option<u64>) -> Option<UserRegs> {
         const NUMBERS: [u64; OTHERS.len()] = [0, 1, 2, 3, 4, 5, 16, 17, 18, 19, 20, 21, 22, 23];
         let others = NUMBERS.map(|number| get(number).unwrap_or(0));
         Some(UserRegs { ip: get(8)?, sp: get(7)?, bp: get(6)?, others })

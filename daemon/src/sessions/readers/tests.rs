@@ -164,7 +164,7 @@ fn asks(reader: &mut StreamReader, fixture: &Fixture) -> bool {
 }
 
 #[test]
-fn what_readers_hold_is_charged_even_after_the_session_was_forgotten() {
+fn readers_are_charged_after_their_session_is_forgotten() {
     let mut fixture = Fixture::new();
     (0..3).for_each(|_| fixture.interval(50_000));
     let mut reader = fixture.readers.add(true, false);
@@ -329,7 +329,7 @@ fn a_snapshot_that_somebody_still_has_serves_others_too() {
 }
 
 #[test]
-fn who_wants_no_updates_gets_one_profile_and_its_end() {
+fn a_reader_without_updates_gets_one_profile_and_its_end() {
     let mut fixture = Fixture::new();
     fixture.interval(1);
     let mut client = TestClient::new(&fixture, false);

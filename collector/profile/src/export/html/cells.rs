@@ -69,7 +69,7 @@ struct PackedLayer {
 
 impl Cells {
     /// Of an export by several metrics, for the stacks of its trees.
-    pub(super) fn of_metrics(exports: &[&Export<'_>], stacks: &Stacks) -> Self {
+    pub(super) fn from_metrics(exports: &[&Export<'_>], stacks: &Stacks) -> Self {
         let columns = exports.first().map_or(&[][..], |export| export.columns);
         let columns = if columns.len() < 2 { Vec::new() } else { columns.to_vec() };
         let mut threads = Threads::default();
@@ -85,7 +85,7 @@ impl Cells {
 
     /// Of two profiles: the layers are the one after and the one before. Two runs have threads of their own each, and no
     /// common time.
-    pub(super) fn of_difference(
+    pub(super) fn from_difference(
         tree: &DiffTree,
         stacks: &Stacks,
         matching: &Matching,
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pruned_is_joined() {
+    fn pruned_stacks_are_joined() {
         let packed = cells().packed(|_| Some(0));
         assert_eq!((packed.steps, &packed.layers[0].weights), (pack([0, 1, 2, 6]), &pack([1, 2, 3, 5])));
         let of_all = cells().without_threads().packed(Some);

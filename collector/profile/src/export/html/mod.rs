@@ -232,7 +232,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let trees: Vec<TreeView> = exports.iter().map(|it| TreeView::new(it.profile, it.selection)).collect();
     let mut stacks = Stacks::default();
     trees.iter().for_each(|tree| stacks.add_tree(tree));
-    let cells = Cells::of_metrics(&exports, &stacks);
+    let cells = Cells::from_metrics(&exports, &stacks);
     let profile = export.profile;
     let samples = trees.first().map_or(0, |tree| tree.total.samples);
     let labels = profile.labels();
@@ -343,8 +343,8 @@ pub(super) fn write_difference(before: &Export<'_>, after: &Export<'_>, out: &mu
         layer,
         is_same_program: is_same_program(function),
     });
-    let stacks = Stacks::of_difference(&tree);
-    let cells = Cells::of_difference(&tree, &stacks, &matching, [after, before]);
+    let stacks = Stacks::from_difference(&tree);
+    let cells = Cells::from_difference(&tree, &stacks, &matching, [after, before]);
     let (old, new) = (facts(before, tree.before.samples), facts(after, tree.after.samples));
     let contents = Contents {
         title: difference_title(&before.title(), &after.title()),
@@ -714,13 +714,13 @@ mod tests {
     use crate::codec::TimeColumn;
     use crate::ids::{ContextId, LineId};
     use crate::limits::ProfileLimits;
-    use crate::model::{CostCentre, Image, Metric, Process, Session, Thread, Unit};
+    use crate::model::{CostCentre, Image, Metric, Process, SessionInfo, Thread, Unit};
     use crate::view::Selection;
 
     /// A profile of so many metrics and threads, which share 200 stacks.
     fn profile(metrics: usize, threads: u32) -> Profile {
         let metric = |i: usize| Metric { name: format!("metric {i}"), unit: Unit::Nanoseconds };
-        let session = Session { metrics: (0..metrics).map(metric).collect(), ..Session::default() };
+        let session = SessionInfo { metrics: (0..metrics).map(metric).collect(), ..SessionInfo::default() };
         let mut profile = Profile::new(session, ProfileLimits::default());
         let image = profile.add_image(Image { name: "/usr/bin/demo".into(), build_id: Vec::new() });
         let process =

@@ -46,7 +46,7 @@ impl Stacks {
     }
 
     /// The stacks of two profiles.
-    pub(super) fn of_difference(tree: &DiffTree) -> Self {
+    pub(super) fn from_difference(tree: &DiffTree) -> Self {
         let mut stacks = Self::default();
         let share = |weight: u64, total: u64| weight as f64 / total.max(1) as f64;
         stacks.nodes.extend(tree.nodes.iter().map(|node| StackNode {
