@@ -45,6 +45,22 @@ pub fn memlock_limit_kb() -> u64 {
     getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| if soft == u64::MAX { soft } else { soft / 1024 })
 }
 
+/// Bytes that all rings of this process may lock together; `u64::MAX` where nothing bounds them.
+pub fn lockable_bytes() -> u64 {
+    /// See capabilities(7).
+    const CAP_IPC_LOCK: u32 = 14;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    let is_exempt = effective.is_some_and(|effective| effective >> CAP_IPC_LOCK & 1 == 1)
+        || perf_event_paranoid().is_some_and(|paranoid| paranoid < 0);
+    match memlock_limit_kb() {
+        limit if is_exempt || limit == u64::MAX => u64::MAX,
+        limit => {
+            perf_event_mlock_kb().saturating_mul(online_cpus().len() as u64).saturating_add(limit).saturating_mul(1024)
+        }
+    }
+}
+
 /// `RLIMIT_NOFILE`.
 pub fn file_limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft)

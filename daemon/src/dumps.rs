@@ -151,7 +151,7 @@ mod tests {
     const OTHER: Authority = Authority { uid: 8, gid: 8, trusted: false };
 
     fn dumps() -> Dumps {
-        Dumps::new(Ledger::new(Shares::new(32 << 20, 1024)))
+        Dumps::new(Ledger::new(Shares::new(32 << 20, 1024, 1 << 20)))
     }
 
     #[test]

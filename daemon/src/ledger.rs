@@ -41,9 +41,11 @@ pub enum Resource {
     Dumping,
     /// Dumps taken within a short time.
     Dumped,
+    /// Those of the bytes that rings lock.
+    Locked,
 }
 
-const RESOURCES: usize = 8;
+const RESOURCES: usize = 9;
 
 /// The most that principals may have of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,9 +70,10 @@ const LEFT: u64 = 8;
 pub struct Shares([ResourceShare; RESOURCES]);
 
 impl Shares {
-    /// The shares where one user may have `bytes_of_user` bytes and the process `files` open files.
+    /// The shares where one user may have `bytes_of_user` bytes and the process `files` open files and `locked` bytes of
+    /// locked memory.
     #[must_use]
-    pub fn new(bytes_of_user: u64, files: u64) -> Shares {
+    pub fn new(bytes_of_user: u64, files: u64, locked: u64) -> Shares {
         let share = |own, users, user| ResourceShare { own, users, user };
         // In the order of `Resource`.
         Shares([
@@ -85,6 +88,8 @@ impl Shares {
             share(u64::MAX, u64::MAX, u64::MAX),
             share(4, 4, 1),
             share(u64::MAX, 40, 10),
+            // As with files: a small allowance must not be gone when root comes.
+            share(u64::MAX, locked / 2, locked / 2),
         ])
     }
 
@@ -118,7 +123,11 @@ enum Whose {
 
 impl std::fmt::Display for Full {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let are_bytes = matches!(self.what, Resource::Bytes | Resource::KernelBytes);
+        let shift = match self.what {
+            Resource::Bytes | Resource::KernelBytes => 20,
+            Resource::Locked => 10,
+            _ => 0,
+        };
         let (unit, what) = match self.what {
             Resource::Running => ("session", ""),
             Resource::Kept => ("finished session", ""),
@@ -127,16 +136,17 @@ impl std::fmt::Display for Full {
             Resource::Bytes | Resource::KernelBytes => ("MiB", " of the daemon's memory"),
             Resource::Dumping => ("dump", " under way"),
             Resource::Dumped => ("dump", " within a few seconds"),
+            Resource::Locked => ("KiB", " of locked memory for rings"),
         };
-        let number = |amount: u64| if are_bytes { amount >> 20 } else { amount };
+        let number = |amount: u64| amount >> shift;
         let amount = |amount| {
             let number = number(amount);
-            let plural = if number == 1 || are_bytes { "" } else { "s" };
+            let plural = if number == 1 || shift > 0 { "" } else { "s" };
             format!("{number} {unit}{plural}{what}")
         };
         let most = |most| {
             let number = number(most);
-            if are_bytes { format!("{number} MiB") } else { number.to_string() }
+            if shift > 0 { format!("{number} {unit}") } else { number.to_string() }
         };
         let most_is = |limit| {
             let verb = if number(limit) == 1 { "is" } else { "are" };
@@ -421,7 +431,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn ledger() -> Ledger {
-        Ledger::new(Shares::new(64 * MIB, 20_000))
+        Ledger::new(Shares::new(64 * MIB, 20_000, 16 * MIB))
     }
 
     fn unit(what: Resource) -> u64 {

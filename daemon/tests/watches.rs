@@ -70,7 +70,7 @@ impl WatchService {
         let program = dir.path().join("busy-shell");
         fs::copy(fs::canonicalize("/bin/sh").unwrap(), &program).unwrap();
         let service = WatchService { watches: None, state: dir.path().join("state"), program, dir };
-        let ledger = Ledger::new(Shares::new(0, 0));
+        let ledger = Ledger::new(Shares::new(0, 0, 0));
         let watches = Watches::start(service.config(more), ledger, &Supervisor::for_this_process()).unwrap();
         WatchService { watches: Some(watches), ..service }
     }

@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         .test("however_many_sessions_users_have_the_next_and_root_get_one", &NEEDS, sessions)
         .test("finished_sessions_of_users_drive_out_nobody_else_s", &NEEDS, finished)
         .test("what_one_user_s_events_take_is_not_missing_to_another", &[PYTHON, Need::Root, UNSHARE], files)
+        .test("memory_that_users_lock_is_not_missing_to_root", &[PYTHON, Need::Root, UNSHARE], locked_memory)
         .test("connections_that_say_nothing_keep_nobody_out", &NEEDS, silent_connections)
         .test("slow_readers_of_forgotten_sessions_are_charged", &[CC, PYTHON, Need::Root], slow_readers)
         .test("users_sessions_have_no_priority", &NEEDS, priority)
@@ -236,6 +237,22 @@ fn files() {
     until(|| running().count() == 0);
     let (again, _) = run(&daemon, greedy, &["sessions", "16", &several.pid().to_string()]);
     assert_eq!(again, got);
+}
+
+fn locked_memory() {
+    // Without the capability that lifts the limit, which root has.
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock"]);
+    command.args(["prlimit", "--memlock=8388608:8388608"]).arg(binary());
+    let daemon = Daemon::start_by(scratch(), command, &["--socket-mode", "666"]);
+    let targets: Vec<(u32, Running)> = USERS.take(4).map(|user| (user, idle(user))).collect();
+    for (user, target) in &targets {
+        let (got, why) = run(&daemon, *user, &["sessions", "16", &target.pid().to_string()]);
+        assert!(got >= 1 && why.contains(" of locked memory for rings"), "{got} {why}");
+        assert!(!why.contains("sysctl") && !why.contains("ulimit"), "{why}");
+    }
+    let of_root: Vec<u32> = (0..8).map(|_| daemon.detached(&["-F", "49"], targets[0].1.pid())).collect();
+    assert!(of_root.iter().all(|&id| daemon.session(id)["ended"].is_null()));
 }
 
 fn silent_connections() {

@@ -8,13 +8,16 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::LazyLock;
 
 use ccsd_tests::ccsd::{EndedProgram, binary, ccsd};
-use ccsd_tests::fixture::scratch;
-use ccsd_tests::suite::{Need, Suite, UNSHARE};
+use ccsd_tests::elf::exhausting_program;
+use ccsd_tests::fixture::{build, scratch};
+use ccsd_tests::suite::{CC, Need, OBJCOPY, Suite, UNSHARE};
 use tempfile::TempDir;
 
 const CARGO_DEB: Need = Need::Program("cargo-deb", "cargo-deb, or cargo install cargo-deb");
-const NEEDS: [Need; 5] = [
+const NEEDS: [Need; 7] = [
     Need::Root,
+    CC,
+    OBJCOPY,
     UNSHARE,
     CARGO_DEB,
     Need::Program("debootstrap", "debootstrap"),
@@ -69,6 +72,26 @@ fn main() -> ExitCode {
             assert!(told("open_sessions_bob").starts_with("no sessions"), "{}", told("open_sessions_bob"));
             is("open_attach_bob", "2");
             is("open_record_bob", "0");
+        })
+        .test("attacks_change_nothing_beside_them", &NEEDS, || {
+            let as_ever = "forever received";
+            is("beside_nothing", as_ever);
+            // Sessions, or memory that may be locked, where systemd cannot lift its limit.
+            is("greedy_sessions", "1");
+            is("beside_greedy", as_ever);
+            is("beside_hostile", as_ever);
+            is("attach_hostile", "0");
+            is("complete_hostile", "1");
+            is("same_service", "yes");
+            is("beside_killed", as_ever);
+        })
+        .test("a_service_that_hangs_is_started_again", &NEEDS, || {
+            is("hung", "active 1");
+            is("beside_hung", "forever received");
+        })
+        .test("a_full_disk_is_said_and_passes", &NEEDS, || {
+            is("full_disk", "active No space left on device");
+            is("room_again", "good");
         })
         .test("it_watches_and_reloads", &NEEDS, || {
             is("watch_processes", "1");
@@ -162,6 +185,9 @@ static RESULT: LazyLock<String> = LazyLock::new(|| {
     run(Command::new("cp").arg("-a").arg(&base).arg(&root));
     fs::copy(&PACKAGE.1, root.join("root/ccsd.deb")).unwrap();
     run(Command::new("chroot").arg(&root).args(["dpkg", "-i", "/root/ccsd.deb"]));
+    let program = build("forever.c", &["-O1"]);
+    fs::copy(&program, root.join("root/forever")).unwrap();
+    fs::copy(exhausting_program(&program, dir.path()), root.join("root/hostile")).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/systemd.sh");
     fs::copy(script, root.join("root/test.sh")).unwrap();
     let unit = "[Unit]\nAfter=multi-user.target\n[Service]\nType=oneshot\nExecStart=/bin/sh /root/test.sh\n\
@@ -172,7 +198,7 @@ static RESULT: LazyLock<String> = LazyLock::new(|| {
     // refused inside.
     let capabilities: Vec<&str> = CAPABILITIES.iter().map(|(_, name)| *name).collect();
     let mut nspawn = Command::new("timeout");
-    nspawn.args(["300", "unshare", "--mount", "sh", "-c", "mount -t tmpfs tmpfs /run && exec \"$@\"", "sh"]);
+    nspawn.args(["480", "unshare", "--mount", "sh", "-c", "mount -t tmpfs tmpfs /run && exec \"$@\"", "sh"]);
     nspawn.args(["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit", "--private-network"]);
     nspawn.arg(format!("--capability={}", capabilities.join(",")));
     nspawn.arg("--system-call-filter=perf_event_open process_vm_readv ptrace").arg("--console=pipe");

@@ -40,7 +40,8 @@ impl Sessions {
     /// If no thread can be started.
     pub fn new(limits: SessionLimits, supervisor: &Supervisor) -> io::Result<Sessions> {
         let (asks, receiver) = bounded(ASKS);
-        let ledger = Ledger::new(Shares::new(limits.bytes_of_user, system::raise_file_limit()));
+        let shares = Shares::new(limits.bytes_of_user, system::raise_file_limit(), system::lockable_bytes());
+        let ledger = Ledger::new(shares);
         let table = SessionTable::new(limits, ledger.clone(), receiver);
         supervisor.spawn("ccsd-table", move |heart| table.run(heart))?;
         Ok(Sessions { asks, ledger })

@@ -18,6 +18,10 @@ use crate::supervisor::{BEAT, Heart};
 /// Maximum bytes of a session's sample ring on one CPU: more has no use, and eight of the largest samples fit.
 const MOST_RING_BYTES: usize = 4 << 20;
 const LEAST_RING_BYTES: usize = 512 << 10;
+/// The same where little memory may be locked: two samples of 30 KiB of stack.
+const SMALL_RING_BYTES: usize = 64 << 10;
+/// What the rings of a CPU lock beside the one for samples: another, and a page for each.
+const BESIDE_BYTES: u64 = 72 << 10;
 /// Events queued for the table.
 const EVENTS: usize = 256;
 
@@ -199,7 +203,8 @@ impl SessionTable {
             Ask::Configure { bytes_of_user, arguments, paranoid_users } => {
                 (self.limits.bytes_of_user, self.limits.arguments) = (bytes_of_user, arguments);
                 self.limits.paranoid_users = paranoid_users;
-                self.ledger.set_shares(Shares::new(bytes_of_user, system::file_limit()));
+                let shares = Shares::new(bytes_of_user, system::file_limit(), system::lockable_bytes());
+                self.ledger.set_shares(shares);
                 self.shed();
             }
             Ask::ShutDown(all_ended) => {
@@ -269,8 +274,18 @@ impl SessionTable {
             }
         }
         let left = left.min(usize::try_from(room).unwrap_or(usize::MAX));
-        let cpus = system::online_cpus().len();
-        (left / 8).clamp(cpus.saturating_mul(LEAST_RING_BYTES), cpus.saturating_mul(MOST_RING_BYTES))
+        let cpus = system::online_cpus().len().max(1);
+        let each = (left / 8 / cpus).clamp(LEAST_RING_BYTES, MOST_RING_BYTES);
+        // Where little memory may be locked, root and the group leave half of it to watches, and everybody some for more.
+        let lockable = self.ledger.share(Resource::Locked).users;
+        let locked = match principal {
+            LedgerPrincipal::Own => (lockable / 2).saturating_sub(self.ledger.taken(principal, Resource::Locked)),
+            LedgerPrincipal::User(_) => self.ledger.room(principal, Resource::Locked),
+        };
+        let locked = usize::try_from(locked / 4).unwrap_or(usize::MAX) / cpus;
+        // Rings are a power of two.
+        let each = each.min(1 << locked.max(SMALL_RING_BYTES).ilog2());
+        each.saturating_mul(cpus)
     }
 
     /// Charges a new session.
@@ -279,16 +294,18 @@ impl SessionTable {
         owner: &Authority,
         principal: LedgerPrincipal,
         ring_bytes: usize,
-    ) -> Result<(LedgerCharge, LedgerCharge), Refusal> {
+    ) -> Result<([LedgerCharge; 2], LedgerCharge), Refusal> {
         if self.shutting_down {
             return Err(Refusal::new(RefusalKind::Busy, SessionEnd::Shutdown.text()));
         }
         guard::check_paranoid(owner, self.limits.paranoid_users)?;
         let running = self.ledger.take(principal, Resource::Running, 1)?;
+        let beside = BESIDE_BYTES.saturating_mul(system::online_cpus().len() as u64);
+        let locked = self.ledger.take(principal, Resource::Locked, (ring_bytes as u64).saturating_add(beside))?;
         // Finished sessions go only if memory is the only obstacle.
         while self.ledger.fits(principal, Resource::Bytes, ring_bytes as u64).is_err() && self.evict(principal) {}
         let bytes = self.ledger.take(principal, Resource::Bytes, ring_bytes as u64)?;
-        Ok((running, bytes))
+        Ok(([running, locked], bytes))
     }
 
     fn entry(&mut self, viewer: Authority, id: u32) -> Result<&mut SessionEntry, Refusal> {

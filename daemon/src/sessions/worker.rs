@@ -71,8 +71,8 @@ pub struct Accounts {
     pub ledger: Ledger,
     /// Who is charged.
     pub principal: LedgerPrincipal,
-    /// The running session. Dropped when its collection has ended.
-    pub running: LedgerCharge,
+    /// The running session, and the memory that its rings lock. Dropped when its collection has ended.
+    pub running: [LedgerCharge; 2],
     /// What the session has in memory, without its streams.
     pub bytes: Arc<LedgerCharge>,
 }
@@ -286,7 +286,7 @@ fn restrict(options: &mut Options, owner: &Authority) -> Result<(), Refusal> {
 
 /// What only a running session is charged for.
 struct Running {
-    _session: LedgerCharge,
+    _session: [LedgerCharge; 2],
     files: Arc<SessionFiles>,
     kernel: LedgerCharge,
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use ccsd_collector::system::lockable_bytes;
 use ccsd_collector::{Budget, EventChoice, Options, ProcessFilter, Scope, Session, SessionEvent};
 use ccsd_profile::{Accounting, Update};
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
@@ -403,7 +404,7 @@ impl Follower {
             rate_hz,
             overhead: self.watch.overhead.map(|overhead| self.step.overhead(overhead.0)),
             interval: self.watch.interval.0,
-            budget: Budget::of(self.watch.memory.0),
+            budget: budget(self.watch.memory.0),
             own_process: false,
             filter: (!self.rule.is_of_everything())
                 .then(|| Arc::<WatchRule>::clone(&self.rule) as Arc<dyn ProcessFilter>),
@@ -564,6 +565,15 @@ impl Follower {
             self.problem(Some(not_stored(&error)));
         }
     }
+}
+
+/// A watch's memory. Where little may be locked, its rings leave some to other watches and to sessions.
+fn budget(memory: u64) -> Budget {
+    /// One part in this many of what may be locked; half of it is the users'.
+    const PARTS: u64 = 16;
+    let mut budget = Budget::of(memory);
+    budget.rings = budget.rings.min(usize::try_from(lockable_bytes() / PARTS).unwrap_or(usize::MAX));
+    budget
 }
 
 /// Replaces the known processes by those found now. Returns the ids of new processes, and of those that have gone. A

@@ -431,7 +431,7 @@ mod tests {
         let text = format!("state_dir = \"{state}\"\n[[watch]]\nname = \"x\"\ncomm = \"cat\"\nuser = \"*\"\n");
         let config = Config::parse(text.as_bytes(), Path::new("x")).unwrap();
         let overview = Arc::default();
-        let mut manager = Manager::new(config, Ledger::new(Shares::new(1 << 20, 1024)), overview);
+        let mut manager = Manager::new(config, Ledger::new(Shares::new(1 << 20, 1024, 1 << 20)), overview);
         let heart = Heart::unwatched();
         // The process may not have executed its program yet.
         while manager.followers.iter().flatten().count() == 0 {

@@ -45,7 +45,7 @@ impl Fixture {
         let process: ProcessId = collector.add_process(process);
         let thread = collector.add_thread(Thread { process, tid: 1, name: "demo".to_owned() });
         let replica = Profile::new(info(), ProfileLimits::default());
-        let ledger = Ledger::new(Shares::new(1 << 20, 1024));
+        let ledger = Ledger::new(Shares::new(1 << 20, 1024, 1 << 20));
         let charges = [OWNER, LedgerPrincipal::Own].map(|who| ledger.charge(who, Resource::Bytes, 0)).into();
         let readers = Readers::new(Arc::new(info()), charges);
         Fixture { collector, replica, readers, ledger, thread, functions: 0 }
