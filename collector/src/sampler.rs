@@ -338,6 +338,7 @@ impl Sampler {
         pipeline.sampler.images_ns = aside_ns(Aside::Images);
         pipeline.sampler.held_bytes = pipeline.unwinding.held_bytes().saturating_add(pipeline.tracker.held_bytes());
         pipeline.tracker.count_live();
+        events.tell_threads(pipeline.tracker.stats().live_threads);
         let ended = pipeline.tracker.stats().ended_threads;
         let has_ended = std::mem::replace(&mut self.ended_threads, ended) != ended;
         let closing = if has_ended { events.take_ended() } else { Vec::new() };

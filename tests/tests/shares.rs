@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         .test("finished_sessions_of_users_drive_out_nobody_else_s", &NEEDS, finished)
         .test("what_one_user_s_events_take_is_not_missing_to_another", &[PYTHON, Need::Root, UNSHARE], files)
         .test("memory_that_users_lock_is_not_missing_to_root", &[PYTHON, Need::Root, UNSHARE], locked_memory)
+        .test("events_that_threads_inherit_are_charged", &[PYTHON, Need::Root, UNSHARE], inherited_events)
         .test("connections_that_say_nothing_keep_nobody_out", &NEEDS, silent_connections)
         .test("slow_readers_of_forgotten_sessions_are_charged", &[CC, PYTHON, Need::Root], slow_readers)
         .test("users_sessions_have_no_priority", &NEEDS, priority)
@@ -253,6 +254,30 @@ fn locked_memory() {
     }
     let of_root: Vec<u32> = (0..8).map(|_| daemon.detached(&["-F", "49"], targets[0].1.pid())).collect();
     assert!(of_root.iter().all(|&id| daemon.session(id)["ended"].is_null()));
+}
+
+fn inherited_events() {
+    let daemon = daemon("64MiB");
+    let user = USERS.start;
+    let script = "import os, sys, threading\n\
+                  stay = threading.Event()\n\
+                  threading.stack_size(65536)\n\
+                  print('r', end='', flush=True)\n\
+                  sys.stdin.read(1)\n\
+                  for _ in range(6000): threading.Thread(target=stay.wait, daemon=True).start()\n\
+                  print('r', end='', flush=True)\n\
+                  sys.stdin.read(1)\n\
+                  os._exit(0)\n";
+    let mut target = Running::start_command(as_user(Command::new("python3").args(["-c", script]), user));
+    assert_eq!(run(&daemon, user, &["sessions", "1", &target.pid().to_string()]).0, 1);
+    let id = u32::try_from(daemon.sessions()[0]["id"].as_u64().unwrap()).unwrap();
+    target.go();
+    target.wait_until_told();
+    // Four events each on two CPUs are 80 MiB of the kernel's memory, without a file.
+    let why = || daemon.session(id)["ended"]["failed"].as_str().map(str::to_owned);
+    until(|| why().is_some_and(|why| why.contains("of the daemon's memory, and 64 MiB are the most for one user")));
+    target.go();
+    let _ = target.finish();
 }
 
 fn silent_connections() {

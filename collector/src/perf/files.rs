@@ -28,6 +28,9 @@ pub trait FileShare: Debug + Send + Sync {
     /// The session has so many files of events open now.
     fn set_events(&self, files: u64);
 
+    /// So many events more have no files: threads have inherited them. The kernel's memory has them all.
+    fn set_inherited(&self, events: u64);
+
     /// The session has so many files of images open now.
     fn set_images(&self, files: u64);
 
@@ -53,6 +56,13 @@ impl CountedFiles {
         EVENT_FILES.fetch_sub(std::mem::replace(&mut self.files, files), Ordering::Relaxed);
         if let Some(share) = &self.share {
             share.set_events(files);
+        }
+    }
+
+    /// So many events have been opened or inherited.
+    pub fn tell_events(&self, events: u64) {
+        if let Some(share) = &self.share {
+            share.set_inherited(events.saturating_sub(self.files));
         }
     }
 

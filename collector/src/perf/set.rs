@@ -218,6 +218,13 @@ impl EventSet {
         self.counted.set(files);
     }
 
+    /// Tells how many threads the target has, of which each has inherited events.
+    pub fn tell_threads(&self, live: u64) {
+        let places = if self.layout == EventLayout::Cpus { 1 } else { self.cpus.len() as u64 };
+        let each = files_per_target(self.layout, &self.spec).saturating_mul(places);
+        self.counted.tell_events(if self.spec.inherit { live.saturating_mul(each) } else { 0 });
+    }
+
     /// How many CPUs have rings.
     pub fn cpus(&self) -> usize {
         self.cpus.len()

@@ -87,19 +87,21 @@ struct SessionFiles {
     principal: LedgerPrincipal,
     charge: LedgerCharge,
     events: AtomicU64,
+    inherited: AtomicU64,
     images: AtomicU64,
 }
 
 impl SessionFiles {
     fn new(ledger: &Ledger, principal: LedgerPrincipal) -> SessionFiles {
         let charge = ledger.charge(principal, Resource::Files, 0);
-        let (events, images) = (AtomicU64::new(0), AtomicU64::new(0));
-        SessionFiles { ledger: ledger.clone(), principal, charge, events, images }
+        let [events, inherited, images] = [const { AtomicU64::new(0) }; 3];
+        SessionFiles { ledger: ledger.clone(), principal, charge, events, inherited, images }
     }
 
     /// What the events take of the kernel's memory.
     fn event_bytes(&self) -> u64 {
-        self.events.load(Ordering::Relaxed).saturating_mul(EVENT_BYTES)
+        let inherited = self.inherited.load(Ordering::Relaxed);
+        self.events.load(Ordering::Relaxed).saturating_add(inherited).saturating_mul(EVENT_BYTES)
     }
 
     fn tell(&self) {
@@ -112,6 +114,10 @@ impl FileShare for SessionFiles {
         // Relaxed, here and above: one thread opens a session's files.
         self.events.store(files, Ordering::Relaxed);
         self.tell();
+    }
+
+    fn set_inherited(&self, events: u64) {
+        self.inherited.store(events, Ordering::Relaxed);
     }
 
     fn set_images(&self, files: u64) {
