@@ -18,7 +18,7 @@ use crate::supervisor::{BEAT, Heart};
 /// Maximum bytes of a session's sample ring on one CPU: more has no use, and eight of the largest samples fit.
 const MOST_RING_BYTES: usize = 4 << 20;
 const LEAST_RING_BYTES: usize = 512 << 10;
-/// The same where little memory may be locked: two samples of 30 KiB of stack.
+/// The same where little memory may be locked: eight samples of 8 KiB of stack.
 const SMALL_RING_BYTES: usize = 64 << 10;
 /// What the rings of a CPU lock beside the one for samples: another, and a page for each.
 const BESIDE_BYTES: u64 = 72 << 10;
@@ -276,10 +276,14 @@ impl SessionTable {
         let left = left.min(usize::try_from(room).unwrap_or(usize::MAX));
         let cpus = system::online_cpus().len().max(1);
         let each = (left / 8 / cpus).clamp(LEAST_RING_BYTES, MOST_RING_BYTES);
-        // Where little memory may be locked, root and the group leave half of it to watches, and everybody some for more.
-        let lockable = self.ledger.share(Resource::Locked).users;
+        // Where little memory may be locked, each leaves some for more sessions, and for watches.
         let locked = match principal {
-            LedgerPrincipal::Own => (lockable / 2).saturating_sub(self.ledger.taken(principal, Resource::Locked)),
+            LedgerPrincipal::Own => {
+                let taken = self.ledger.taken(principal, Resource::Locked);
+                let by_users = self.ledger.taken_by_users(Resource::Locked);
+                let all = self.ledger.share(Resource::Locked).users.saturating_mul(2);
+                all.saturating_sub(taken).saturating_sub(by_users)
+            }
             LedgerPrincipal::User(_) => self.ledger.room(principal, Resource::Locked),
         };
         let locked = usize::try_from(locked / 4).unwrap_or(usize::MAX) / cpus;
