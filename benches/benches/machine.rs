@@ -18,7 +18,6 @@ use ccsd_collector::usage::thread_cpu_ns;
 use ccsd_collector::{Budget, EventChoice, EventLayout, EventSet, EventSpec, Scope, choose};
 use ccsd_profile::{Metric, Profile, SessionInfo, Unit};
 
-/// Stacks recorded.
 const RECORDED: usize = 64;
 /// Samples fed for each rate.
 const FED: usize = 60_000;

@@ -23,7 +23,6 @@ pub fn connect(args: &SocketArgs) -> Result<Client, ClientError> {
     Err(why.unwrap_or_else(|| ClientError::None("$CCSD_SOCKET, which is empty".into())))
 }
 
-/// Who collects or dumps.
 pub fn by(args: &ByArgs) -> CollectorChoice {
     let socket = args.socket.socket.as_deref();
     let daemons = if args.no_daemon { Vec::new() } else { places(socket) };

@@ -38,7 +38,6 @@ impl Exit {
     /// Something grew by more than `diff --fail-above` allows.
     pub const GREW: Exit = Exit::Status(3);
 
-    /// Ends as the program ended.
     pub fn as_child(end: &ChildEnd) -> Exit {
         match end.status {
             ExitStatus::Code(code) => Exit::Status(code),
@@ -74,12 +73,10 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// An error of the request.
     pub fn bad_request(error: impl Into<anyhow::Error>) -> Failure {
         Failure { status: 2, error: error.into() }
     }
 
-    /// An error at run time.
     pub fn at_run_time(error: impl Into<anyhow::Error>) -> Failure {
         Failure { status: 1, error: error.into() }
     }

@@ -65,12 +65,10 @@ pub fn check_sort(query: &QueryArgs, format: Format) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What [`page`] makes.
 pub struct ExportedPage {
     pub bytes: Vec<u8>,
     /// Whether it is of a session that goes on.
     pub is_growing: bool,
-    /// The file that it is of, if it is of one.
     pub file: Option<PathBuf>,
 }
 
@@ -180,7 +178,6 @@ fn load(args: &ExportArgs, metric: Option<&str>) -> Result<LoadedColumns, Failur
 enum OtherMetric {
     /// Its time is in columns, so the file is read once more.
     Reread(Box<QueryResult>, Vec<TimeColumn>),
-    /// The same profile has it.
     InProfile(Box<Selection>),
 }
 

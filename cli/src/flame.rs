@@ -25,7 +25,6 @@ pub enum CallOrigin {
     Special,
 }
 
-/// How much a share has changed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShareChange {
     /// From -1 to 1.
@@ -34,7 +33,6 @@ pub struct ShareChange {
     pub significant: bool,
 }
 
-/// A function.
 #[derive(Debug)]
 struct FlameFunction {
     /// In a difference, functions have no number.
@@ -55,14 +53,12 @@ pub struct FlameCall {
     pub samples: u64,
     /// Weight of the children that the view has left out, and how many they are.
     other: (u64, usize),
-    /// In a difference.
     pub change: Option<ShareChange>,
     function: usize,
     /// Hash of the functions from the root to this one. Identifies the call in later trees of the same profile.
     pub chain: u64,
 }
 
-/// What labels come from.
 #[derive(Debug)]
 enum LabelSource {
     One(TreeView),
@@ -77,7 +73,6 @@ pub struct FlameTree {
     /// Callers before callees.
     pub calls: Vec<FlameCall>,
     roots: Vec<usize>,
-    /// As [`FlameCall::other`].
     other: (u64, usize),
     pub total: Total,
     /// Calls of functions that are searched for; empty without a search.
@@ -110,9 +105,7 @@ pub struct Span {
 pub struct FlameLayout {
     /// From the root down.
     pub rows: Vec<Vec<Span>>,
-    /// How wide it is.
     pub columns: usize,
-    /// Calls that are drawn.
     pub drawn: usize,
     /// Calls that are not.
     pub hidden: usize,
@@ -252,7 +245,6 @@ impl FlameTree {
         self.function_of(at)?.id
     }
 
-    /// The call of this chain.
     pub fn find(&self, chain: u64) -> Option<usize> {
         self.calls.iter().position(|call| call.chain == chain)
     }
@@ -365,7 +357,6 @@ impl FlameTree {
     }
 }
 
-/// From weights to columns.
 #[derive(Clone, Copy)]
 struct ColumnScale {
     whole: u64,
@@ -415,7 +406,6 @@ impl Borders {
     }
 }
 
-/// A piece of a row.
 pub struct RowPiece {
     pub text: String,
     /// `None` of what lies between calls.

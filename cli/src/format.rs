@@ -40,7 +40,6 @@ pub fn moment(unix_ns: u64) -> String {
     moment_in(unix_ns, &TimeZone::system())
 }
 
-/// A moment in a time zone.
 pub fn moment_in(unix_ns: u64, zone: &TimeZone) -> String {
     let at = Timestamp::from_nanosecond(unix_ns.into()).unwrap_or(Timestamp::MAX).to_zoned(zone.clone());
     let form = if at.offset().is_zero() { "%Y-%m-%d %H:%M:%S UTC" } else { "%Y-%m-%d %H:%M:%S%:z" };

@@ -44,7 +44,6 @@ pub struct Lookup<'a> {
 
 /// One possible meaning of a word.
 struct Meaning {
-    /// The unambiguous source.
     source: ProfileSource,
     about: String,
 }

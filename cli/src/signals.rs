@@ -75,7 +75,6 @@ pub struct Plan {
     pub job: Option<Arc<Job>>,
 }
 
-/// Received signals.
 pub struct Signals {
     /// Receives one message, at the first signal.
     pub stop: Receiver<StopRequest>,

@@ -30,7 +30,6 @@ impl ProfileSource {
         matches!(self, ProfileSource::Session(_) | ProfileSource::Process(_))
     }
 
-    /// The argument parser for sources.
     pub fn parser() -> impl TypedValueParser<Value = ProfileSource> {
         OsStringValueParser::new().try_map(ProfileSource::parse)
     }

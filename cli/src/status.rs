@@ -35,7 +35,6 @@ impl StatusLine {
         self.enabled
     }
 
-    /// Shows the status and the leading function.
     pub fn show(&mut self, status: &Status, leader: Option<&str>) {
         if !self.enabled {
             return;
@@ -54,7 +53,6 @@ impl StatusLine {
         self.drawn = true;
     }
 
-    /// Erases the line.
     pub fn erase(&mut self) {
         if self.drawn {
             let _ = write!(stderr(), "\r\x1b[K");

@@ -43,7 +43,6 @@ pub struct LoadedWatch {
 
 /// Name that stands for all watches.
 pub const ALL: &str = "all";
-/// Gaps named in text.
 const NAMED_GAPS: usize = 5;
 
 /// The origin of a watch's profile.
@@ -331,7 +330,6 @@ fn disjoint(intervals: &[TimeColumn]) -> Vec<(u64, u64)> {
     found
 }
 
-/// One watch in the list.
 #[derive(Serialize)]
 struct WatchRow {
     name: String,

@@ -20,7 +20,6 @@ pub fn terminal_rows(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     size.map(|(_, Height(rows))| usize::from(rows)).filter(|&rows| rows > 0)
 }
 
-/// When to use colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum ColorChoice {
     /// On a terminal, unless NO_COLOR is set.
@@ -58,7 +57,6 @@ const MIN_WIDTH: usize = 60;
 const DEFAULT_WIDTH: usize = 80;
 
 impl TextLayout {
-    /// The layout for an output stream.
     pub fn of(stream: &(impl IsTerminal + AsFd), choice: ColorChoice) -> TextLayout {
         let terminal = stream.is_terminal();
         let width = terminal.then(|| {

@@ -128,7 +128,6 @@ fn read(
     }
 }
 
-/// Opens a regular file.
 fn open(path: &Path) -> std::io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     match file.metadata()?.is_file() {

@@ -45,7 +45,6 @@ impl FromStr for When {
 }
 
 enum TimePoint {
-    /// A definite time.
     At(Timestamp),
     /// A time of day, whose date depends on the context.
     OfDay(Time),

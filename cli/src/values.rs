@@ -84,9 +84,7 @@ pub fn lines(text: &str) -> Result<u32, String> {
 /// A process as it is named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessName {
-    /// By its number.
     Pid(u32),
-    /// By its name.
     Name(String),
 }
 

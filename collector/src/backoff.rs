@@ -15,7 +15,6 @@ impl Backoff {
         now >= self.from
     }
 
-    /// It has been done.
     pub fn done(&mut self, began: u64, ended: u64) {
         self.from = ended.saturating_add(ended.saturating_sub(began).saturating_mul(PATIENCE));
     }

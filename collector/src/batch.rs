@@ -129,24 +129,19 @@ pub enum BatchItem {
 /// What killed a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
-    /// The process.
     pub pid: u32,
     /// The thread that the signal was delivered to.
     pub tid: u32,
     /// The process's name.
     pub process: String,
-    /// The thread's.
     pub thread: String,
-    /// The signal.
     pub signal: u32,
-    /// Its `si_code`.
     pub code: i32,
 }
 
 /// What has been counted, absolute values since the session began, by the part of the sampler that counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchCounts {
-    /// Samples.
     pub samples: SampleStats,
     /// Records, and what the kernel lost or kept back.
     pub rings: RingStats,
@@ -154,15 +149,12 @@ pub struct BatchCounts {
     pub tracker: TrackerStats,
     /// Mapped files.
     pub images: ImageStats,
-    /// Stacks.
     pub unwind: UnwindStats,
-    /// The sampling thread.
     pub sampler: SamplerStats,
     /// The target's CPU time.
     pub target: TargetStats,
 }
 
-/// Samples of the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleStats {
     /// Samples taken out of the rings.
@@ -177,7 +169,6 @@ pub struct SampleStats {
     pub cut_memories: u64,
 }
 
-/// Records of the rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingStats {
     /// Records the kernel dropped because a ring of samples was full. See [`BatchCounts::lost_samples`].
@@ -196,7 +187,6 @@ pub struct RingStats {
     pub late: u64,
 }
 
-/// The sampling thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SamplerStats {
     /// Nanoseconds since sampling began.
@@ -209,7 +199,6 @@ pub struct SamplerStats {
     pub waits_its_turn: bool,
     /// Bytes of the unwinder's tables and of the table of live processes.
     pub held_bytes: u64,
-    /// What a sample costs, where there is a budget for it.
     pub cost: Option<SampleCost>,
 }
 

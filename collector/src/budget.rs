@@ -131,7 +131,6 @@ impl Budget {
 pub struct Used {
     /// Bytes of all names in the profile.
     pub name_bytes: usize,
-    /// Functions in the profile.
     pub functions: usize,
     /// Bytes of the names of generated code.
     pub generated_code: usize,

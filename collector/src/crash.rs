@@ -28,7 +28,6 @@ pub struct WholeStack {
     pub frames: Vec<Frame>,
     /// After how many of them some may be missing, and why.
     pub gap: Option<(usize, TruncationReason)>,
-    /// Where it ends.
     pub root: StackRoot,
     /// Where it was cut short: the thread's last stack, outermost first.
     pub earlier: Vec<Frame>,

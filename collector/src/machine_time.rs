@@ -14,7 +14,6 @@ pub struct MachineTime {
 /// What all CPUs together have spent, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MachineTimes {
-    /// In user code.
     pub user: u64,
     /// In user code and in the kernel, interrupts included.
     pub busy: u64,
@@ -28,7 +27,6 @@ impl MachineTime {
         Some(MachineTime { began: read()? })
     }
 
-    /// What has been spent since.
     pub fn since(&self) -> Option<MachineTimes> {
         let now = read()?;
         Some(MachineTimes {

@@ -107,7 +107,6 @@ pub struct SampleCost {
 pub struct RateWindow {
     /// Its length, nanoseconds.
     pub elapsed_ns: u64,
-    /// Samples received.
     pub received: u64,
     /// Samples that the kernel lost, because a ring was full.
     pub lost: u64,
@@ -123,12 +122,10 @@ pub struct RateWindow {
     pub reader_cpu_ns: u64,
 }
 
-/// Another rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateChange {
     /// Samples per second of CPU time, from now on.
     pub rate_hz: u32,
-    /// Why, in words.
     pub why: String,
 }
 

@@ -16,7 +16,6 @@ pub struct RateHistory {
 }
 
 impl RateHistory {
-    /// Beginning with `rate_hz`.
     pub fn new(rate_hz: u32, budget: Option<Overhead>) -> RateHistory {
         let past =
             SamplingRates { budget_ppm: budget.map_or(0, |budget| budget.as_ppm().into()), ..SamplingRates::default() };

@@ -36,7 +36,6 @@ const MAX_BARE_ADDRESSES: u32 = 1024;
 /// For how long a frame goes without a name where there was nobody to ask, nanoseconds.
 const RETRY_NS: u64 = 1_000_000_000;
 
-/// What a frame is.
 #[derive(Clone, Copy, Debug)]
 pub struct Resolved {
     centres: Centres,
@@ -70,7 +69,6 @@ pub struct Resolver {
     kernel: Option<KernelNames>,
     known: HashMap<Frame, Resolved, FxBuildHasher>,
     arena: Vec<CostCentreId>,
-    /// The source line of each.
     arena_lines: Vec<LineId>,
     functions: Vec<Function>,
     batch: SymbolBatch,

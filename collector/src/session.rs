@@ -359,7 +359,6 @@ const SHARED: &str = "collected by a daemon: its CPU time is that of the two thr
 /// What to know of [`EventLayout::Cpus`].
 const OTHERS_TOO: &str = "(samples of other programs are taken, too, and dropped)";
 
-/// [`EventLayout::Cpus`] for who asks for it.
 fn per_cpu(choice: &mut ChosenEvent, options: &Options) -> Result<EventLayout> {
     if !options.whole_machine || options.owner.is_some() {
         return Err(Error::WholeMachineRefused);

@@ -33,7 +33,6 @@ pub struct Common {
     pub shared: u32,
     /// Frames beyond the reserve; they are those of the stack before.
     pub own: u32,
-    /// What becomes of the reserve.
     pub reserve: Reserve,
     /// Whether only [`FEW_OWN`] frames beyond the reserve are to be remembered of the new stack, for want of room.
     pub few: bool,
@@ -49,7 +48,6 @@ impl Common {
 /// What becomes of the reserve with a new stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reserve {
-    /// It stays.
     #[default]
     Stays,
     /// All of the new stack becomes the reserve.

@@ -105,7 +105,6 @@ impl Unwinding {
         self.cut_memories
     }
 
-    /// What the unwinder has counted.
     pub fn stats(&self) -> UnwindStats {
         self.unwinder.stats()
     }

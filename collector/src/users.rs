@@ -5,14 +5,12 @@ use std::io::Read;
 
 use hashbrown::HashMap;
 
-/// Where they are.
 const PASSWD: &str = "/etc/passwd";
 /// Largest part of the file that is read.
 const MAX_BYTES: u64 = 4 << 20;
 /// Longest name that is kept.
 const MAX_NAME: usize = 256;
 
-/// The users of /etc/passwd.
 #[derive(Debug, Default)]
 pub struct PasswdUsers(HashMap<u32, String>);
 

@@ -73,13 +73,11 @@ impl Watchdog {
         self.given_up.store(true, Ordering::Relaxed);
     }
 
-    /// Whether that is so.
     pub fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::Relaxed)
     }
 }
 
-/// One who waits for an answer.
 #[derive(Debug, Default)]
 pub struct WatchdogWait {
     beats: u64,

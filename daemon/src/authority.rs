@@ -155,7 +155,6 @@ const HOLDS: Duration = Duration::from_secs(1);
 #[derive(Clone, Default)]
 pub struct Members(Arc<(Mutex<GroupCache>, Condvar)>);
 
-/// Cached lookup of the group.
 #[derive(Default)]
 struct GroupCache {
     /// The id, if the group exists, and when it was looked up.

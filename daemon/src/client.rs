@@ -56,14 +56,12 @@ pub enum ClientError {
     /// The daemon closed the connection.
     #[error("the daemon at {} went away", .0.display())]
     Gone(PathBuf),
-    /// The daemon refused.
     #[error("{0}")]
     Refused(Refusal),
     /// The daemon broke the protocol.
     #[error("the daemon at {} says what makes no sense: {what}", path.display())]
     Nonsense {
         path: PathBuf,
-        /// The violation.
         what: String,
     },
     /// Another error of the connection.

@@ -38,12 +38,10 @@ struct DumpsState {
 /// The text of a dump while it is sent: a slow reader holds it in memory.
 #[derive(Debug)]
 pub struct DumpText {
-    /// The text.
     pub text: String,
     _bytes: LedgerCharge,
 }
 
-/// A running dump.
 struct RunningDump<'a> {
     dumps: &'a Dumps,
     pid: u32,
@@ -57,7 +55,6 @@ impl Drop for RunningDump<'_> {
 }
 
 impl Dumps {
-    /// Dumps that are charged in this ledger.
     pub fn new(ledger: Ledger) -> Dumps {
         Dumps { ledger, state: Mutex::default() }
     }

@@ -135,9 +135,7 @@ struct WaitingProgram {
 
 /// The collector: this process or a daemon.
 enum Collector {
-    /// This process.
     Here(Box<Session>),
-    /// A daemon.
     Daemon(Box<RemoteSession>),
 }
 

@@ -112,7 +112,6 @@ const OF_WATCHES: [OfWatches; 14] = [
     }),
 ];
 
-/// Type of a metric.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MetricKind {
     Gauge,
@@ -120,7 +119,6 @@ enum MetricKind {
 }
 
 impl MetricKind {
-    /// Name of the samples of a family.
     fn sample(self, family: &str) -> String {
         match self {
             MetricKind::Gauge => family.to_owned(),

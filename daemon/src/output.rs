@@ -68,7 +68,6 @@ pub struct OutputFile {
 enum Sink {
     /// At once: the file is written in place.
     InPlace(OpenedFile),
-    /// When it is finished.
     Beside(Replacement),
 }
 

@@ -107,7 +107,6 @@ fn with_command(session: &SessionInfo, command: &[String]) -> SessionInfo {
     session
 }
 
-/// Reads the stream to its end.
 fn read(mut stream: ProfileStream, events: &Sender<RemoteEvent>, command: &[String]) {
     let fresh = |session: &SessionInfo| Profile::new(with_command(session, command), ProfileLimits::reading());
     let mut profile = fresh(stream.session());

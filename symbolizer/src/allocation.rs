@@ -24,7 +24,6 @@ pub fn freed(bytes: usize) {
     let _ = BALANCE.try_with(|balance| balance.set(balance.get().wrapping_sub(bytes as u64)));
 }
 
-/// The balance now.
 #[inline]
 pub(crate) fn balance() -> u64 {
     BALANCE.with(Cell::get)

@@ -50,7 +50,6 @@ struct Range {
 
 /// The result of a query.
 pub(crate) enum UnitAnswer {
-    /// The final answer.
     Answer(gimli::Result<()>),
     /// All units must be searched.
     NeedsAll,

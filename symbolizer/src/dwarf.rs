@@ -22,7 +22,6 @@ use crate::split::SplitFiles;
 pub(crate) struct Dwarf {
     sections: DebugSections,
     index: UnitIndex,
-    /// What is left of the grant.
     grant: ReadGrant,
     /// Bytes granted at first.
     most: u64,

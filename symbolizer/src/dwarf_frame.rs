@@ -15,7 +15,6 @@ pub(crate) struct DwarfFrame {
     pub(crate) local: Option<bool>,
 }
 
-/// Where a function is declared.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Declaration {
     pub(crate) file: Option<Arc<str>>,

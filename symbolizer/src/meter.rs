@@ -94,7 +94,6 @@ pub(crate) struct ReadGrant {
     pub(crate) steps: u64,
     /// Bytes that may be allocated and kept.
     pub(crate) bytes: u64,
-    /// CPU time.
     pub(crate) cpu: Duration,
     /// What to wait for before more than [`crate::limits::SMALL_IMAGE_BYTES`] are allocated.
     pub(crate) gate: Option<Arc<dyn MemoryGate>>,
@@ -189,7 +188,6 @@ pub(crate) fn steps_of(bytes: usize) -> u64 {
     bytes as u64 >> 6
 }
 
-/// Steps for sorting a list.
 pub(crate) fn steps_of_sort(entries: usize) -> u64 {
     let depth = u64::from(entries.checked_ilog2().unwrap_or(0));
     (entries as u64).saturating_mul(depth) / 4

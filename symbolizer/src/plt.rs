@@ -106,7 +106,6 @@ impl Plt {
     }
 }
 
-/// Functions by slot.
 struct PltSlots {
     strings: Arc<[u8]>,
     by_address: HashMap<u64, Callee>,

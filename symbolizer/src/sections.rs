@@ -73,7 +73,6 @@ pub(crate) struct DebugSections {
 }
 
 impl DebugSections {
-    /// Reads and decompresses the sections.
     pub(crate) fn read(file: &ElfFile, budget: &mut ReadBudget) -> Result<DebugSections, String> {
         budget.take(file, SECTIONS.iter().filter_map(|id| file.debug_section(id.name())))?;
         let section = |id: SectionId| Ok((id, reader(file, id.name(), file.debug_section(id.name()))?));

@@ -34,7 +34,6 @@ enum SearchState {
     #[default]
     NotLooked,
     Found(PathBuf, SplitDwarfPackage),
-    /// Missing or unusable.
     Missing,
 }
 

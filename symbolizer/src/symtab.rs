@@ -108,10 +108,8 @@ impl NameRef {
     }
 }
 
-/// The symbol found for an address.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FoundSymbol<'a> {
-    /// The name as in the table.
     pub(crate) name: &'a [u8],
     pub(crate) start: u64,
     /// Whether the symbol states a size that covers the address; otherwise it is the nearest one before.
@@ -123,7 +121,6 @@ pub(crate) struct FoundSymbol<'a> {
 #[derive(Debug, Clone, Copy)]
 struct SymbolCandidate {
     svma: u64,
-    /// Saturated.
     size: u32,
     name: NameRef,
     unit: u32,

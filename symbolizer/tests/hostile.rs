@@ -64,9 +64,7 @@ enum Damage {
     Byte(prop::sample::Index, u8),
     /// A word in the headers at the beginning or the end of the file, set to a value at a limit.
     Header(prop::sample::Index, u64),
-    /// A word anywhere.
     Word(prop::sample::Index, u64),
-    /// Truncates the file.
     Truncate(prop::sample::Index),
     /// Copies a part over another.
     Copy(prop::sample::Index, prop::sample::Index, usize),

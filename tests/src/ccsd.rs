@@ -51,7 +51,6 @@ pub fn binary() -> PathBuf {
     once("ccsd".to_owned(), |path| copy_program(&*BUILT, path))
 }
 
-/// The result of a program that has ended.
 #[derive(Debug)]
 pub struct EndedProgram {
     /// Exit status as its parent sees it.
@@ -63,7 +62,6 @@ pub struct EndedProgram {
 }
 
 impl EndedProgram {
-    /// Runs a command to its end.
     #[must_use]
     pub fn of(command: &mut Command) -> EndedProgram {
         command.stdin(Stdio::null());
@@ -134,7 +132,6 @@ impl RecordCommand {
         self
     }
 
-    /// The command with output `file`.
     #[must_use]
     pub fn command(&self, file: &Path) -> Command {
         // Without adaptation, because the numbers of samples are compared with the rate: the machine may be busy.
@@ -159,9 +156,7 @@ impl RecordCommand {
 
 /// A running `ccsd` that collects into a file.
 pub struct Collecting {
-    /// The process.
     pub child: Child,
-    /// The profile.
     pub file: PathBuf,
     dir: TempDir,
     inotify: Inotify,
@@ -174,7 +169,6 @@ impl Collecting {
         Collecting::attach_as(None, options, pids)
     }
 
-    /// As [`Collecting::attach`], as another user.
     #[must_use]
     pub fn attach_as(user: Option<u32>, options: &[&str], pids: &[u32]) -> Collecting {
         let mut collecting = Collecting::start(|file| {

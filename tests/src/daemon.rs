@@ -19,7 +19,6 @@ use crate::wait::until;
 pub struct Daemon {
     child: Child,
     messages: BufReader<ChildStderr>,
-    /// Its socket.
     pub socket: PathBuf,
     dir: TempDir,
 }

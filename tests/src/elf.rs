@@ -7,14 +7,11 @@ use std::process::Command;
 
 use crate::fixture::copy_program;
 
-/// A section to be written.
 #[derive(Clone, Debug, Default)]
 pub struct CraftedSection {
-    /// Its name.
     pub name: &'static str,
     /// `sh_type`.
     pub kind: u32,
-    /// `sh_flags`.
     pub flags: u64,
     /// First address and size, if it is not what `bytes` says.
     pub range: Option<(u64, u64)>,

@@ -124,7 +124,6 @@ pub fn build_with(cc: &str, source: &str, flags: &[&str]) -> PathBuf {
 
 /// A running fixture, and pipes to it. It ends when they are closed.
 pub struct Running {
-    /// The process.
     pub child: Child,
 }
 
@@ -135,7 +134,6 @@ impl Running {
         Running::start_command(Command::new(program).args(args))
     }
 
-    /// As [`Running::start`], with a command.
     #[must_use]
     pub fn start_command(command: &mut Command) -> Running {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

@@ -16,7 +16,6 @@ use crate::suite::{Need, find_program};
 
 /// callgrind's own reader.
 pub const ANNOTATE: Need = Need::Program("callgrind_annotate", "valgrind");
-/// Draws graphs.
 pub const DOT: Need = Need::Program("dot", "graphviz");
 /// Opens pages.
 pub const BROWSER: Need = Need::Program("chromium", "chromium");

@@ -12,26 +12,20 @@ use crate::statistics::assert_share;
 
 /// A profile that ccsd has written, and how it ended.
 pub struct Recorded {
-    /// The profile.
     pub profile: Profile,
     /// How much of the file could be read.
     pub recovery: Recovery,
     /// Whether the file has its end.
     pub finished: bool,
-    /// How ccsd ended.
     pub ended: EndedProgram,
-    /// The file.
     pub file: PathBuf,
-    /// Where it is.
     pub dir: TempDir,
 }
 
-/// Samples of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleCounts {
     /// With it as leaf.
     pub own: u64,
-    /// With it on the stack.
     pub inherited: u64,
 }
 
@@ -122,7 +116,6 @@ impl Recorded {
         GraphView::new(&self.profile, &Selection::all())
     }
 
-    /// Histories.
     #[must_use]
     pub fn stacks(&self) -> StacksView {
         StacksView::new(&self.profile, &Selection::all())

@@ -45,15 +45,10 @@ pub const CC: Need = Need::Program("cc", "gcc");
 pub const MUSL: Need = Need::Program("musl-gcc", "musl-tools");
 /// A program whose time is all in hand-written assembly.
 pub const OPENSSL: Need = Need::Program("openssl", "openssl");
-/// The C++ compiler.
 pub const CXX: Need = Need::Program("c++", "g++");
-/// The Fortran compiler.
 pub const FORTRAN: Need = Need::Program("gfortran", "gfortran");
-/// The Go compiler.
 pub const GO: Need = Need::Program("go", "golang-go");
-/// perf, to compare with.
 pub const PERF: Need = Need::Program("perf", "linux-perf");
-/// A Python of any version.
 pub const PYTHON: Need = Need::Program("python3", "python3");
 /// For private mount namespaces.
 pub const UNSHARE: Need = Need::Program("unshare", "util-linux");

@@ -11,16 +11,13 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
 
-/// Ctrl-C.
 pub const CTRL_C: &str = "\x03";
-/// Ctrl-Z.
 pub const CTRL_Z: &str = "\x1a";
 /// How long to wait for what must come, milliseconds.
 const PATIENCE: u16 = 60_000;
 
 /// The terminal, and the program that leads its session.
 pub struct Terminal {
-    /// The program.
     pub child: Child,
     master: File,
     /// What has been shown and not been looked for yet.

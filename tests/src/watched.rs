@@ -21,11 +21,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// A daemon with a watch on one executable, and a program of that name.
 #[derive(Debug)]
 pub struct WatchedService {
-    /// Where all of it is.
     pub dir: TempDir,
-    /// The daemon.
     pub daemon: Child,
-    /// What is watched.
     pub program: PathBuf,
 }
 
@@ -43,13 +40,11 @@ impl WatchedService {
         service
     }
 
-    /// A path in its folder.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Writes the configuration.
     pub fn configure(&self, more: &str) {
         // A debug build, on a machine that has much else to do, may take what the usual budget has for a release build.
         let (rule, budget) = more.split_once("[budget]").unwrap_or((more, "\ncpu_percent = 100000.0"));
@@ -84,7 +79,6 @@ impl WatchedService {
         self.until("it listens", || EndedProgram::of(&mut self.ccsd(&["daemon", "status"])).status.success());
     }
 
-    /// `ccsd`, as its client.
     #[must_use]
     pub fn ccsd(&self, args: &[&str]) -> Command {
         let mut command = ccsd(args);
@@ -92,7 +86,6 @@ impl WatchedService {
         command
     }
 
-    /// `ccsd` on what is stored.
     #[must_use]
     pub fn stored(&self, args: &[&str]) -> EndedProgram {
         EndedProgram::of(self.ccsd(args).arg("--state-dir").arg(self.path("state")))
@@ -167,7 +160,6 @@ impl Drop for WatchedService {
     }
 }
 
-/// Samples, by the status of a watch.
 #[must_use]
 pub fn samples(status: &Value) -> u64 {
     status["samples"].as_u64().unwrap_or(0)

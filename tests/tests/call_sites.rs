@@ -41,7 +41,6 @@ fn source() -> Vec<String> {
     fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// Number of the line with this comment.
 fn line_of(comment: &str) -> u32 {
     let comment = format!("/* {comment} */");
     source().iter().position(|line| line.contains(&comment)).unwrap() as u32 + 1
@@ -54,7 +53,6 @@ fn record(name: &str) -> Recorded {
     recorded
 }
 
-/// Total of each line of a function from `annotate`.
 fn annotated(recorded: &Recorded, function: &str, options: &[&str]) -> LineCosts {
     let ended = EndedProgram::of(ccsd(["annotate", function, "--json"]).args(options).arg(&recorded.file));
     assert!(ended.status.success(), "{ended:?}");

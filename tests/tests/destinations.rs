@@ -344,7 +344,6 @@ impl RootDirectory {
         self.own("secret")
     }
 
-    /// A profile to export.
     fn profile(&self) -> PathBuf {
         self.dir.path().join("profile.ccsd")
     }

@@ -213,7 +213,6 @@ fn every_link_leads_somewhere() {
     assert!(count > 20, "only {count} links");
 }
 
-/// The anchor of a heading in links.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase();
     kept.chars().filter(|c| c.is_alphanumeric() || " -".contains(*c)).map(|c| if c == ' ' { '-' } else { c }).collect()

@@ -414,7 +414,6 @@ fn recursive() -> &'static Recorded {
     })
 }
 
-/// Exports to a file.
 fn export(recorded: &Recorded, format: &str, options: &[&str]) -> PathBuf {
     let name: String = options.join("").chars().filter(char::is_ascii_alphanumeric).collect();
     let file = recorded.dir.path().join(format!("{name}.{format}"));

@@ -41,7 +41,6 @@ fn forever() -> std::path::PathBuf {
     build("forever.c", &["-O1"])
 }
 
-/// Samples of a process.
 fn samples_of(profile: &Profile, pid: u32) -> u64 {
     let rows = ThreadsView::new(profile, &Selection::all()).processes;
     rows.iter().filter(|process| process.pid == pid).map(|process| process.samples).sum()

@@ -208,7 +208,6 @@ impl PerfFile {
         present(&number).then(|| self.place(self.data().end + 16 * (0..number).filter(present).count()))
     }
 
-    /// Positions of the records.
     fn records(&self) -> Vec<usize> {
         let mut at = self.data().start;
         let mut all = Vec::new();

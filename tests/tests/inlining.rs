@@ -89,7 +89,6 @@ fn shares(recorded: &Recorded) -> BTreeMap<String, [u64; 2]> {
     shares
 }
 
-/// Whether the program has a symbol of this name.
 fn has_symbol(program: &Path, name: &str) -> bool {
     let output = Command::new("nm").arg("-C").arg(program).output().unwrap();
     assert!(output.status.success());

@@ -32,7 +32,6 @@ fn open_files(daemon: &Daemon) -> usize {
     fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count()
 }
 
-/// An idle process.
 fn idle() -> Running {
     Running::start_command(Command::new("sh").args(["-c", "printf r; read line"]))
 }

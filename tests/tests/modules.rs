@@ -130,7 +130,6 @@ fn imports(sources: &BTreeMap<ModulePath, String>) -> Imports {
     all
 }
 
-/// Modules in import cycles.
 fn in_circles(imports: &Imports) -> Vec<&ModulePath> {
     let reaches_itself = |module: &&ModulePath| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![*module]);

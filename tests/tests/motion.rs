@@ -19,7 +19,6 @@ const PYTHON: Need = Need::Program("python3", "python3");
 const UNEQUAL: f64 = 0.25;
 /// Share of samples that a CPU's timer may miss, and difference between the kernel's counts and samples.
 const ALLOWANCE: f64 = 0.05;
-/// Threads of a crowd.
 const CROWD: u64 = 1_000;
 
 fn main() -> ExitCode {

@@ -72,7 +72,6 @@ fn assert_named(recorded: &Recorded) {
     assert!(recorded.samples("image_loop").own > 300, "{:?}", recorded.names());
 }
 
-/// Start address of a function.
 fn start(program: &Path, function: &str) -> u64 {
     let listing = run(Command::new("nm").arg(program));
     let line = listing.lines().find(|line| line.ends_with(&format!(" {function}"))).unwrap();

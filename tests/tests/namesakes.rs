@@ -162,7 +162,6 @@ fn rows(recorded: &Recorded) -> BTreeMap<(String, String), Value> {
     found
 }
 
-/// Their labels in text.
 fn labels(recorded: &Recorded) -> BTreeMap<(String, String), String> {
     let label = |row: &Value| format!("{} ({})", row["name"].as_str().unwrap(), row["apart"].as_str().unwrap());
     rows(recorded).into_iter().map(|(key, row)| (key, label(&row))).collect()

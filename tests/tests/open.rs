@@ -273,7 +273,6 @@ fn refused() {
     assert!(!world.path("runtime/ccsd").exists());
 }
 
-/// A server, and where its page is.
 struct Served {
     child: Child,
     port: u16,

@@ -1003,7 +1003,6 @@ fn source_lines(document: &str) -> Vec<(u64, u64, u64, String)> {
         .collect()
 }
 
-/// The value of an attribute of the document.
 fn attribute(document: &str, name: &str) -> String {
     let value = document.split(&format!("data-{name}=\"")).nth(1).unwrap();
     value.split('"').next().unwrap().to_owned()
@@ -1157,7 +1156,6 @@ fn unique(rows: impl Iterator<Item = (String, (u64, u64))>) -> Weights {
     weights
 }
 
-/// Number of a function in a page.
 fn function(page: &Path, name: &str) -> usize {
     let html = std::fs::read_to_string(page).unwrap();
     let data = html.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();

@@ -308,7 +308,6 @@ fn come_and_go() {
     until(|| threads() <= 10);
 }
 
-/// A client that reads a session.
 fn reader(daemon: &Daemon, session: u32) -> std::process::Child {
     // A client that follows, and stops reading when it is stopped.
     let mut command = daemon.ccsd(["top", "--json"]);

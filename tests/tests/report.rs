@@ -14,7 +14,6 @@ use ccsd_tests::recorded::{Recorded, with_commas};
 use ccsd_tests::suite::{CC, Need, Suite};
 use serde_json::Value;
 
-/// objdump and nm.
 const OBJDUMP: Need = Need::Program("objdump", "binutils");
 
 const VIEWS: [&str; 10] = [

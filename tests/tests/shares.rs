@@ -162,7 +162,6 @@ fn threads(user: u32, count: usize) -> Running {
     Running::start_command(as_user(Command::new("python3").args(["-c", &script]), user))
 }
 
-/// A daemon for all users.
 fn daemon(memory_of_user: &str) -> Daemon {
     let dir = scratch();
     let config = dir.path().join("ccsd.toml");
@@ -327,7 +326,6 @@ impl Drop for Waiting {
     }
 }
 
-/// A metric of the daemon's.
 fn metric(daemon: &Daemon, name: &str) -> u64 {
     let ended = daemon.run(&["daemon", "metrics"]);
     let line = ended.stdout.lines().find_map(|line| line.strip_prefix(name)).expect("a metric");

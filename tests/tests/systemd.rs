@@ -217,7 +217,6 @@ fn run(command: &mut Command) {
     assert!(ended.status.success(), "{command:?}: {ended:?}");
 }
 
-/// What the script has told by this name.
 fn told(name: &str) -> String {
     let line = RESULT.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("{name} is not in {}", *RESULT)).trim().to_owned()

@@ -82,7 +82,6 @@ fn recorded() -> Recorded {
     RecordCommand::new(build("weights.c", &["-O1", "-g"]), &["1000"]).run()
 }
 
-/// The row of a function, in words.
 fn row<'a>(screen: &'a str, function: &str) -> Option<Vec<&'a str>> {
     let mut rows = screen.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     rows.find(|words| words.contains(&function))

@@ -39,7 +39,6 @@ fn history() {
     assert_eq!(total(&EndedProgram::of(command.arg(dir.path()))), of_all);
 }
 
-/// The samples of a report.
 fn total(report: &EndedProgram) -> u64 {
     assert!(report.status.success(), "{report:?}");
     let document: Value = serde_json::from_str(&report.stdout).unwrap();

@@ -35,7 +35,6 @@ fn status(pid: u32, field: &str) -> String {
     line.trim_start_matches(':').trim().to_owned()
 }
 
-/// `ccsd record` by this daemon.
 fn record(daemon: &Daemon, program: &Path, args: &[&str]) -> Recorded {
     let dir = scratch();
     let file = dir.path().join("profile.ccsd");

@@ -30,7 +30,6 @@ pub const PER_LINE: &str = "costs are of source lines, wherever the line's code 
 pub struct Assembly {
     image: String,
     symbol: String,
-    /// Explains the costs.
     costs: &'static str,
     /// Ordered by address.
     groups: Vec<InstructionGroup>,

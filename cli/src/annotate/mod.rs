@@ -72,7 +72,6 @@ struct AnnotatedFile {
 #[derive(Serialize)]
 struct AnnotatedLine {
     line: u32,
-    /// Self weight.
     weight: u64,
     samples: u64,
     share: Share,

@@ -17,7 +17,6 @@ const TAB: usize = 8;
 /// Maximum characters of a shown line; generated lines can have megabytes.
 const LONGEST_LINE: usize = 500;
 
-/// Where source files are searched.
 pub struct SourceSearch<'a> {
     pub roots: &'a [PathBuf],
     /// Path prefixes and their replacements.

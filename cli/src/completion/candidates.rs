@@ -26,14 +26,10 @@ use crate::values::DEFAULT_FILE;
 /// What the shell itself completes beside the candidates: the shell knows quoting, `~` and its own commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Native {
-    /// Nothing.
     #[default]
     Nothing,
-    /// Names of files.
     Files,
-    /// Names of directories.
     Directories,
-    /// Names of commands.
     Commands,
 }
 
@@ -92,7 +88,6 @@ enum ValueKind {
     Watch,
     /// A pattern: a function, or a name after `module:`, `file:`, `thread:` or `process:`.
     Pattern,
-    /// A metric of the profile.
     Metric,
     /// A command of ccsd, after the commands that contain it.
     Command,

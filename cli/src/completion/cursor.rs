@@ -5,11 +5,9 @@ use clap::{Arg, Command};
 /// What is being typed.
 #[derive(Clone, Copy, Debug)]
 pub enum CursorSlot<'a> {
-    /// The name of an option.
     Option,
     /// A positional argument, or the name of a command if there is none.
     Positional(Option<&'a Arg>),
-    /// The value of an option.
     Value(&'a Arg),
     /// An argument of the program that `record` runs.
     ProgramArgument,

@@ -28,7 +28,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum candidates of an answer.
 const MAX_CANDIDATES: usize = 500;
 
-/// Prints a completion script.
 pub fn print_script(args: &CompletionsArgs) -> Result<Exit, Failure> {
     let script = match args.shell {
         Shell::Bash => include_bytes!("bash.sh").to_vec(),

@@ -7,7 +7,6 @@ use crate::format::UnitScale;
 use crate::style::Tone;
 use crate::table::TableCell;
 
-/// A change as shown.
 pub struct ShownChange {
     pub share: f64,
     pub weights: (u64, u64),

@@ -205,7 +205,6 @@ fn head(label: &str, run: &LoadedRun, layout: TextLayout) -> String {
     line(label, &format!("{}: {}", run.what, accounting_line(session, accounting)), Tone::Plain, layout)
 }
 
-/// One line of accounting for one side.
 fn accounting_line(session: &SessionInfo, accounting: &Accounting) -> String {
     let used = accounting.target_cpu_ns.map_or_else(String::new, |ns| format!(", {} CPU", nanoseconds(ns)));
     let expected = accounting.expected.map_or_else(String::new, |expected| format!(" of {} expected", count(expected)));
@@ -394,7 +393,6 @@ struct CommonMetric<'a> {
     unit: &'static str,
 }
 
-/// The compared data.
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
 enum DiffData {

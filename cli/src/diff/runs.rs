@@ -31,7 +31,6 @@ pub struct RunSide {
 }
 
 impl LoadedRun {
-    /// Applies the query.
     pub fn ask(mut self, query: &QueryArgs, which: &str) -> Result<LoadedRun, Failure> {
         let QueryResult { profile, selection, .. } = query::ask(query, self.profile).map_err(|failure| Failure {
             status: failure.status,
@@ -69,12 +68,10 @@ impl RunSide {
         }
     }
 
-    /// Every run with its selection.
     pub fn selected(&self) -> Vec<ccsd_profile::view::Run<'_>> {
         self.runs.iter().map(|run| (&run.profile, &run.selection)).collect()
     }
 
-    /// Merges all runs into one.
     pub fn merged(self) -> Result<LoadedRun, Failure> {
         let mut runs = self.runs.into_iter();
         let nothing = || LoadedRun {

@@ -4,13 +4,11 @@ use serde::Serialize;
 
 use crate::style::Tone;
 
-/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckResult {
     /// Works fully.
     Ok,
-    /// Works with limitations.
     Limited,
     /// Does not work.
     No,

@@ -319,7 +319,6 @@ fn is_virtual_machine() -> bool {
     flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor"))
 }
 
-/// Capabilities of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// Permits sampling other users' processes.
@@ -329,7 +328,6 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Reads the effective capabilities.
     pub fn effective() -> Capabilities {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

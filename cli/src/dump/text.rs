@@ -14,7 +14,6 @@ const NAMED: usize = 8;
 /// Maximum characters of a command line.
 const COMMAND: usize = 200;
 
-/// What to show of a dump.
 #[derive(Clone, Copy, Debug)]
 pub struct DumpStyle {
     /// Show every frame and thread separately.

@@ -9,13 +9,11 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Longest head of a request.
 pub const LONGEST_HEAD: usize = 8 << 10;
 /// Most fields in it.
 const MOST_FIELDS: usize = 64;
 /// Time that a client has to send the head.
 pub const HEAD_TIME: Duration = Duration::from_secs(5);
-/// Time that it has to read the answer.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// Time for which the server reads what the client still sends, and bytes of that. See [`drain`].
 const REST_TIME: Duration = Duration::from_millis(500);
@@ -153,7 +151,6 @@ fn is_loopback(host: &str) -> bool {
         || six.is_some_and(|name| name.parse() == Ok(Ipv6Addr::LOCALHOST))
 }
 
-/// An answer.
 pub struct HttpResponse<'a> {
     pub status: &'a str,
     pub content_type: &'a str,

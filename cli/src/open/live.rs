@@ -23,7 +23,6 @@ const NO_FRAMES: &str = "; frame-ancestors 'none'";
 /// What can change a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
-    /// A session that goes on.
     Session,
     /// A file that somebody may write anew.
     File,
@@ -39,10 +38,8 @@ impl Follows {
     }
 }
 
-/// A page to be sent.
 pub struct ServedPage {
     pub bytes: Vec<u8>,
-    /// Its policy.
     pub policy: String,
     /// Where the script and its permission are in the page, if it is live.
     live: Option<LiveParts>,

@@ -30,7 +30,6 @@ use crate::source::ProfileSource;
 const TOKEN_BYTES: usize = 24;
 /// Limit on connections that have not sent their request yet.
 const MOST_WAITING: usize = 32;
-/// Limit on connections.
 const MOST_CONNECTIONS: usize = 64;
 /// Time that a connection beyond the limit waits for another to end.
 const ADMISSION: Duration = Duration::from_secs(1);
@@ -45,7 +44,6 @@ struct ServerState {
     token: String,
     page: Mutex<Made>,
     connections: Mutex<Connections>,
-    /// A connection has ended.
     ended: Condvar,
 }
 
@@ -54,7 +52,6 @@ struct Made {
     at: Instant,
     /// Number of this page. The page knows it, and asks whether it is still the current one.
     version: u64,
-    /// What can change it.
     follows: Option<Follows>,
     /// The file that it was made of, as that was before it was read.
     file: Option<(PathBuf, FileStamp)>,
@@ -70,7 +67,6 @@ struct FileStamp {
 }
 
 impl FileStamp {
-    /// Of a regular file that is there.
     fn of(path: &Path) -> Option<FileStamp> {
         let meta = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
         let modified = (meta.mtime(), meta.mtime_nsec());
@@ -103,7 +99,6 @@ struct Connections {
     waiting: VecDeque<(u64, TcpStream)>,
 }
 
-/// A server that listens.
 pub struct PageServer {
     listener: TcpListener,
     port: u16,
@@ -140,7 +135,6 @@ impl PageServer {
         self.port
     }
 
-    /// Where the page is.
     pub fn address(&self) -> String {
         format!("http://127.0.0.1:{}/{}/", self.port, self.shared.token)
     }
@@ -260,7 +254,6 @@ impl HttpConnection {
     }
 }
 
-/// What the server has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServedResource {
     Page,

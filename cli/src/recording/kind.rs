@@ -30,7 +30,6 @@ const OTHERS: [(&[u8], &str); 18] = [
     (b"#!", "a script"),
 ];
 
-/// What a file can be read as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A profile of ccsd, or the start of one.

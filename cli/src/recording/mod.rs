@@ -44,7 +44,6 @@ pub fn open(path: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// A profile open for reading.
 pub struct OpenedProfile {
     /// The named file or, for a recording of perf, a nameless file with the imported profile.
     pub file: File,

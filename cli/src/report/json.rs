@@ -83,7 +83,6 @@ pub struct AccountingCounts<'a> {
 }
 
 impl<'a> AccountingCounts<'a> {
-    /// Of an accounting.
     pub fn new(accounting: &'a Accounting) -> AccountingCounts<'a> {
         AccountingCounts { accounting, undelivered: accounting.undelivered(), truncated: accounting.truncated_total() }
     }
@@ -199,7 +198,6 @@ struct StacksData {
     /// Weight of the omitted rows.
     #[serde(skip_serializing_if = "Option::is_none")]
     other_weight: Option<u64>,
-    /// Names by number of the function.
     names: FunctionNames,
     definitions: Definitions,
 }

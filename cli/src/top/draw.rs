@@ -19,10 +19,8 @@ use crate::table::{cut, cut_name};
 const IMAGE: usize = 14;
 /// A row with at least this share of self time is hot.
 const HOT: f64 = 0.1;
-/// And with this one it is warm.
 const WARM: f64 = 0.02;
 
-/// Draws everything.
 pub fn draw(frame: &mut Frame<'_>, state: &mut ScreenState, model: &TopModel, look: TerminalFeatures) {
     let area = frame.area();
     let (width, height) = (usize::from(area.width), usize::from(area.height));

@@ -72,7 +72,6 @@ impl FlameState {
         }
     }
 
-    /// Where a call is drawn.
     fn place(&self, at: usize) -> Option<CallPosition> {
         let tree = self.tree.as_ref()?;
         let row = tree.path_to(at).len().checked_sub(1 + self.zoom().map_or(0, |zoom| tree.path_to(zoom).len() - 1))?;

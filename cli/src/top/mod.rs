@@ -125,7 +125,6 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// The view to begin with.
 fn first_view(view: Option<report::View>) -> rows::TopView {
     match view {
         Some(report::View::Tree) => rows::TopView::Tree,
@@ -203,7 +202,6 @@ fn save(path: &Path, profile: &Profile) -> String {
     }
 }
 
-/// What is typed.
 fn keys() -> Result<Receiver<std::io::Result<Input>>, Failure> {
     let (sender, receiver) = bounded(16);
     let read = move || {

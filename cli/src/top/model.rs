@@ -5,7 +5,6 @@ use ccsd_profile::{Process, Profile, ProfileLimits, SessionInfo, Unit, Update, U
 /// Intervals of the strip that are kept: wider is no terminal.
 const POINTS: usize = 512;
 
-/// One interval of the strip.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StripInterval {
     /// Nanoseconds.
@@ -34,7 +33,6 @@ struct Moment {
     generation: u32,
 }
 
-/// What is looked at.
 pub struct TopModel {
     live: Moment,
     /// What is shown while paused. A copy takes as much memory as the profile, however long the pause.

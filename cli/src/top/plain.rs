@@ -100,14 +100,12 @@ struct PlainOutput<'a> {
     shown_received: u64,
 }
 
-/// A line of JSON.
 #[derive(Serialize)]
 struct JsonLine<'a> {
     schema: u32,
     target: &'a str,
     /// Since the session began.
     elapsed_ns: u64,
-    /// What the rows are of.
     interval_ns: u64,
     received: u64,
     lost: u64,

@@ -18,13 +18,11 @@ const MOST: usize = 20_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopView {
-    /// Functions.
     Flat,
     /// Calls from the root down.
     Tree,
     /// A function between its callers and callees.
     Callers,
-    /// Processes and threads.
     Threads,
     /// Calls from the root down, as wide as they are heavy.
     Flame,
@@ -34,7 +32,6 @@ impl TopView {
     /// All, in the order of their keys.
     pub const ALL: [TopView; 5] = [TopView::Flat, TopView::Tree, TopView::Callers, TopView::Threads, TopView::Flame];
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             TopView::Flat => "flat",
@@ -51,14 +48,12 @@ impl TopView {
 pub enum Sort {
     Own,
     Inherited,
-    /// Name.
     Name,
     /// By how much the share of self weight has changed, while a moment is compared with.
     Change,
 }
 
 impl Sort {
-    /// The next one.
     pub fn next(self, compares: bool) -> Sort {
         match self {
             Sort::Own => Sort::Inherited,
@@ -68,7 +63,6 @@ impl Sort {
         }
     }
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Sort::Own => "self",
@@ -88,10 +82,8 @@ fn chain(above: ChainHash, function: CostCentreId, marked: bool) -> ChainHash {
     hasher.finish()
 }
 
-/// What a row is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowKey {
-    /// A function.
     Function(CostCentreId),
     /// A chain of calls that ends with this function.
     Chain(ChainHash, CostCentreId),
@@ -103,10 +95,8 @@ pub enum RowKey {
     None,
 }
 
-/// A row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopRow {
-    /// What it is of.
     pub key: RowKey,
     pub own: u64,
     pub inherited: u64,
@@ -139,7 +129,6 @@ impl TopRow {
         }
     }
 
-    /// The function of the row.
     pub fn function(&self) -> Option<CostCentreId> {
         match &self.key {
             RowKey::Function(function) | RowKey::Neighbour(function, _) | RowKey::Chain(_, function) => Some(*function),
@@ -197,7 +186,6 @@ impl TopQuery {
         self.filter.is_empty() || name.to_lowercase().contains(&self.filter.to_lowercase())
     }
 
-    /// The rows, and what all of it is.
     pub fn answer(&self, model: &TopModel) -> (Vec<TopRow>, Total) {
         let (mut rows, total) = match self.view {
             TopView::Flat => self.flat(model),

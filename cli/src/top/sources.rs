@@ -24,19 +24,15 @@ use crate::recording::open_profile;
 use crate::source::ProfileSource;
 use crate::stored::state_dir;
 
-/// What comes from a source.
 pub enum SourceEvent {
-    /// A session begins, or begins anew.
     Begin(Box<SessionInfo>),
     /// What came since.
     Update {
         update: Box<Update>,
-        /// Whether it is the latest there is.
         latest: bool,
     },
     /// There will be nothing more: why, where there is something to say.
     End(Option<String>),
-    /// Reading failed.
     Failed(Failure),
 }
 
@@ -45,7 +41,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Of a file that has no end yet, more is looked for so often.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// A profile that is followed.
 pub struct FollowedProfile {
     pub events: Receiver<SourceEvent>,
     /// Whether it is a collection for this command alone, which ends with it.
@@ -105,7 +100,6 @@ fn thread(body: impl FnOnce(&Sender<SourceEvent>) + Send + 'static) -> Result<Re
     Ok(receiver)
 }
 
-/// A session of a daemon.
 fn session(session: u32, mut stream: ProfileStream) -> Result<Receiver<SourceEvent>, Failure> {
     thread(move |events| {
         let mut event = SourceEvent::Begin(Box::new(stream.session().clone()));

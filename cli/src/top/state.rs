@@ -20,7 +20,6 @@ const LONGEST_INPUT: usize = 200;
 pub enum Wish {
     /// Nothing.
     None,
-    /// To end.
     Quit,
     /// To be put in the background.
     Suspend,
@@ -48,7 +47,6 @@ pub struct TextPage {
     pub top: usize,
 }
 
-/// What is on the screen.
 pub struct ScreenState {
     pub question: TopQuery,
     pub rows: Vec<TopRow>,
@@ -71,7 +69,6 @@ pub struct ScreenState {
 }
 
 impl ScreenState {
-    /// At the beginning.
     pub fn new() -> ScreenState {
         ScreenState {
             question: TopQuery::default(),
@@ -128,7 +125,6 @@ impl ScreenState {
         self.top
     }
 
-    /// Does what a key means.
     pub fn key(&mut self, key: KeyEvent, model: &mut TopModel) -> Wish {
         self.message = None;
         let control = key.modifiers.contains(KeyModifiers::CONTROL);

@@ -15,7 +15,6 @@ use ratatui::style::{Color, Modifier, Style};
 
 use crate::style::Tone;
 
-/// What the terminal can show.
 #[derive(Clone, Copy, Debug)]
 pub struct TerminalFeatures {
     /// Colours, beside bold and reverse.

@@ -32,7 +32,6 @@ causes! {
     JitWithoutMap => "generated code without a map", "generated code without a map",
     /// The sample carries no registers or no stack.
     NoUserRegisters => "no user registers", "no user registers",
-    /// Any other reason.
     Other => "other reason", "other reason",
     /// Another profiler followed the stack, and its outermost function is none that begins a process or thread.
     NoEntry => "no entry point", "no entry point",

@@ -165,7 +165,6 @@ impl<C: Cause, const N: usize> fmt::Debug for ByCause<C, N> {
 }
 
 impl<C: Cause, const N: usize> Serialize for ByCause<C, N> {
-    /// By key.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         for (cause, number) in self.all().filter(|&(_, number)| C::HAS_ZEROS || number > 0) {
@@ -184,9 +183,7 @@ mod tests {
         Why, zeros in JSON: false;
         /// First.
         First => "first", "the first",
-        /// Second.
         Second => "second", "the second",
-        /// Third.
         Rest => "rest", "the rest",
     }
     type Numbers = ByCause<Why, { Why::COUNT }>;

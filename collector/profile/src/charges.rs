@@ -22,7 +22,6 @@ pub(crate) struct ChargeRow {
     pub(crate) route: u32,
     /// Index of its sums of squares, or [`FOLLOWS`].
     squares: u32,
-    /// Samples settled.
     settled: u64,
     /// Samples since the last `take`.
     pending: u64,

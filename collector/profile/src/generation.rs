@@ -13,7 +13,6 @@ use crate::ids::{ContextId, CostCentreId, RouteId};
 use crate::routes::{NewRoute, RouteTable};
 use crate::update::{DefinitionCounts, NewContext};
 
-/// The generations of a profile.
 #[derive(Debug, Default)]
 pub(crate) struct Generations {
     /// Of a profile that follows a stream, the contexts of its generation under way, if that is not its first.
@@ -54,7 +53,6 @@ impl Generation {
         self.own_routes.len()
     }
 
-    /// Adds the next route.
     pub(crate) fn add_route(&mut self, new: NewRoute, routes: &mut RouteTable) {
         let parent = self.route(new.parent);
         self.own_routes.push(routes.graft(parent, new.function, new.line));
@@ -67,7 +65,6 @@ impl Generation {
         if id.is_cut() { own.cut() } else { own }
     }
 
-    /// Adds the next context.
     pub(crate) fn add(&mut self, new: NewContext, contexts: &mut ContextTable) {
         let parent = self.own.get(new.parent.index()).copied().unwrap_or(ContextId::ELIDED);
         self.own.push(contexts.join(parent, new.function));

@@ -43,7 +43,6 @@ id! {
     ContextId
 }
 id! {
-    /// A thread of a process.
     ThreadId
 }
 id! {
@@ -51,7 +50,6 @@ id! {
     ProcessId
 }
 id! {
-    /// A source line.
     LineId
 }
 

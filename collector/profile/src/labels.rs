@@ -125,12 +125,10 @@ impl<'a> Labels<'a> {
         self.with(id, false)
     }
 
-    /// The profile.
     pub(crate) const fn profile(&self) -> &'a Profile {
         self.profile
     }
 
-    /// The bare name.
     pub(crate) fn name(&self, id: CostCentreId) -> Cow<'_, str> {
         self.profile.name(id)
     }
@@ -160,7 +158,6 @@ impl<'a> Labels<'a> {
         self.apart.get(&id).and_then(|apart| apart.text(true))
     }
 
-    /// Where a function is defined.
     pub(crate) fn definition(&self, id: CostCentreId) -> Definition {
         let centre = self.profile.cost_centre(id);
         Definition {

@@ -129,18 +129,15 @@ impl Marked {
         }
     }
 
-    /// As a [`History`].
     pub(crate) fn to_history(&self) -> History {
         to_history(&self.entries)
     }
 }
 
-/// Compact entries as a [`History`].
 pub(crate) fn to_history(entries: &[u32]) -> History {
     History::from_entries(entries.iter().map(|&entry| to_entry(entry)).collect())
 }
 
-/// One compact entry.
 pub(crate) fn to_entry(entry: u32) -> HistoryEntry {
     HistoryEntry { function: CostCentreId(entry & !MARK), marked: entry & MARK != 0 }
 }

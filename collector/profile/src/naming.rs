@@ -25,7 +25,6 @@ impl Namings {
         &self.list
     }
 
-    /// What a cost centre is in truth.
     pub(crate) fn real(&self, id: CostCentreId) -> CostCentreId {
         self.real.get(&id.0).map_or(id, |&real| CostCentreId(real))
     }

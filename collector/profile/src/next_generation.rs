@@ -51,7 +51,6 @@ impl Profile {
         self.generations.current.as_ref().map_or(own, |generation| u32::try_from(generation.len()).unwrap_or(u32::MAX))
     }
 
-    /// The same of routes.
     pub(crate) fn stream_routes(&self) -> u32 {
         let own = self.counts().routes;
         self.generations

@@ -87,7 +87,6 @@ impl SamplingRates {
         numbers
     }
 
-    /// From such numbers.
     pub(crate) fn from_numbers(numbers: &[u64]) -> SamplingRates {
         let number = |at: usize| numbers.get(at).copied().unwrap_or(0);
         let mut pace = SamplingRates {

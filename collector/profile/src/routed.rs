@@ -19,7 +19,6 @@ pub(crate) struct CallBudget {
 }
 
 impl CallBudget {
-    /// Of so many rows.
     pub(crate) const fn new(rows: usize) -> Self {
         Self { left: FREE_SITES.saturating_add(SITES_PER_ROW.saturating_mul(rows as u64)), unknown_weight: 0 }
     }
@@ -71,7 +70,6 @@ impl Profile {
         CopiedRoutes(routes)
     }
 
-    /// A line of this profile in another.
     pub(crate) fn copied_line(&self, new: &mut Profile, id: LineId) -> LineId {
         self.line(id).map_or(LineId::UNKNOWN, |line| new.add_line(&line.file, line.line))
     }

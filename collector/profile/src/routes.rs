@@ -66,7 +66,6 @@ pub struct RouteTable {
     limit: usize,
 }
 
-/// The empty route.
 const EMPTY: RouteNode = RouteNode { parent: 0, function: 0, line: 0, depth: 0, content: 0 };
 
 impl RouteTable {

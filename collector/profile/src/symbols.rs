@@ -63,7 +63,6 @@ impl Identity for Thread {
     }
 }
 
-/// One table.
 #[derive(Debug)]
 pub(crate) struct InternTable<T> {
     items: Vec<T>,

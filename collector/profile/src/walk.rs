@@ -31,7 +31,6 @@ pub(crate) struct SelectionWalk<'a> {
 }
 
 impl Profile {
-    /// Walks what a selection shows.
     pub(crate) fn walk<'a>(&'a self, selection: &'a Selection) -> SelectionWalk<'a> {
         let counts = selection.counts(self);
         let visible = selection.visible(self);
@@ -54,7 +53,6 @@ impl Profile {
         walk
     }
 
-    /// The contexts as they were charged.
     pub(crate) fn recorded_contexts(&self) -> Contexts<'_> {
         let mut charged = vec![false; self.contexts.len()];
         self.for_each_charge(|charge| set(&mut charged, charge.context));
@@ -93,7 +91,6 @@ impl<'a> SelectionWalk<'a> {
         self.selection
     }
 
-    /// The table of the contexts that are shown.
     pub(crate) fn table(&self) -> &ContextTable {
         self.remapped.as_ref().map_or(&self.profile.contexts, |(table, _)| table)
     }
@@ -151,7 +148,6 @@ impl<'a> SelectionWalk<'a> {
         });
     }
 
-    /// The contexts that are shown.
     pub(crate) fn contexts(&self) -> Contexts<'_> {
         let mut charged = vec![false; self.table().len()];
         self.profile.for_each_charge(|charge| set(&mut charged, self.context(charge.context)));

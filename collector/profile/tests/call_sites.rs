@@ -17,7 +17,6 @@ const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 type Stack = (u32, Vec<(usize, u32)>, u64);
 /// By function and line: self and inherited weight.
 type Lines = BTreeMap<(String, u32), (u64, u64)>;
-/// By caller, its line, and callee.
 type Calls = BTreeMap<(String, u32, String), u64>;
 
 fn stacks() -> impl Strategy<Value = Vec<Stack>> {
@@ -87,7 +86,6 @@ fn raw_calls(stacks: &[Stack]) -> Calls {
     calls
 }
 
-/// The calls of a callgrind file.
 fn callgrind_calls(profile: &Profile) -> Calls {
     let mut text = Vec::new();
     Export::new(profile, &Selection::all()).write(Format::Callgrind, &mut text).unwrap();

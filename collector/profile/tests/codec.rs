@@ -298,7 +298,6 @@ fn unknown_optional_records_are_skipped() {
     assert!(matches!(read_profile(&file[..]).unwrap().recovery, Recovery::Cut { .. }));
 }
 
-/// Deflates a body and says that it has this length.
 fn deflated(body: &[u8], length: usize) -> Vec<u8> {
     let mut payload = vec![1];
     let mut rest = length;

@@ -116,7 +116,6 @@ impl Aggregator {
     }
 }
 
-/// Where samples were lost.
 const SLOW: &str = "samples were lost because ccsd had to wait for the CPU; it would not as root, or where it may have \
                     real-time priority (`ulimit -r 1`)";
 

@@ -197,7 +197,6 @@ pub(super) struct Outside {
     pub(super) gap: Option<Gap>,
 }
 
-/// Where a sample is charged.
 pub(super) struct ChargeTarget {
     pub(super) thread: ThreadId,
     pub(super) context: ContextId,

@@ -9,7 +9,6 @@ pub(super) struct ThreadTime {
     used_before: u64,
     /// What it had used beyond its samples at the first look, if it was there before the session.
     lead: Option<u64>,
-    /// What its samples weigh.
     weighed: u64,
     /// What has been charged to `[not sampled]`.
     charged: u64,

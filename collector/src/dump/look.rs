@@ -12,9 +12,7 @@ const MAX_KERNEL_LINES: usize = 64;
 /// A thread at one moment.
 #[derive(Clone, Debug)]
 pub struct Look {
-    /// Its name.
     pub name: String,
-    /// What it does.
     pub state: TaskState,
     /// The kernel function that it waits in.
     pub wait: Option<String>,
@@ -22,7 +20,6 @@ pub struct Look {
     pub kernel_stack: Vec<String>,
     /// Where it is as seen by user code.
     pub place: SyscallStatus,
-    /// The process that traces it.
     pub tracer: Option<u32>,
     /// How often it has been given a CPU: while that stays the same it has not run.
     switches: Option<u64>,
@@ -33,7 +30,6 @@ pub struct Look {
 pub enum SyscallStatus {
     /// On a CPU, or waiting for one.
     Running,
-    /// In a system call.
     InCall(SystemCall),
     /// Blocked outside a system call: in a page fault, or stopped.
     Blocked {
@@ -49,9 +45,7 @@ pub enum SyscallStatus {
 /// A system call that a thread is blocked in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SystemCall {
-    /// Its number.
     pub number: i64,
-    /// Its arguments.
     pub args: [u64; 6],
     /// The stack pointer.
     pub sp: u64,

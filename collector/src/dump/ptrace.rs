@@ -29,9 +29,7 @@ pub enum TraceStop {
 pub enum Condition {
     /// It has not stopped yet.
     Runs,
-    /// It has stopped.
     Stopped(TraceStop),
-    /// It has ended.
     Gone,
 }
 
@@ -54,7 +52,6 @@ impl Tracer {
         Ok(Tracer { tid, _not_send: PhantomData })
     }
 
-    /// Its number.
     pub fn tid(&self) -> u32 {
         self.tid.cast_unsigned()
     }

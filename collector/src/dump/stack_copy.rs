@@ -124,7 +124,6 @@ impl StackCopier {
 }
 
 impl StackCopy {
-    /// What [`StackCopier::copy`] has left in the room.
     pub fn from_room(room: &StackBuffer, (held, more): (usize, bool)) -> StackCopy {
         StackCopy { bytes: room.0.get(..held).unwrap_or_default().to_vec(), more }
     }

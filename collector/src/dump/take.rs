@@ -58,7 +58,6 @@ const TOO_SLOW: &str = "it did not stop";
 /// Why a thread is not stopped that the kernel does not let ccsd trace.
 pub const NOT_PERMITTED: &str = "it may not be traced";
 
-/// What was had of one thread.
 #[derive(Clone, Debug)]
 pub struct Taken {
     /// Thread id.
@@ -67,16 +66,12 @@ pub struct Taken {
     pub look: Look,
     /// Its registers, or why there are none.
     pub registers: std::result::Result<KnownRegisters, String>,
-    /// Its stack.
     pub stack: StackCopy,
-    /// How.
     pub method: Method,
 }
 
-/// Registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownRegisters {
-    /// All.
     All(UserRegs),
     /// The instruction pointer and the stack pointer; [`UNKNOWN`] in place of all others.
     Pointers(UserRegs),
@@ -90,13 +85,11 @@ enum TracerState {
     Tracing(Taken),
     /// It still traces what has gone.
     TracingGone,
-    /// The thread had gone.
     Gone,
 }
 
 /// Threads of one process whose stacks are taken.
 pub struct Taking {
-    /// The process.
     pub pid: u32,
     /// Whose threads are looked at, and no others.
     pub owner: Option<Owner>,
@@ -130,7 +123,6 @@ impl Taking {
         Ok(())
     }
 
-    /// One look at each of them.
     fn pass(&mut self, tids: &[u32], wait: Duration, taken: &mut Vec<Taken>) -> Result<()> {
         let mut rest = tids;
         let mut room = StackBuffer::default();
@@ -172,7 +164,6 @@ impl Taking {
         Ok(())
     }
 
-    /// What can be had of one thread.
     fn one(&mut self, tid: u32, wait: Duration, room: &mut StackBuffer) -> TracerState {
         let pid = self.pid;
         let Some(look) = Look::at(pid, tid) else { return TracerState::Gone };

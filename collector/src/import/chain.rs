@@ -13,7 +13,6 @@ const USER_CONTEXT: u64 = -512i64 as u64;
 
 /// A call chain in its two parts, innermost first.
 pub struct CallChain {
-    /// The kernel's.
     pub kernel: Vec<u64>,
     user: Vec<u64>,
     /// There is no call chain, only the address where the program was.
@@ -21,7 +20,6 @@ pub struct CallChain {
 }
 
 impl CallChain {
-    /// Of a sample.
     pub fn of(sample: &SampleRecord<'_>) -> CallChain {
         let mut chain = CallChain { kernel: Vec::new(), user: Vec::new(), is_alone: false };
         let entries = sample.callchain.as_ref();

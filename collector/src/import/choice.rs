@@ -39,12 +39,10 @@ impl MetricEvents {
         header.attributes.get(*self.events.first()?)
     }
 
-    /// Which metric an event is.
     pub fn metric(&self, event: usize) -> Option<usize> {
         self.events.iter().position(|&it| it == event)
     }
 
-    /// The metrics.
     pub fn metrics(&self, header: &RecordingHeader) -> Vec<Metric> {
         let events = || self.events.iter().filter_map(|&event| header.attributes.get(event));
         let mut metrics: Vec<Metric> = events().map(metric).collect();

@@ -28,7 +28,6 @@ const MAX_ATTRIBUTE_BYTES: u64 = 4096;
 const MIN_ATTRIBUTE_BYTES: u64 = 64;
 /// Bytes of the place of an attribute's ids.
 const PLACE_BYTES: u64 = 16;
-/// Events of one recording.
 const MAX_EVENTS: u64 = 4096;
 /// Ids of all events: one for each CPU or thread.
 const MAX_IDS: u64 = 1 << 20;
@@ -47,7 +46,6 @@ const SIMPLEPERF_META_INFO: usize = 129;
 
 const DAMAGED: &str = "it is damaged: what it says of itself goes beyond its end";
 
-/// An event of the recording.
 pub struct RecordedEvent {
     /// What was asked of the kernel.
     pub attr: PerfEventAttr,
@@ -61,19 +59,14 @@ pub struct RecordedEvent {
 
 /// What the file says of itself.
 pub struct RecordingHeader {
-    /// The events.
     pub attributes: Vec<RecordedEvent>,
     /// Groups of events: the number of the leader, and of the event behind the last member. The numbers may be wrong.
     pub groups: Vec<(usize, usize)>,
     /// Where the records are: offset and size.
     pub data: (u64, u64),
-    /// The machine.
     pub hostname: String,
-    /// The version of perf.
     pub version: String,
-    /// The architecture, where it is noted.
     pub arch: Option<String>,
-    /// The command line of perf.
     pub command_line: Vec<String>,
     /// Build ids of files, by path.
     pub build_ids: HashMap<String, Vec<u8>>,

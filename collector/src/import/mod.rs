@@ -215,7 +215,6 @@ impl SampleWeigher {
     }
 }
 
-/// What an import has counted.
 #[derive(Default)]
 struct ImportCounts {
     received: u64,
@@ -233,7 +232,6 @@ struct SampleTimes {
     updated: u64,
 }
 
-/// An import on its way.
 struct Import<'a> {
     tracker: Tracker,
     unwinding: Unwinding,
@@ -244,7 +242,6 @@ struct Import<'a> {
     /// The profile before the first sample.
     profile: Option<Profile>,
     weighing: SampleWeigher,
-    /// Metrics of the profile.
     metrics: usize,
     /// Bytes of stack that were asked for with each sample.
     stack_bytes: usize,

@@ -23,7 +23,6 @@ const KNOWN: u64 = TOTAL_TIME_ENABLED | TOTAL_TIME_RUNNING | ID | GROUP | LOST;
 /// Counters remembered at a time: one for each event and CPU, or event and thread.
 const MAX_COUNTERS: usize = 1 << 20;
 
-/// One counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
     /// Which event it is of, if the sample says so.

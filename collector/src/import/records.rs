@@ -36,7 +36,6 @@ pub enum RecordsError {
     /// A record is shorter than its header, or goes beyond the end.
     #[error("a record has an impossible size")]
     Size,
-    /// A part is compressed.
     #[error("a part is compressed")]
     Compressed,
     /// Reading failed.
@@ -56,7 +55,6 @@ struct Pending {
     body: Box<[u8]>,
 }
 
-/// The records.
 pub struct Records {
     reader: BufReader<File>,
     /// Bytes of the section that are not read yet.
@@ -78,19 +76,15 @@ pub struct Records {
     counters: Vec<Counter>,
 }
 
-/// A record.
 pub struct FileRecord<'a> {
-    /// Which event it is of.
     pub event: usize,
     /// The counters that a sample carries.
     pub counters: &'a [Counter],
-    /// The rest.
     pub raw: RawEventRecord<'a>,
     events: &'a HashMap<u64, usize>,
 }
 
 impl FileRecord<'_> {
-    /// Which event a counter is of.
     pub fn event_of(&self, counter: &Counter) -> Option<usize> {
         self.events.get(&counter.id?).copied()
     }
@@ -162,7 +156,6 @@ impl Records {
         Ok(Some(FileRecord { event, counters: &self.counters, raw, events: &self.events }))
     }
 
-    /// Reads one record.
     fn read(&mut self) -> Result<(), RecordsError> {
         let mut header = [0; HEADER_BYTES];
         self.reader.read_exact(&mut header)?;

@@ -28,7 +28,6 @@ const CLOCK_SLACK: Duration = Duration::from_secs(1);
 pub enum FileGrowth {
     /// Nothing.
     No,
-    /// Something.
     Yes,
     /// It is another file than before: what was read must be forgotten, and the next look begins anew.
     Anew,
@@ -59,7 +58,6 @@ impl GrowingFile {
         Ok(GrowingFile { file, key, offset: 0, len: 0, read: 0, tail: Vec::new() })
     }
 
-    /// Which file it is.
     pub fn key(&self) -> &FileKey {
         &self.key
     }

@@ -38,7 +38,6 @@ const LAST_LOOKS: usize = 32;
 /// What a frame of generated code is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JitFrameName {
-    /// Its cost centre.
     pub centre: CostCentreId,
     /// Whether that has a name.
     pub named: bool,
@@ -235,7 +234,6 @@ impl JitNames {
         Some(answer)
     }
 
-    /// Lets an address wait for its name.
     pub fn wait(&mut self, profile: &mut Profile, address: u64, time: u64) -> JitFrameName {
         if self.waiting.len() >= self.most_waiting {
             profile.accounting_mut().count_shed(Shed::GeneratedCode);

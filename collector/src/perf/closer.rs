@@ -74,7 +74,6 @@ extern "C" fn keep(kept: *mut c_void) -> c_int {
     0
 }
 
-/// While this is there, so is the child.
 pub struct LeavingChild {
     _gone: OwnedFd,
 }

@@ -16,12 +16,10 @@ pub struct CounterTotals {
     pub lost: u64,
 }
 
-/// What the events of a session counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventCounts {
     /// Nanoseconds of CPU time, or cycles.
     pub used: u64,
-    /// Ticks, where they sample.
     pub ticks: u64,
     /// Samples that a clock should have given in that time at the rates of its parts, in thousandths.
     pub due_milli: u64,
@@ -44,7 +42,6 @@ pub fn sum_of<'a>(events: impl Iterator<Item = &'a OwnedFd>, spec: &EventSpec) -
 /// What was counted at earlier rates.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Past {
-    /// By events that are closed.
     pub closed: EventCounts,
     /// What had been counted in all when the present rate began, and what was due then.
     pub before: EventCounts,

@@ -67,7 +67,6 @@ pub struct Sample<'a> {
 /// A mapping of executable memory (`PERF_RECORD_MMAP2`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mmap {
-    /// Process.
     pub pid: u32,
     /// First address.
     pub start: u64,
@@ -81,7 +80,6 @@ pub struct Mmap {
     pub inode: u64,
     /// Build id, where a recording has that in place of device and inode; else empty.
     pub build_id: Vec<u8>,
-    /// `PROT_*` bits.
     pub prot: u32,
     /// Path in the process's own root, `[vdso]`, `//anon`, ...
     pub path: Vec<u8>,
@@ -109,20 +107,14 @@ pub enum TargetChange {
     Fork(Fork),
     /// A thread ended.
     Exit {
-        /// Process.
         pid: u32,
-        /// Thread.
         tid: u32,
     },
     /// A thread's name changed.
     Comm {
-        /// Process.
         pid: u32,
-        /// Thread.
         tid: u32,
-        /// Whether by `execve`.
         exec: bool,
-        /// The new name.
         name: String,
     },
     /// The kernel dropped `count` records of a ring that was full.
@@ -132,7 +124,6 @@ pub enum TargetChange {
     },
     /// The kernel stopped (`true`) or resumed (`false`) an event that fired too often.
     Throttle {
-        /// Whether it stopped.
         stopped: bool,
         /// The one event concerned (`stream_id`): inherited events share their ancestor's identifier, not this.
         stream: u64,

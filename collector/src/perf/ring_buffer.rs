@@ -143,7 +143,6 @@ impl RingBuffer {
         &self.owner
     }
 
-    /// The descriptor to poll.
     pub fn poll_fd(&self) -> BorrowedFd<'_> {
         self.owner.as_fd()
     }

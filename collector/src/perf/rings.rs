@@ -22,13 +22,10 @@ const MIN_SAMPLE_PAGES: usize = 8;
 const TRACKING_PAGES: usize = 16;
 /// Pages of a tracking ring at least.
 const MIN_TRACKING_PAGES: usize = 1;
-/// Rings, mapped.
 pub struct Rings {
     /// Two of each CPU: for samples, and for everything else.
     pub rings: Vec<RingBuffer>,
-    /// Pages of each that is for samples.
     pub sample_pages: usize,
-    /// Pages of each other.
     pub tracking_pages: usize,
     /// Pages that one for samples was to have. The locked-memory allowance may have given less.
     pub most: usize,

@@ -83,7 +83,6 @@ impl LateEvents {
 /// What opening events on a thread came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenOutcome {
-    /// The events are there.
     Yes,
     /// The thread had ended.
     Gone,

@@ -108,7 +108,6 @@ pub struct FatalSignals {
 }
 
 impl FatalSignals {
-    /// Whether this is one of them.
     #[inline]
     pub fn has(&self, id: u64) -> bool {
         id >= self.first && id <= self.last

@@ -30,9 +30,7 @@ use super::record::{Record, SampleLayout, parse};
 use super::ring_buffer::RingBuffer;
 use crate::usage::thread_cpu_ns;
 
-/// Where the kernel describes its tracepoints.
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// The tracepoint at which a timer expires.
 const TRACEPOINT: &str = "events/timer/hrtimer_expire_entry/id";
 /// What the tick's timer calls: since Linux 6.9, and before.
 const HANDLERS: [&[u8]; 2] = [b"tick_nohz_handler", b"tick_sched_timer"];
@@ -168,7 +166,6 @@ fn probe(id: u64, handler: u64) -> Result<Event, String> {
     found.event(id, handler)
 }
 
-/// What was sampled of this thread.
 #[derive(Default)]
 struct Samples {
     /// When each was taken, nanoseconds.

@@ -16,14 +16,12 @@ impl ImageIndex {
     pub const KERNEL: ImageIndex = ImageIndex(1);
 }
 
-/// One image.
 #[derive(Clone, Debug)]
 pub struct MappedImage {
     /// Path in the root of the process that mapped it first, or a name in brackets.
     pub name: String,
     /// The file, if it could be opened and is an ELF file, and some process has it mapped.
     pub elf: Option<Arc<ElfFile>>,
-    /// Which file it is.
     pub key: Option<FileKey>,
     /// Where to look for its debug files.
     pub debug: DebugFileFinder,

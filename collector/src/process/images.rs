@@ -53,7 +53,6 @@ const FILES_LEFT: u64 = 64;
 /// What makes two mappings the same image.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum ImageIdentity {
-    /// An opened file.
     File(FileKey),
     /// A file that could not be opened, or a region in brackets.
     Name(String),
@@ -108,7 +107,6 @@ pub struct Images {
     /// Bounds the files that may be open.
     share: Option<Arc<dyn FileShare>>,
     awaited: VecDeque<Awaited>,
-    /// What is left of [`PATIENCE`].
     patience: Duration,
     /// When those are asked for next, and the pause before.
     retry_at: Instant,
@@ -283,7 +281,6 @@ impl Images {
         }
     }
 
-    /// The image of what a process of a recording had mapped.
     fn find_recorded(&mut self, mapped: MappedFile<'_>, found: MappedObject) -> ImageIndex {
         let index = match found {
             MappedObject::Known(index) => return index,

@@ -22,9 +22,7 @@ const MAX_DIGITS: usize = 10;
 /// The generated code of one process, and of its children that have made none themselves.
 #[derive(Debug)]
 pub struct JitCode {
-    /// Its image.
     pub index: ImageIndex,
-    /// The process.
     pub pid: u32,
     /// What it had from its parent. Held, so that it does not end before.
     _inherited: Option<Arc<JitCode>>,
@@ -70,7 +68,6 @@ pub enum JitEvent {
     End(ImageIndex),
 }
 
-/// Those that are alive.
 #[derive(Debug, Default)]
 pub struct JitCodes {
     alive: Vec<(ImageIndex, Weak<JitCode>)>,

@@ -17,7 +17,6 @@ pub struct ProcessKey(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ThreadKey(pub u32);
 
-/// A live process.
 #[derive(Clone, Debug)]
 pub struct LiveProcess {
     /// Its identity in this session.
@@ -36,7 +35,6 @@ pub struct LiveProcess {
     pub membership: Option<Arc<Membership>>,
     /// Whether a sample has been charged to it, so that others know its key.
     pub announced: bool,
-    /// Executable mappings.
     pub mappings: Mappings,
     /// From when on its samples may be shown, `CLOCK_MONOTONIC`, nanoseconds: 0 where everything may be, [`NEVER`](super::NEVER) before it
     /// has been found permitted.
@@ -52,14 +50,11 @@ pub struct LiveProcess {
     pub(super) untracked: u32,
 }
 
-/// A live thread.
 #[derive(Clone, Debug)]
 pub struct LiveThread {
     /// Its identity in this session.
     pub key: ThreadKey,
-    /// Its process.
     pub pid: u32,
-    /// Its name.
     pub name: String,
     /// Whether others know its key.
     pub announced: bool,

@@ -20,7 +20,6 @@ const NEWLINE: &[u8] = b"\\012";
 /// What a process maps, as a record or /proc tells it.
 #[derive(Clone, Copy, Debug)]
 pub struct MappedFile<'a> {
-    /// The process.
     pub pid: u32,
     /// First address of the mapping.
     pub start: u64,

@@ -99,9 +99,7 @@ pub struct ProcessTable {
     next_thread: u32,
     /// Calls of `execve`: each makes a new process, and a new thread, of old ones.
     execs: u32,
-    /// Announced threads that have ended.
     ended: Vec<ThreadKey>,
-    /// Announced processes that have ended.
     ended_processes: Vec<ProcessKey>,
     /// Processes that had ended at the last look, and had not been told to have.
     ended_untold: HashSet<ProcessKey>,

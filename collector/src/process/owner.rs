@@ -112,9 +112,7 @@ pub fn events_end_with_rights() -> bool {
 struct Credentials {
     /// Real, effective, saved.
     uids: [u32; 3],
-    /// Likewise.
     gids: [u32; 3],
-    /// Permitted capabilities.
     capabilities: u64,
 }
 

@@ -41,7 +41,6 @@ impl RecordedIdentity {
     }
 }
 
-/// What a mapping is of.
 #[derive(Debug)]
 pub enum MappedObject {
     /// An image that has been found before.
@@ -54,7 +53,6 @@ pub enum MappedObject {
     Name(String),
     /// A file that is gone, or another by now.
     Changed(String),
-    /// A file, as it was.
     File(String, File),
 }
 
@@ -63,7 +61,6 @@ pub enum MappedObject {
 pub struct RecordedFiles {
     /// Build ids that perf has noted, by path.
     build_ids: HashMap<String, Vec<u8>>,
-    /// The images of files that were looked for.
     files: HashMap<(Vec<u8>, RecordedIdentity), ImageIndex>,
     /// Where the kernel's text began, and whether it does now; perf tells that first of all.
     kernel_text: Option<u64>,
@@ -73,12 +70,10 @@ pub struct RecordedFiles {
 }
 
 impl RecordedFiles {
-    /// With the build ids of a recording, by path.
     pub fn new(build_ids: HashMap<String, Vec<u8>>) -> RecordedFiles {
         RecordedFiles { build_ids, ..RecordedFiles::default() }
     }
 
-    /// What a process had mapped.
     pub fn find(&mut self, mapped: MappedFile<'_>) -> MappedObject {
         let path = mapped.path;
         // perf says so of what is no file.

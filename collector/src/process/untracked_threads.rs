@@ -8,10 +8,8 @@ pub const UNTRACKED_BYTES: usize = 64;
 // An index of hashes has up to 16 places for 7 entries.
 const _: () = assert!(size_of::<(u32, UntrackedThread)>() * 16 / 7 <= UNTRACKED_BYTES);
 
-/// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UntrackedThread {
-    /// Its process.
     pub pid: u32,
     /// When it was entered here, clock ticks since boot: it had started then.
     pub known_since: u64,
@@ -36,7 +34,6 @@ impl UntrackedThreads {
         self.threads.len() * UNTRACKED_BYTES
     }
 
-    /// One of them, by its number.
     #[inline]
     pub fn get(&self, tid: u32) -> Option<UntrackedThread> {
         self.threads.get(&tid).copied()

@@ -19,7 +19,6 @@ const MAX_NOTES: usize = 256;
 /// memory together would otherwise be read again and again, each time in seconds.
 pub(super) const MAX_DROPS: u32 = 3;
 
-/// An image and its names.
 pub(super) struct ImageSymbols {
     pub(super) id: ImageId,
     pub(super) name: String,
@@ -82,7 +81,6 @@ pub(super) struct DroppedImages {
 }
 
 impl DroppedImages {
-    /// Frees the names of an image.
     pub(super) fn drop_names(&mut self, image: &mut ImageSymbols) {
         if let Some(names) = image.names.take() {
             if self.notes.len() < MAX_NOTES {

@@ -124,7 +124,6 @@ fn read() -> Arc<LoadedKernelSymbols> {
     Arc::new(file.and_then(|file| KernelSymbols::read(file).map_err(|error| error.to_string())))
 }
 
-/// A number for the modules that there are.
 fn modules() -> u64 {
     number_of(&fs::read_to_string("/proc/modules").unwrap_or_default())
 }

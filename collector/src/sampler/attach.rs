@@ -197,7 +197,6 @@ impl<'a> Attach<'a> {
 
 /// What is done about a process that may not be followed although it was asked for.
 pub enum RefusedPids {
-    /// It is an error.
     Never,
     /// It is left out, and told.
     These(Vec<u32>),

@@ -38,7 +38,6 @@ pub struct Hurry {
 /// What has been counted of samples, and of stacks whose outer part was read from the target's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LateReads {
-    /// All samples.
     pub samples: u64,
     /// Stacks that were still there.
     pub in_time: u64,

@@ -18,12 +18,10 @@ use crate::tracker::Tracker;
 use crate::unwind::StackRoot;
 use crate::unwinding::Unwinding;
 
-/// How samples weigh.
 #[derive(Clone, Copy, Debug)]
 enum WeightSource {
     /// By the time since the thread's last tick, which is read with them.
     Tick,
-    /// By their period.
     Period,
     /// By their period and what a second counter, which is read with them, has gained.
     PeriodAndCounter,
@@ -33,11 +31,9 @@ enum WeightSource {
 pub struct Pipeline {
     /// Processes, threads and images.
     pub tracker: Tracker,
-    /// Stacks.
     pub unwinding: Unwinding,
     /// What the aggregator is told next.
     pub batch: BatchBuilder,
-    /// The events that sample.
     pub events: ActiveEvents,
     weighing: WeightSource,
     layout: EventLayout,
@@ -82,7 +78,6 @@ impl Pipeline {
         }
     }
 
-    /// What has been counted, by whom.
     pub fn counts(&self) -> BatchCounts {
         BatchCounts {
             samples: SampleStats { cut_memories: self.unwinding.cut_memories(), ..self.samples },
@@ -146,7 +141,6 @@ impl Pipeline {
         }
     }
 
-    /// Handles a record of a ring.
     pub fn handle(&mut self, ring: usize, record: Record<'_>) {
         match record {
             Record::Sample(sample) => {

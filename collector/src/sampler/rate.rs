@@ -32,7 +32,6 @@ pub struct RateControl {
 }
 
 impl RateControl {
-    /// From `now` on.
     pub fn new(pace: RateController, now: u64) -> RateControl {
         RateControl { pace, reviewed: now, counts: BatchCounts::default(), cpu_ns: (0, 0), chain_at: 0 }
     }
@@ -53,7 +52,6 @@ impl RateControl {
         }
     }
 
-    /// What a sample costs, where there is a budget.
     pub fn cost(&self) -> Option<SampleCost> {
         self.pace.overhead().map(|_| self.pace.measured_cost())
     }

@@ -14,15 +14,12 @@ pub const BETWEEN_READS: usize = 64;
 
 /// All that attaching, a change of the rate and every round of reading work on.
 pub struct RecordSource {
-    /// The events.
     pub events: EventSet,
-    /// Their rings.
     pub sorter: EventSorter,
     /// To the aggregator and the session.
     pub channels: Channels,
     /// Where the records go.
     pub pipeline: Pipeline,
-    /// What the target spends.
     pub time: TargetTime,
 }
 

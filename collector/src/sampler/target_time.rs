@@ -40,12 +40,10 @@ impl TargetTime {
         self.child_ns = cpu_ns.map_or(0, |(_, all)| all).saturating_sub(self.clocks.before_exec());
     }
 
-    /// What is known.
     pub fn stats(&self) -> TargetStats {
         self.stats
     }
 
-    /// What the events have counted.
     pub fn count(&mut self, counted: Option<EventCounts>) {
         self.stats.counted = counted;
     }

@@ -38,9 +38,7 @@ pub struct Admission {
 
 /// Processes to be judged by the filter.
 pub struct Review {
-    /// The filter.
     pub filter: Arc<dyn ProcessFilter>,
-    /// The processes.
     pub pids: HashSet<u32>,
     all: bool,
     began: u64,
@@ -60,7 +58,6 @@ impl Admission {
         }
     }
 
-    /// Sets the filter.
     pub fn keep_only(&mut self, filter: Option<Arc<dyn ProcessFilter>>) {
         self.filter = filter;
     }
@@ -70,7 +67,6 @@ impl Admission {
         self.owner.is_some() || self.filter.is_some()
     }
 
-    /// Whether there is a filter.
     pub fn has_filter(&self) -> bool {
         self.filter.is_some()
     }
@@ -186,7 +182,6 @@ impl Admission {
         Some(Review { filter, pids, all, began: now })
     }
 
-    /// They have been judged.
     pub fn end_review(&mut self, review: &Review, ended: u64) {
         if review.all {
             let took = ended.saturating_sub(review.began);

@@ -37,7 +37,6 @@ const MAX_ANCESTORS: u32 = 8;
 /// What the tracker has counted, absolute values since the session began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrackerStats {
-    /// Threads that have ended.
     pub ended_threads: u64,
     /// Of these, those of which no sample was taken.
     pub ended_unsampled: u64,
@@ -64,11 +63,9 @@ pub struct TrackerStats {
 /// An announced thread has another name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadRename {
-    /// The thread.
     pub thread: ThreadKey,
     /// Its process, if the name is the process's too.
     pub process: Option<ProcessKey>,
-    /// The name.
     pub name: String,
 }
 
@@ -168,7 +165,6 @@ impl Tracker {
         self.table.observe_machine();
     }
 
-    /// What has been counted.
     pub fn stats(&self) -> TrackerStats {
         TrackerStats { not_followed: self.table.left_out(), ..self.stats }
     }
@@ -297,7 +293,6 @@ impl Tracker {
         withheld
     }
 
-    /// Counts a sample that is withheld.
     pub fn count_withheld(&mut self, pid: u32) {
         let filtered = u64::from(self.admission.has_filter());
         self.stats.unjudged += u64::from(self.admission.is_unjudged(pid));
@@ -384,7 +379,6 @@ impl Tracker {
         }
     }
 
-    /// A thread was forked.
     fn fork(&mut self, fork: Fork, time: u64) {
         // Its mappings are those of the new one, too.
         if self.observes_machine && fork.pid != fork.parent_pid && !self.table.knows_process(fork.parent_pid) {

@@ -54,7 +54,6 @@ impl ForkLog {
 /// The threads of a target that a scan has dealt with.
 #[derive(Debug, Default)]
 pub struct ThreadScan {
-    /// Since when.
     opened: HashMap<u32, u64>,
 }
 
@@ -64,12 +63,10 @@ impl ThreadScan {
         self.opened.insert(tid, time);
     }
 
-    /// Whether it has.
     pub fn contains(&self, tid: u32) -> bool {
         self.opened.contains_key(&tid)
     }
 
-    /// How many have.
     pub fn count(&self) -> usize {
         self.opened.len()
     }

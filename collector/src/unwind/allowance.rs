@@ -80,7 +80,6 @@ impl Allowance {
         !self.refused
     }
 
-    /// Ends the sample.
     #[inline]
     pub fn end(&mut self) {
         if self.mark.is_some() {

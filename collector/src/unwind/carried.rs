@@ -17,7 +17,6 @@ use crate::perf::record::UserRegs;
 pub struct Carried {
     /// Whether they are of this stack.
     begun: bool,
-    /// What is known of them.
     pub registers: Registers,
     /// Whether the frame waits for a call to return.
     pub called: bool,

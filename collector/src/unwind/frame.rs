@@ -37,10 +37,8 @@ pub struct Gap {
     pub reason: TruncationReason,
 }
 
-/// One stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unwound {
-    /// Where it ends.
     pub root: StackRoot,
     /// What it has in common with the thread's last one, outside the frames that were found.
     pub common: Common,

@@ -42,7 +42,6 @@ struct Rule {
     stays_until: u64,
 }
 
-/// The rules for generated code.
 #[derive(Debug, Default)]
 pub struct GeneratedRules {
     known: HashMap<(ImageIndex, u64), Rule, FxBuildHasher>,
@@ -167,7 +166,6 @@ impl GeneratedRules {
         }
     }
 
-    /// Forgets what is known of an image.
     pub fn forget(&mut self, image: ImageIndex) {
         self.known.retain(|&(of, _), _| of != image);
     }

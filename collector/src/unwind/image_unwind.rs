@@ -62,7 +62,6 @@ pub enum Covered {
 /// What says how a frame is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleSource {
-    /// The rule of a row.
     Rule(FrameRule),
     /// A row that says that the function leaves the stack alone, which its instructions contradict.
     Doubtful(FrameRule),
@@ -88,7 +87,6 @@ struct FrameHistory {
     begins_thread: bool,
 }
 
-/// One image, as the unwinder sees it.
 #[derive(Debug, Default)]
 pub struct ImageUnwind {
     /// What is added to an SVMA to get an address in ccsd's own space, wrapping; and where the image's part of that begins.
@@ -112,13 +110,11 @@ pub struct ImageUnwind {
     /// How frames are left that no rule leaves.
     special: HashMap<u64, RuleSource, FxBuildHasher>,
     rows: HashMap<u64, Box<[FrameLayout]>, FxBuildHasher>,
-    /// How many rows that are.
     row_count: usize,
     /// What the instructions before say of some frames.
     histories: HashMap<(u64, bool), FrameHistory, FxBuildHasher>,
     /// The functions of these whose beginning is known, by that. `None` for those that each frame has to be followed in.
     functions: HashMap<u64, Option<FunctionFrames>, FxBuildHasher>,
-    /// Rows of `functions`.
     function_rows: usize,
 }
 

@@ -27,7 +27,6 @@ const FUNCTION_BYTES: usize = 2 * (size_of::<u64>() + size_of::<FunctionRows>())
 /// All rows of a function that are of one entry of the tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionRules {
-    /// Where the function is.
     pub range: Range<u64>,
     /// Where each row begins, from the beginning of the function, in order, and its rule if it has one.
     pub rows: Vec<(u32, Option<FrameRule>)>,
@@ -45,7 +44,6 @@ impl FunctionRules {
     }
 }
 
-/// Where a function ends, and which rows are its own.
 #[derive(Clone, Copy, Debug)]
 struct FunctionRows {
     end: u64,
@@ -111,7 +109,6 @@ impl KnownRules {
         Some(rule)
     }
 
-    /// Remembers the rule of an address.
     pub fn insert(&mut self, address: u64, rule: FrameRule) {
         if 2 * self.taken >= WAYS * self.places.len() && self.places.len() < self.most_places {
             let places = (2 * self.places.len()).max(FIRST_PLACES / WAYS);

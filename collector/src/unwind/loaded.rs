@@ -22,7 +22,6 @@ pub struct LoadedImages {
     /// `None` until a frame falls into it.
     list: Vec<Option<ImageUnwind>>,
     held: u64,
-    /// Those that were refused, ever.
     refused: HashSet<ImageIndex, FxBuildHasher>,
 }
 
@@ -44,7 +43,6 @@ impl LoadedImages {
         self.with_framehop(index, images).map(|(image, _)| image)
     }
 
-    /// The same, and framehop.
     #[inline]
     pub fn with_framehop(
         &mut self,

@@ -59,7 +59,6 @@ const CACHE_LINE: usize = 64;
 /// What lies so close below the stack pointer belongs to no frame, but for the 128 bytes of the red zone.
 pub const BELOW_STACK: u64 = 64 << 10;
 
-/// An address of the stack, and the word there.
 pub type StackWord = (u64, u64);
 
 /// In place of a slot.

@@ -58,7 +58,6 @@ pub struct CompleteStack {
 impl CompleteStack {
     /// By stack pointer and frame pointer, so that the shadow stack knows all that they depend on.
     pub const WHOLE: CompleteStack = CompleteStack { common: None, in_shadow: true };
-    /// By more.
     pub const COMPLETE: CompleteStack = CompleteStack { common: None, in_shadow: false };
 }
 

@@ -236,7 +236,6 @@ impl ModuleBuilder {
         (function, address - self.starts[function])
     }
 
-    /// The address at an offset in a function, in the process.
     fn address(&self, function: usize, offset: u64) -> u64 {
         BASE + self.starts[function] + offset
     }

@@ -156,7 +156,6 @@ fn switched(calls_of_2: &[(usize, usize)]) -> ModuleBuilder {
     ])
 }
 
-/// As [`FUNCTION`], with two calls.
 const TWO_CALLS: &[u8] = &[0x55, 0x48, 0x89, 0xe5, 0xe8, 0, 0, 0, 0, 0xe8, 0, 0, 0, 0, 0x5d, 0xc3];
 
 #[test]

@@ -12,7 +12,6 @@ use crate::arch::step::CallerPointers;
 /// How a frame is left. The return address is always the last word below the frame's address (CFA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameRule {
-    /// framehop has to be asked.
     AskFramehop,
     /// Nothing called it.
     Outermost,
@@ -39,7 +38,6 @@ impl FrameRule {
     /// That of a function that has put nothing on the stack.
     pub const ONLY_RETURN_ADDRESS: FrameRule = FrameRule::StackPointer { words: 1 };
 
-    /// The rule of a row, if it is such a one.
     pub fn of(row: &UnwindTableRow<usize>) -> Option<FrameRule> {
         match row.register(RA) {
             None | Some(RegisterRule::Undefined) => return Some(FrameRule::Outermost),

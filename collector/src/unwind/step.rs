@@ -28,11 +28,9 @@ enum PointerStep {
     NeedsRegisters,
 }
 
-/// Result of leaving a frame.
 enum LeaveResult {
     /// The stack ends with the frame.
     Root(CompleteStack),
-    /// The caller, as [`PointerStep::Caller`].
     ByPointers(CallerPointers, Option<u64>),
     /// The caller, for which all registers were needed.
     ByRegisters(FramePosition),

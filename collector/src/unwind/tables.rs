@@ -29,7 +29,6 @@ const MAX_ROWS: usize = 16_384;
 /// One of an image's two tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableKind {
-    /// `.eh_frame`
     EhFrame,
     /// `.debug_frame`, asked for what the other does not cover.
     DebugFrame,
@@ -54,9 +53,7 @@ pub struct ImageTables {
 /// A row of the tables: what it takes to leave a frame.
 #[derive(Debug)]
 pub struct UnwindRow {
-    /// Where it stands.
     pub found: RowOrigin,
-    /// Where the frame is.
     pub cfa: CfaRule<usize>,
     /// Where the caller's registers are, in the order of their numbers. A register without a rule is as in [`CALLEE_SAVED`].
     pub rules: Box<[(Register, RegisterRule<usize>)]>,
@@ -106,7 +103,6 @@ impl ImageTables {
         self.eh_frame.get_or_init(|| EhFrameIndex::new(&self.sections))
     }
 
-    /// Where they are read from.
     pub fn sections(&self) -> &UnwindSections {
         &self.sections
     }
@@ -257,10 +253,8 @@ fn debug_frame(data: &[u8]) -> DebugFrame<Slice<'_>> {
     section
 }
 
-/// Where a row was found.
 #[derive(Clone, Copy, Debug)]
 pub struct RowOrigin {
-    /// In which table.
     pub table: TableKind,
     /// Whether it belongs to a signal trampoline.
     pub signal: bool,

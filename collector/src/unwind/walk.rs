@@ -14,11 +14,9 @@ pub struct StackWalk<'a, 's> {
     pub start: &'a UserRegs,
     /// The chain of frame pointers that the kernel has followed.
     pub chain: FrameChain<'a>,
-    /// The words of the stack.
     pub stack: &'a UserStack<'s>,
     /// The code of the process.
     pub mappings: &'a mut Mappings,
-    /// All images.
     pub images: &'a Images,
     /// The frames, innermost first.
     pub frames: &'a mut Vec<Frame>,

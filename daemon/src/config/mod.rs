@@ -211,7 +211,6 @@ impl Default for ClientSessions {
     }
 }
 
-/// Errors of a configuration.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ConfigError {
@@ -230,7 +229,6 @@ pub enum ConfigError {
     #[error("{}:{line}:{column}: {message}", path.display())]
     Wrong {
         path: PathBuf,
-        /// From 1.
         line: usize,
         /// Characters, from 1.
         column: usize,
@@ -323,7 +321,6 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
     Ok(bytes)
 }
 
-/// Positions of the watches in the file.
 #[derive(Deserialize)]
 struct WatchPositions {
     #[serde(default)]

@@ -39,7 +39,6 @@ pub enum DestinationError {
     )]
     Link {
         path: PathBuf,
-        /// The component.
         link: PathBuf,
         /// Why the link is not trusted.
         whose: String,

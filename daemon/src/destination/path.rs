@@ -31,7 +31,6 @@ pub(super) fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 
-/// The result of resolving a path.
 pub(super) enum ResolvedPath {
     /// A name in a directory, whose file may not exist.
     Name(DirectoryEntry),

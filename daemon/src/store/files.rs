@@ -25,7 +25,6 @@ pub enum StoreError {
     /// No watch of this name has stored anything.
     #[error("there is no watch {name:?}{}", known(names))]
     NoSuchWatch {
-        /// The name asked for.
         name: String,
         /// The existing watches.
         names: Vec<String>,

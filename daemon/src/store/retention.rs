@@ -81,7 +81,6 @@ pub fn retain(
     Ok(removed)
 }
 
-/// The segments of a watch.
 #[derive(Default)]
 struct WatchSegments {
     removable: Vec<StoredSegment>,

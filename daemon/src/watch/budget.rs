@@ -19,7 +19,6 @@ impl BackoffStep {
     /// The last step: the rate has been halved as often as is useful, and kernel frames are off.
     pub const LAST: BackoffStep = BackoffStep(HALVINGS + 1);
 
-    /// The number for metrics.
     #[must_use]
     pub const fn number(self) -> u8 {
         self.0
@@ -47,7 +46,6 @@ impl BackoffStep {
 /// CPU time and memory used in a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Use {
-    /// Percent of one CPU.
     pub cpu_percent: f64,
     /// Resident memory, bytes.
     pub memory: u64,
@@ -85,7 +83,6 @@ impl Shedder {
         self.budget = budget;
     }
 
-    /// The current step.
     #[must_use]
     pub fn step(&self) -> BackoffStep {
         self.step

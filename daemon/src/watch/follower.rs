@@ -92,7 +92,6 @@ pub struct Orders {
     pub watch: Arc<WatchConfig>,
     /// The current back-off step.
     pub step: BackoffStep,
-    /// The reason of the step.
     pub reason: Arc<str>,
     /// Bytes after which another segment starts: with more watches, each has a smaller share.
     pub segment_bytes: u64,
@@ -103,14 +102,12 @@ pub struct Orders {
 pub struct Handle {
     /// Channel for orders. Dropping it ends the follower.
     pub orders: Sender<Orders>,
-    /// Status of the watch.
     pub status: Arc<Mutex<WatchStatus>>,
     /// Disconnected when the thread has ended.
     pub ended: Receiver<()>,
 }
 
 impl Handle {
-    /// Status of the watch.
     #[must_use]
     pub fn status(&self) -> WatchStatus {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()

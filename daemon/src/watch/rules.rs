@@ -23,7 +23,6 @@ pub struct Facts {
     pub cgroup: String,
     /// Executable, if the daemon may look at it.
     pub exe: Option<Exe>,
-    /// Name of the command.
     pub comm: String,
     /// Real, effective and saved user ids in the daemon's user namespace.
     pub users: Option<[u32; 3]>,
@@ -34,7 +33,6 @@ pub struct Facts {
 pub struct Exe {
     /// Path as the process sees it: only a name.
     pub path: String,
-    /// Identity of the program.
     pub program: ProgramIdentity,
     /// Whether the daemon finds the same file at that path.
     pub is_there: bool,
@@ -132,7 +130,6 @@ fn users(status: &[u8]) -> Option<[u32; 3]> {
     Some([words.next()??, words.next()??, words.next()??])
 }
 
-/// A user named by a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RuleUser {
     Any,

@@ -41,7 +41,6 @@ struct KnownProcess {
     seen: u64,
 }
 
-/// Scans for processes.
 pub struct Scanner {
     proc: PathBuf,
     rules: Vec<WatchRule>,
@@ -197,7 +196,6 @@ mod tests {
             fs::write(self.0.path().join(pid.to_string()).join("stat"), stat).unwrap();
         }
 
-        /// Path of a program by its name.
         fn program(&self, name: &str) -> PathBuf {
             self.0.path().join(name)
         }

@@ -7,7 +7,6 @@ pub(crate) const MACHINE: elf::Machine = elf::EM_X86_64;
 /// Bytes of a page; segments are mapped in whole pages.
 pub(crate) const PAGE: u64 = 4096;
 
-/// The target of a PLT stub.
 pub(crate) enum StubTarget {
     /// The address of the slot it jumps through.
     Slot(u64),
@@ -49,7 +48,6 @@ pub(crate) enum Relocation {
     Chosen,
 }
 
-/// Classifies a relocation type.
 pub(crate) fn relocation_of(kind: elf::RelocationType) -> Option<Relocation> {
     match kind {
         elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_GLOB_DAT => Some(Relocation::Function),

@@ -13,7 +13,6 @@ use crate::error::ImageError;
 use crate::limits;
 use crate::source::ImageSource;
 
-/// Executable file types.
 pub(crate) const LINKED: [elf::FileType; 2] = [elf::ET_EXEC, elf::ET_DYN];
 /// File types that can have debug information.
 pub(crate) const WITH_OBJECTS: [elf::FileType; 3] = [elf::ET_EXEC, elf::ET_DYN, elf::ET_REL];
@@ -133,7 +132,6 @@ impl FileHeader {
     }
 }
 
-/// Reads the program headers and their types.
 pub(super) fn read_program_headers(
     source: &ImageSource,
     header: &FileHeader,

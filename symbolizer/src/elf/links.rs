@@ -19,7 +19,6 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// Reads the references of a file.
     pub(crate) fn read(file: &ElfReader) -> Links {
         Links { debug: debug_link(file), supplement: supplement_link(file) }
     }

@@ -31,7 +31,6 @@ pub struct ElfReader {
     entry: u64,
 }
 
-/// The decoded headers of a file.
 pub(crate) struct DecodedHeaders {
     pub(crate) segments: Vec<Segment>,
     pub(crate) sections: Vec<Section>,

@@ -19,7 +19,6 @@ pub(super) const MAX_NAME_BYTES: usize = 4096;
 /// Maximum bytes of a map. The map of a large Node service has 10 MiB.
 const MAX_BYTES: usize = 64 << 20;
 
-/// A piece of code.
 #[derive(Clone, Copy, Debug)]
 struct CodePiece {
     start: u64,

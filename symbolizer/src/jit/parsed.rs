@@ -42,7 +42,6 @@ pub struct Parsed {
 pub(super) enum JitEntry {
     /// New code. In a perf map without index, and from time 0.
     Code { start: u64, size: u64, from: u64, index: Option<u64>, name: String },
-    /// Moved code.
     Moved { old: u64, new: u64, size: u64, from: u64, index: u64 },
 }
 

@@ -87,7 +87,6 @@ impl KernelNamesakes {
         self.definitions.get(&start).copied()
     }
 
-    /// Start of a module.
     pub(super) fn module(&self, name: &str) -> Option<u64> {
         self.modules.get(name).copied()
     }

@@ -14,7 +14,6 @@ pub struct Workshop {
     pub dir: tempfile::TempDir,
 }
 
-/// The package of a tool, for the message.
 fn package_of(tool: &str) -> &'static str {
     match tool {
         "cc" => "gcc",

@@ -106,7 +106,6 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// A connection to the worker.
 #[derive(Debug)]
 struct ClientConnection {
     channel: Channel,

@@ -28,7 +28,6 @@ const ADDRESSES_PER_LOOK: u64 = 512;
 
 /// The client's side of a question.
 pub trait Asker: OpenFiles {
-    /// The file of the image in question.
     fn image_file(&self) -> Option<File>;
 }
 
@@ -305,7 +304,6 @@ mod tests {
         assert!(lock(&images.entries).values().all(|entry| entry.held.load(Ordering::Relaxed) > 0));
     }
 
-    /// An address in this program.
     fn address() -> u64 {
         ElfFile::open(File::open(std::env::current_exe().unwrap()).unwrap()).unwrap().entry()
     }

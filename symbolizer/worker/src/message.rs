@@ -102,9 +102,7 @@ impl FileKey {
 /// An image and the places of its debug files, which determine its names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ImageKey {
-    /// The file.
     pub file: FileKey,
-    /// Path of the file.
     pub path: Option<Vec<u8>>,
     /// The file system of the path.
     pub view: u64,
@@ -124,7 +122,6 @@ pub enum WorkerRequest {
     },
     /// The functions at addresses (SVMAs) of an image.
     Names {
-        /// The image.
         image: ImageKey,
         /// At most [`MAX_ADDRESSES`].
         addresses: Vec<u64>,
@@ -167,7 +164,6 @@ impl WorkerRequest {
     }
 }
 
-/// A message of the worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum WorkerReply {
     /// The worker has given up its rights.

@@ -171,7 +171,6 @@ fn user_namespace(pid: u32) -> Option<u64> {
 /// Which directory of which file system a mount shows: the device's numbers as text, and the directory.
 type Shown = (Box<[u8]>, Box<[u8]>);
 
-/// A mount.
 #[derive(Clone, Debug)]
 struct Mount {
     shows: Shown,

@@ -28,11 +28,9 @@ pub enum SandboxError {
     /// The kernel refuses.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was tried.
         what: &'static str,
         source: io::Error,
     },
-    /// Some capabilities remain.
     #[error("cannot give up capabilities: {0}")]
     Capabilities(#[from] caps::errors::CapsError),
     /// The kernel refuses the filter.

@@ -24,12 +24,10 @@ const FLAG_BITS: u32 = 2;
 /// A context, a line and a route.
 pub(super) type ChargePlace = (u32, u32, u32);
 
-/// The numbers of places, for writing.
 #[derive(Debug, Default)]
 pub(super) struct PlaceNumbers(HashMap<ChargePlace, u32>);
 
 impl PlaceNumbers {
-    /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

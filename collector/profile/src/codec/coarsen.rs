@@ -52,7 +52,6 @@ pub enum CoarsenError {
     Changed,
 }
 
-/// An interval as it stands in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StreamInterval {
     from_ns: u64,

@@ -259,7 +259,6 @@ impl<R: Read> Decoder<R> {
         }
     }
 
-    /// Parses `payload`.
     fn parse_payload<T>(
         &mut self,
         parse: impl FnOnce(&mut Cursor<'_>, &mut DecodedTables) -> Result<T, Wrong>,
@@ -359,7 +358,6 @@ impl<R: Read> Decoder<R> {
     }
 }
 
-/// Counts what is read.
 #[derive(Debug)]
 struct CountingReader<R> {
     input: R,
@@ -493,7 +491,6 @@ fn updates(
     Ok((updates.pop_front().ok_or("no interval")?, updates))
 }
 
-/// The parent of a context at a distance from it.
 fn parent(id: u32, distance: i64) -> Result<ContextId, Wrong> {
     let parent = i64::from(id).checked_sub(distance).and_then(|parent| u32::try_from(parent).ok());
     parent.map(ContextId).ok_or("id out of range")

@@ -23,7 +23,6 @@ use crate::model::{CostCentre, SessionInfo};
 use crate::routes::NewRoute;
 use crate::update::{DefinitionCounts, Update};
 
-/// What an encoder has written of charges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ChargesWritten {
     /// In all updates.

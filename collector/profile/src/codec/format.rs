@@ -14,7 +14,6 @@ pub const VERSION: u32 = 3;
 /// minutes; a timeline of 256 columns, the fewest that are left, is about what a screen can show.
 pub const MAX_INTERVALS: usize = 512;
 
-/// Magic and version.
 pub(super) const HEADER_BYTES: usize = MAGIC.len() + size_of::<u32>();
 
 pub(super) const TYPE_SESSION: u8 = 1;
@@ -22,7 +21,6 @@ pub(super) const TYPE_UPDATE: u8 = 2;
 pub(super) const TYPE_END: u8 = 3;
 /// Types from here on are skipped when unknown.
 pub(super) const TYPE_OPTIONAL: u8 = 128;
-/// A crash.
 pub(super) const TYPE_CRASH: u8 = 128;
 /// The outer part of an earlier stack, which belongs to the crash before it.
 pub(super) const TYPE_EARLIER_STACK: u8 = 129;
@@ -43,7 +41,6 @@ pub(super) mod flag {
     pub const KNOWN: u8 = LINKAGE_NAME | DISPLAY_NAME | START | FILE | LOCAL;
 }
 
-/// The checksum of a record.
 pub(super) fn checksum(record: u64, header: &[u8], kind: u8, length: &[u8], payload: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(header);

@@ -23,7 +23,6 @@ pub(super) struct GenerationJoin {
     generation: Vec<NewContext>,
     /// What they are in the new one, from number 0 on.
     numbers: Vec<u32>,
-    /// The same of routes.
     known_routes: HashMap<NewRoute, u32>,
     routes: Vec<NewRoute>,
     route_numbers: Vec<u32>,

@@ -110,7 +110,6 @@ impl PieceBudget {
     }
 }
 
-/// The pieces of an update.
 pub(super) struct Pieces<'a> {
     whole: &'a Update,
     // What is left of the definitions.

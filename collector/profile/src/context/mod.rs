@@ -100,7 +100,6 @@ impl ContextStats {
         ]
     }
 
-    /// As [`Self::numbers`], mutable.
     pub(crate) const fn numbers_mut(&mut self) -> [&mut u64; 9] {
         [
             &mut self.transition_hits,

@@ -26,7 +26,6 @@ const BLOCK: usize = 512;
 pub(super) const BLOCK_BYTES: usize = size_of::<[ContextNode; BLOCK]>();
 pub(super) const POINTER_BYTES: usize = size_of::<Box<[ContextNode; BLOCK]>>();
 
-/// Number of blocks for `contexts` contexts.
 pub(super) const fn blocks(contexts: usize) -> usize {
     contexts.div_ceil(BLOCK)
 }
@@ -45,7 +44,6 @@ const ELIDED_ENTRIES: usize = 2;
 /// Top bit of a stored parent: this context's history is stored. Contexts are numbered below it.
 const CHECKPOINT: u32 = 1 << 31;
 
-/// One context.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ContextNode {
     parent: u32,
@@ -106,7 +104,6 @@ impl Store {
         self.blocks.get(id / BLOCK).map(|block| &block[id % BLOCK])
     }
 
-    /// The node of an existing id.
     #[inline]
     pub(super) fn node(&self, id: u32) -> &ContextNode {
         self.get(id).unwrap_or(&ContextNode::EMPTY)
@@ -211,7 +208,6 @@ impl Store {
         most / 2
     }
 
-    /// Rebuilds the history of `id` into `history`.
     pub(super) fn rebuild(&self, id: u32, history: &mut Marked, path: &mut Vec<u32>) {
         self.rebuild_from(id, None, history, path);
     }
@@ -311,7 +307,6 @@ impl Store {
 pub(crate) enum ContextVisit<'a> {
     /// A context, the history of the one that it was made from, and the function that was called there.
     Enter(ContextId, &'a [u32], CostCentreId),
-    /// A context and its history.
     At(ContextId, &'a [u32]),
     /// A context whose descendants have all been visited.
     Leave(ContextId),

@@ -115,7 +115,6 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     writeln!(out, "}}")
 }
 
-/// Both weights of an arc.
 #[derive(Default)]
 struct CallArc {
     outgoing: u64,

@@ -65,7 +65,6 @@ struct JsonStack {
     /// Position in the innermost function: file and line.
     line: Option<(String, u32)>,
     samples: u64,
-    /// One for each metric.
     weights: Vec<u64>,
 }
 

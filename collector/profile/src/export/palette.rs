@@ -105,7 +105,6 @@ impl ColourPair {
     }
 }
 
-/// What kind of code a package is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum PackageKind {
@@ -149,7 +148,6 @@ pub(super) struct LegendPlace {
     pub(super) kind: PackageKind,
     /// The library, or the program.
     pub(super) package: String,
-    /// A part of the program.
     part: Option<String>,
 }
 
@@ -237,12 +235,10 @@ impl Palette {
         Self { packages: hues.packages, of }
     }
 
-    /// The colour of a function.
     pub(super) fn get(&self, function: CostCentreId) -> Option<Shade> {
         self.of.get(&function).copied()
     }
 
-    /// Colours by function.
     pub(super) fn colours(&self) -> impl Iterator<Item = (CostCentreId, Colour)> + '_ {
         self.of.iter().map(|(&id, shade)| (id, shade.tone.light))
     }
@@ -312,7 +308,6 @@ fn costs(
     (of_functions, of_groups)
 }
 
-/// Which package has which hues.
 struct Hues {
     packages: Vec<LegendPackage>,
     /// Parts of programs that are a package of their own.

@@ -54,7 +54,6 @@ impl<'a> Export<'a> {
         }
     }
 
-    /// The metric of the selection.
     pub(super) fn metric(&self) -> Metric {
         let metric = self.profile.session().metrics.get(self.selection.metric_index()).cloned();
         metric.unwrap_or(Metric { name: "samples".to_owned(), unit: Unit::Count })

@@ -51,7 +51,6 @@ const ENTRIES_PER_ROW: usize = 128;
 const SHORT_ENTRIES: usize = 128;
 const SHORT_BYTES: usize = 4096;
 
-/// The remaining budget for stacks.
 struct StackBudget<'a> {
     profile: &'a Profile,
     entries: usize,
@@ -179,7 +178,6 @@ pub(super) fn walk(export: &Export<'_>, visit: impl FnMut(&ChargedStack<'_>)) ->
     walk_rows(export, false, visit).0
 }
 
-/// As [`walk`], with each stack's route.
 pub(super) fn walk_routes(export: &Export<'_>, visit: impl FnMut(&ChargedStack<'_>)) -> Total {
     walk_rows(export, true, visit).0
 }

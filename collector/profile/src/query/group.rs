@@ -83,7 +83,6 @@ const INITS: [&str; 10] = [
     "__pthread_once_slow",
     "std::sync::once::Once::call",
 ];
-/// Static constructors of C++.
 const INIT_STARTS: [&str; 3] = ["_GLOBAL__sub_I_", "__static_initialization_and_destruction", "_dl_relocate_object"];
 /// With which the kernel serves a page fault.
 const PAGE_FAULTS: [&str; 3] = ["asm_exc_page_fault", "exc_page_fault", "do_user_addr_fault"];

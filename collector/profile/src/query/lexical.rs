@@ -31,7 +31,6 @@ struct Namesakes<'a> {
 /// The function that a closure is written in.
 #[derive(Clone, Copy)]
 pub(super) enum Definer<'a> {
-    /// One that was sampled itself.
     Sampled(&'a CostCentre),
     /// One that was not sampled itself.
     Unsampled,

@@ -264,7 +264,6 @@ fn definer(profile: &Profile, definers: &Definers<'_>, id: CostCentreId, centre:
     }
 }
 
-/// The cost centre of a source line.
 fn line(profile: &Profile, new: &mut Profile, leaf: CostCentreId, id: LineId) -> CostCentreId {
     let image = profile.cost_centre(leaf).and_then(|it| profile.image(it.image)).cloned();
     let image = new.add_image(image.unwrap_or_default());

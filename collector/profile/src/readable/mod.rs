@@ -37,7 +37,6 @@ enum Form {
     Path,
     /// With parameters and all template arguments; without return type, default arguments and inline namespaces.
     Long,
-    /// As it is.
     Full,
 }
 
@@ -99,7 +98,6 @@ fn shorten_script_name(name: &str) -> Option<String> {
 /// get a longer form.
 #[must_use]
 pub fn shown<'n>(names: impl Iterator<Item = &'n str>) -> HashMap<&'n str, Cow<'n, str>> {
-    /// Who has a form.
     enum FormOwner<'n> {
         One(&'n str, Form),
         /// Two had it, and now have longer ones.

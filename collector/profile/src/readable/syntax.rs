@@ -5,7 +5,6 @@ const DEEPEST: usize = 96;
 /// Longer names are not looked into.
 const LONGEST: usize = 8 << 10;
 
-/// A part of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NamePiece<'a> {
     /// Anything outside of brackets, with blanks and `::`; names of operators whole.
@@ -14,7 +13,6 @@ pub(super) enum NamePiece<'a> {
     Group(Group<'a>),
 }
 
-/// Brackets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Group<'a> {
     pub open: char,

@@ -215,7 +215,6 @@ impl CyclesView {
     }
 }
 
-/// What was charged.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     sums: Sums,

@@ -184,7 +184,6 @@ pub(super) fn runs_of<'a, 'b>(
     before.iter().map(|run| (0, run)).chain(after.iter().map(|run| (1, run)))
 }
 
-/// How the functions of these runs are matched.
 pub(super) fn matching(before: &[Run<'_>], after: &[Run<'_>]) -> Matching {
     Matching::of(runs_of(before, after).map(|(_, &(profile, _))| profile))
 }
@@ -204,7 +203,6 @@ pub(crate) fn with_one_of_a_name<T>(
     look(&named, &Selection::all().metric(selection.metric_index()))
 }
 
-/// One side.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Side {
     pub(super) totals: SideTotals,
@@ -218,7 +216,6 @@ impl Side {
         self.whole.whole_samples = self.whole.whole_samples.saturating_add(total.whole_samples);
     }
 
-    /// Number of runs.
     pub(super) fn runs(&self) -> u64 {
         self.totals.runs.len().max(1) as u64
     }

@@ -107,7 +107,6 @@ impl Parts {
     }
 }
 
-/// Both weights of an arc.
 #[derive(Clone, Copy, Default)]
 struct ArcSums {
     outgoing: Parts,

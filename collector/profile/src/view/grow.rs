@@ -6,13 +6,11 @@ use crate::uncertain::APPROXIMATE;
 
 /// What is charged to chains.
 pub(super) trait Amount: Clone + Default {
-    /// Adds another.
     fn add(&mut self, other: &Self);
     /// By what nodes are ordered, largest first.
     fn order(&self) -> u64;
 }
 
-/// Chains, each with what is charged to it.
 pub(super) struct Chains<A> {
     entries: Vec<u32>,
     /// Of each chain, where it begins in `entries`; and the end of the last.
@@ -57,7 +55,6 @@ pub(super) struct Rest<A> {
     pub(super) amount: A,
 }
 
-/// A node.
 pub(super) struct GrownNode<A> {
     /// Before this one.
     pub(super) parent: Option<usize>,
@@ -73,7 +70,6 @@ pub(super) struct GrownNode<A> {
     pub(super) rest: Rest<A>,
 }
 
-/// A tree.
 pub(super) struct Forest<A> {
     /// Parents before children.
     pub(super) nodes: Vec<GrownNode<A>>,

@@ -172,24 +172,20 @@ impl LinesView {
     }
 }
 
-/// A line of a function.
 type Site = (CostCentreId, LineId);
 
-/// What a line has.
 #[derive(Clone, Copy, Default)]
 struct LineSums {
     own: Sums,
     all: Sums,
 }
 
-/// The sums of lines.
 struct Lines {
     numbers: HashMap<Site, u32>,
     sums: Vec<LineSums>,
     /// Of each route of the profile, the site that was pushed last, if it is shown.
     pushed: Vec<Option<u32>>,
     parents: Vec<u32>,
-    /// What was charged with each route.
     routes: Vec<Sums>,
     /// The same by route and by the line that ran.
     running: HashMap<(u32, u32), Sums>,

@@ -27,10 +27,8 @@ pub const WORDS: &str = "of the changes called significant at most 5% on average
 /// Effective samples that count: with so many, differences of a few hundredths of a percent are beyond chance.
 const MOST: f64 = 1e7;
 
-/// The totals of one side.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SideTotals {
-    /// Of each run.
     pub(super) runs: Vec<Sums>,
     /// Of all runs.
     pub(super) all: Sums,
@@ -52,7 +50,6 @@ impl SideTotals {
     }
 }
 
-/// What a test says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Tested {
     /// How often chance alone makes as large a difference, at most.
@@ -63,10 +60,8 @@ pub(super) struct Tested {
 
 const UNKNOWN: Tested = Tested { p: 1.0, least: 1.0 };
 
-/// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Basis {
-    /// Shares of the totals.
     Share,
     /// Weights of a run, each side's divided by this.
     Weight([f64; 2]),
@@ -100,7 +95,6 @@ pub(super) fn test(totals: [&SideTotals; 2], parts: [&[Sums]; 2], basis: Basis) 
     Tested { p, ..exact }
 }
 
-/// The share of one side.
 struct ShareOfRuns {
     share: f64,
     /// Effective number of samples.

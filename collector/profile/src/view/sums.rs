@@ -45,7 +45,6 @@ impl Sums {
         (weight * weight / self.squares as f64).min(self.samples as f64).max(1.0)
     }
 
-    /// What samples stand for.
     pub(super) const fn sampled(self) -> Self {
         Self { weight: self.weight.saturating_sub(self.unsampled), unsampled: 0, ..self }
     }
@@ -60,7 +59,6 @@ impl Sums {
     }
 }
 
-/// The sum of several.
 pub(super) fn sum(runs: &[Sums]) -> Sums {
     let mut sum = Sums::default();
     runs.iter().for_each(|run| sum.add(*run));

@@ -14,7 +14,6 @@ pub struct Sample {
     pub stack: Vec<String>,
     /// Where the innermost function ran.
     pub line: Option<u64>,
-    /// One for each metric.
     pub weights: [u64; 2],
 }
 

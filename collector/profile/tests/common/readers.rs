@@ -32,7 +32,6 @@ pub struct Row {
     pub weights: Vec<u64>,
 }
 
-/// The formats that list stacks.
 pub const OF_STACKS: [Format; 7] =
     [Format::Folded, Format::Speedscope, Format::Firefox, Format::Json, Format::Html, Format::Pprof, Format::Svg];
 
@@ -46,7 +45,6 @@ pub fn text(profile: &Profile, selection: &Selection, format: Format) -> String 
     String::from_utf8(export(profile, selection, format)).unwrap()
 }
 
-/// The stacks in an export.
 pub fn stacks(format: Format, bytes: &[u8]) -> Vec<Row> {
     let text = || std::str::from_utf8(bytes).unwrap();
     let json = || serde_json::from_slice::<Value>(bytes).unwrap();
@@ -177,7 +175,6 @@ fn json(document: &Value) -> Vec<Row> {
     list(&document["stacks"]).iter().map(row).collect()
 }
 
-/// The data of a page.
 pub fn page(html: &str) -> Value {
     let data = html.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
     serde_json::from_str(data).unwrap()

@@ -34,7 +34,6 @@ const LONGEST_CALL: u64 = 7;
 /// Bytes of a direct call: `e8` and a distance.
 const DIRECT_CALL: u64 = 5;
 
-/// How a frame is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameLayout {
     /// Where the return address is; the caller's stack begins above it.

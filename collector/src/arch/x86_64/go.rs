@@ -8,11 +8,9 @@ const PROLOGUE: usize = 16;
 /// Where a function calls another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallTargets {
-    /// Nowhere.
     None,
     /// At one place, which returns to this address.
     One(u64),
-    /// At several.
     Many,
 }
 
@@ -20,15 +18,12 @@ pub enum CallTargets {
 /// are from the stack pointer as what it called has left it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noted {
-    /// Where the stack pointer is.
     StackPointer(i64),
     /// How far the stack pointer was from the end of the goroutine's stack: that may be moved, should C call Go.
     Depth {
         /// Where the address of the goroutine's record is.
         record: i64,
-        /// Where in this the end of its stack is.
         end: i64,
-        /// Where the depth is.
         depth: i64,
     },
 }

@@ -84,7 +84,6 @@ impl<'a, C: Fn(u64, u64) -> Option<Arc<[u8]>>> Text<'a, C> {
         Text { start: 0, bytes: Arc::new([]), code }
     }
 
-    /// The instruction at an address.
     pub fn decode(&mut self, address: u64) -> Option<Instruction> {
         let inside = |start: u64, bytes: &[u8]| {
             address.checked_sub(start).filter(|&at| at < bytes.len() as u64).map(|at| at as usize)
@@ -162,12 +161,10 @@ impl Path {
         true
     }
 
-    /// What has been stored where.
     pub fn stores(&self) -> &[(SymbolicAddress, SymbolicValue)] {
         &self.stores
     }
 
-    /// The stack pointer.
     pub fn stack(&self) -> Option<SymbolicAddress> {
         self.registers[RSP].address()
     }
@@ -184,7 +181,6 @@ impl Path {
         Some(self.load(place))
     }
 
-    /// Runs one instruction.
     pub fn follow(&mut self, instruction: &Instruction, information: &mut InstructionInfoFactory) -> NextInstruction {
         self.address = instruction.next_ip();
         match instruction.flow_control() {
@@ -301,7 +297,6 @@ impl Path {
         }
     }
 
-    /// The value of an operand.
     fn source(&self, instruction: &Instruction, operand: u32) -> SymbolicValue {
         match instruction.op_kind(operand) {
             OpKind::Register => general(instruction.op_register(operand))

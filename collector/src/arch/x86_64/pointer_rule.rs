@@ -16,9 +16,7 @@ pub enum PointerOffset {
 pub enum Saved {
     /// Nobody knows.
     Lost,
-    /// This address.
     Address(PointerOffset),
-    /// What is stored there.
     Memory(PointerOffset),
 }
 
@@ -32,7 +30,6 @@ pub struct PointerRule {
 }
 
 impl PointerRule {
-    /// By the frame pointer.
     pub const FRAME_POINTER: PointerRule =
         PointerRule { return_address: PointerOffset::Bp(8), bp: Saved::Memory(PointerOffset::Bp(0)) };
 

@@ -34,7 +34,6 @@ const MAX_FRAME_MAKING: u64 = 1024;
 const ALIGNMENT: u64 = 16;
 /// Beginnings that are tried for one frame.
 const MAX_BEGINNINGS: usize = 8;
-/// Instructions followed from each.
 const MAX_INSTRUCTIONS: usize = 1024;
 /// The same where it is sure: such functions are few, and unrolled by hand. (SHA-512 has 1,300.)
 const MAX_INSTRUCTIONS_IF_SURE: usize = 4096;

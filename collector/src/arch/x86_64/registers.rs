@@ -22,7 +22,6 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// The value of a register.
     pub fn get(&self, register: Register) -> Option<u64> {
         self.values.get(usize::from(register.0)).copied().flatten()
     }

@@ -17,7 +17,6 @@ pub fn user_regs(r: &RawRegisters) -> Option<UserRegs> {
     (r.cs == CS_64).then_some(UserRegs { ip: r.rip, sp: r.rsp, bp: r.rbp, others })
 }
 
-/// The stack pointer.
 pub fn stack_pointer(registers: &RawRegisters) -> u64 {
     registers.rsp
 }

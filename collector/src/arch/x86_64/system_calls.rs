@@ -1,6 +1,5 @@
 //! Numbers of system calls that other architectures have not, or have other ones for and libc does not name.
 
-/// `epoll_wait`
 pub const EPOLL_WAIT: i64 = libc::SYS_epoll_wait;
 /// `io_pgetevents` (`asm/unistd_64.h`).
 pub const IO_PGETEVENTS: i64 = 333;

@@ -38,7 +38,6 @@ impl Renewal {
     }
 }
 
-/// What came of a switch.
 pub struct Switched {
     /// When the new events began, by the clock of all records. All earlier samples are of the old ones.
     pub at: u64,

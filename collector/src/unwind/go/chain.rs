@@ -8,7 +8,6 @@
 use super::super::memory::UserStack;
 use crate::perf::ring_buffer::Bytes;
 
-/// The chain of one sample.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameChain<'a> {
     /// The instruction pointer, and return addresses.

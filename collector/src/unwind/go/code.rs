@@ -70,7 +70,6 @@ pub struct GoCode {
 /// What is before an address.
 #[derive(Clone, Copy, Debug)]
 struct PrecedingCall {
-    /// Whether it is a call.
     is_call: bool,
     /// Of what, if it is a direct one.
     target: Option<u64>,
@@ -97,7 +96,6 @@ impl GoCode {
         })
     }
 
-    /// The function that contains an address.
     pub fn function(&self, address: u64) -> Option<GoFunction<'_>> {
         self.functions.find(address)
     }

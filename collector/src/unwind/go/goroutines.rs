@@ -63,7 +63,6 @@ pub struct Goroutines {
 struct Goroutine {
     /// When its frames were as remembered, nanoseconds.
     time: u64,
-    /// The bounds of its stack.
     bounds: (u64, u64),
     /// Innermost first; the first few may be [`NOTHING_READ`].
     outermost: [StackWord; FRAMES],
@@ -167,7 +166,6 @@ impl Goroutines {
         slots.into_iter().skip(from).map(|(_, word)| word)
     }
 
-    /// The goroutine on whose stack an address is.
     fn find(&mut self, address: u64, generation: u32, stack: &UserStack<'_>) -> Option<(u64, Goroutine)> {
         if self.generation != generation {
             return None;

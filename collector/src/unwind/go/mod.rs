@@ -23,7 +23,6 @@ use crate::arch::step::{Caller, CallerPointers, Stuck};
 pub enum Moved {
     /// Nothing: the stack is whole.
     Root,
-    /// For what called it, by these registers.
     Back(CallerPointers),
     /// As its instructions say, which keep the other stack in a register; the registers are the caller's.
     ByRegister(Result<Caller, Stuck>),

@@ -45,7 +45,6 @@ use crate::process::mappings::Mappings;
 
 /// A function that was called on a goroutine's stack and goes on on another.
 struct Switch<'a> {
-    /// Its frame.
     frame: Frame,
     /// What is added to an address of the process to get one of the image.
     to_svma: u64,
@@ -57,7 +56,6 @@ struct Switch<'a> {
 
 /// Where a goroutine's stack was followed to.
 enum FollowedTo {
-    /// To its root.
     Root,
     /// To a caller with these registers, which has yet to be entered.
     On(CallerPointers),

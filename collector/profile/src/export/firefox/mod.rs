@@ -29,7 +29,6 @@ use tables::{
 const VERSION: u32 = 70;
 /// Version of the browser's own format at that time, which the front end requires.
 const BROWSER_VERSION: u32 = 36;
-/// Threads shown initially.
 const SHOWN_THREADS: usize = 10;
 
 /// Indexes of categories in [`CATEGORIES`].

@@ -50,7 +50,6 @@ pub(super) struct Cells {
 pub(super) struct PackedCells {
     /// Where each column of time begins, nanoseconds since the session began.
     starts: Vec<u64>,
-    /// Where it ends.
     ends: Vec<u64>,
     threads: Vec<(String, u32, usize)>,
     processes: Vec<(String, u32)>,
@@ -63,7 +62,6 @@ pub(super) struct PackedCells {
 struct PackedLayer {
     /// All weights are multiples of it: mostly that of one sample.
     unit: u64,
-    /// The weight of each cell, in that.
     weights: String,
 }
 
@@ -145,7 +143,6 @@ impl Cells {
         Self { columns, cells: joined(cells), ..self }
     }
 
-    /// Without threads.
     pub(super) fn without_threads(self) -> Self {
         let cells = self.cells.into_iter().map(|cell| CostCell { thread: 0, ..cell }).collect();
         Self { threads: Vec::new(), processes: Vec::new(), cells: joined(cells), ..self }

@@ -78,7 +78,6 @@ struct Contents<'a> {
     describe: Box<dyn Fn(u32) -> FunctionText + 'a>,
     /// Empty in a difference, where colours say what changed.
     palette: Palette,
-    /// The functions of [`FIXED`].
     fixed: [Option<u32>; 2],
     startup: Vec<u32>,
     sources: Vec<PageSource<'a>>,
@@ -92,7 +91,6 @@ struct PageSource<'a> {
     /// Number of the function in the profile, or in the difference.
     function: u32,
     excerpt: &'a SourceExcerpt,
-    /// The layer of its weights.
     layer: usize,
     /// Both profiles of a difference have the same program, so that a line is the same line in both.
     is_same_program: bool,
@@ -117,7 +115,6 @@ struct FunctionText {
     line: u32,
 }
 
-/// A name as the profile has it.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum FullName {
@@ -179,7 +176,6 @@ struct PackedPalette<'a> {
 struct PackedPackage<'a> {
     name: Cow<'a, str>,
     kind: PackageKind,
-    /// Numbers of its tones.
     tones: Vec<usize>,
 }
 
@@ -209,7 +205,6 @@ impl<'a> PackedPalette<'a> {
     }
 }
 
-/// The lines of a function.
 #[derive(Serialize)]
 struct FunctionSource<'a> {
     function: u32,

@@ -2,7 +2,6 @@
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Numbers, packed.
 pub(super) fn pack(numbers: impl IntoIterator<Item = u64>) -> String {
     let mut bytes = Vec::new();
     for mut number in numbers {

@@ -6,7 +6,6 @@ use crate::gaps::MARK;
 use crate::uncertain::{APPROXIMATE, GAP};
 use crate::view::{DiffTree, TreeView, function, is_gap};
 
-/// A function in a stack.
 pub(super) struct StackNode {
     /// The node of the caller, which is before this one.
     pub(super) parent: Option<usize>,
