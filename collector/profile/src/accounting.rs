@@ -32,6 +32,7 @@ causes! {
     JitWithoutMap => "generated code without a map", "generated code without a map",
     /// The sample carries no registers or no stack.
     NoUserRegisters => "no user registers", "no user registers",
+    /// Any other reason.
     Other => "other reason", "other reason",
     /// Another profiler followed the stack, and its outermost function is none that begins a process or thread.
     NoEntry => "no entry point", "no entry point",
@@ -83,14 +84,12 @@ pub struct OwnCost {
     pub file_bytes: u64,
 }
 
-/// Absolute values so far. Within one stream the last update's hold; a merge adds them up (and takes the larger peak
-/// and maximum). JSON has them under the names given here.
+/// Absolute values so far. A merge adds them up and takes the larger peak and maximum. JSON uses the names below.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Accounting {
     /// Time collected, nanoseconds.
     pub duration_ns: u64,
-    /// Samples that should have arrived, as far as that is known. `expected = received + lost + throttled + dropped +
-    /// undelivered`.
+    /// Samples that should have arrived, if known: `received + lost + throttled + dropped + undelivered`.
     pub expected: Option<u64>,
     /// Samples charged.
     pub received: u64,
@@ -112,8 +111,7 @@ pub struct Accounting {
     pub stacks: StackCounts,
     /// CPU time of the target over the session, nanoseconds.
     pub target_cpu_ns: Option<u64>,
-    /// What of `target_cpu_ns` is in no sample and charged to `[not sampled]`, by cause. `None` where the target's CPU time
-    /// is not known as exactly as that takes.
+    /// The part of `target_cpu_ns` charged to `[not sampled]`, by cause. `None` if the target's CPU time is not exact.
     #[serde(rename = "not_sampled_ns")]
     pub not_sampled: Option<NotSampled>,
     /// The profiler.
@@ -129,10 +127,10 @@ pub struct Accounting {
     pub pace: SamplingRates,
 }
 
-/// What becomes of a number where two accountings become one.
+/// How two values of a number combine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fold {
-    /// They are added; of a later and an earlier point of one stream the difference is what came in between.
+    /// Summed; between two points of a stream the difference counts.
     Sum,
     /// The larger one stays.
     Largest,
@@ -174,7 +172,6 @@ macro_rules! numbers {
                 [$(self.$($name).+),*]
             }
 
-            /// The same, to be changed.
             pub(crate) const fn numbers_mut(&mut self) -> [&mut u64; Self::NUMBERS] {
                 [$(&mut self.$($name).+),*]
             }
@@ -184,8 +181,7 @@ macro_rules! numbers {
     };
 }
 
-// The codec, sums and differences go by this list. The order is part of the file format; behind these 18, the codec gives
-// other numbers their places. What is not in it is handled by name in `since` and `merge`.
+// The order is part of the file format; the codec puts other numbers after these 18.
 numbers! {
     duration_ns: Sum,
     received: Sum,
@@ -244,8 +240,7 @@ impl Accounting {
         self.stacks.truncated.add(reason, 1);
     }
 
-    /// What was counted after an earlier point of the same stream. The peak, the maximum and the sizes of the table of
-    /// contexts, which are no sums, stay; all other numbers, added to the earlier ones, are these again.
+    /// What was counted since an earlier point of the stream. The peak, the maximum and the context table's sizes stay.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut later = self.clone();

@@ -7,8 +7,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 /// One of a list of causes that are counted apart. [`causes!`] makes such lists.
 pub trait Cause: Copy + fmt::Debug + PartialEq + 'static {
-    /// All of them, in the order of [`ByCause::numbers`]. New ones are added at the end: the order is part of the file
-    /// format.
+    /// All causes, in file-format order: new ones go last.
     const ALL: &'static [Self];
     /// Whether JSON has those whose number is 0.
     const HAS_ZEROS: bool;
@@ -141,12 +140,11 @@ impl<C: Cause, const N: usize> ByCause<C, N> {
         &mut self.numbers
     }
 
-    /// Adds those of another.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.numbers.iter_mut().zip(other.numbers).for_each(|(sum, more)| *sum = sum.saturating_add(more));
     }
 
-    /// What was added after an earlier point of the same stream.
+    /// What was added since an earlier point of the stream.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let mut later = *self;
         later
@@ -179,9 +177,7 @@ mod tests {
     use super::*;
 
     causes! {
-        /// Causes of a test.
         Why, zeros in JSON: false;
-        /// First.
         First => "first", "the first",
         Second => "second", "the second",
         Rest => "rest", "the rest",

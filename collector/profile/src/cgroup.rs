@@ -1,11 +1,9 @@
-//! What the path of a control group says: the unit and the container that it belongs to.
+//! Unit and container of a control group path.
 //!
-//! Only names count that the machine's own manager gives: a user or a container chooses the names below its own group, so
-//! the outermost one counts.
+//! A user or a container names the groups below its own, so the outermost name counts.
 
 use std::borrow::Cow;
 
-/// Characters of a container's id that are shown, as `docker ps` does.
 const SHORT_ID: usize = 12;
 /// Shortest id of a container: `docker` and others give 64 hexadecimal digits.
 const LEAST_ID: usize = 32;
@@ -34,15 +32,13 @@ impl Container<'_> {
     }
 }
 
-/// The system manager's units of a control group: the slices from the root on, and the first other unit. The names
-/// below may be chosen by the service or a user.
+/// The system manager's units of a control group: slices from the root on, then the first other unit.
 pub fn units(cgroup: &str) -> impl Iterator<Item = &str> {
     let (mut done, mut of_user) = (false, None);
     cgroup.split('/').filter(|name| !name.is_empty()).map_while(move |name| {
         // systemd escapes names that the kernel could take for its own files with `_`.
         let name = name.strip_prefix('_').unwrap_or(name);
-        // A user's slice holds the user's manager, sessions and system services for this user; other services are
-        // misplaced.
+        // A user's slice holds the user's manager and sessions, and system services for this user only.
         let is_misplaced = of_user.is_some_and(|user| is_service_of_nobody(name, user));
         of_user = name.strip_prefix("user-").and_then(|name| name.strip_suffix(".slice")).or(of_user);
         (!std::mem::replace(&mut done, !name.ends_with(".slice")) && !is_misplaced).then_some(name)
@@ -121,7 +117,6 @@ fn container_of<'a>(before: &str, name: &'a str, of_kubernetes: bool) -> Option<
     }
 }
 
-/// Whether a text is the id of a container, as runtimes make them.
 fn is_id(text: &str) -> bool {
     text.len() >= LEAST_ID && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -204,7 +199,6 @@ mod tests {
             ("/machine.slice/systemd-nspawn@web.service/payload".to_owned(), "nspawn", "web"),
             ("/lxc.payload.web/init.scope".to_owned(), "lxc", "web"),
             ("/lxc/web".to_owned(), "lxc", "web"),
-            // The outermost one.
             (format!("/docker/{ID}/docker/{}", ID.replace('0', "f")), "docker", ID),
         ] {
             let found = container(&path).unwrap_or_else(|| panic!("{path}"));

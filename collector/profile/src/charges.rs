@@ -40,7 +40,6 @@ pub(crate) enum RowKind {
     Own,
     /// A caller, for samples without a row of their own.
     Coarse,
-    /// The last resort; always has room.
     Always,
 }
 
@@ -79,8 +78,8 @@ impl ChargeTable {
         }
     }
 
-    /// Adds to the pending part of a row. Missing weights are 0; without `squares`, all samples have the same weight.
-    /// Returns false, with nothing added, if the row is new and there is no `room`.
+    /// Adds to a row's pending part. Without `squares`, all samples weigh the same. False if there is no `room` for a
+    /// new row.
     #[inline]
     pub(crate) fn add(
         &mut self,
@@ -111,8 +110,7 @@ impl ChargeTable {
         true
     }
 
-    /// Adds to the pending sums of squares of a row, before its samples and weights are added. They are stored once
-    /// samples differ in weight; without room for that they count as equal.
+    /// Adds pending sums of squares, before samples and weights. Without room for them, samples count as equal.
     #[inline]
     fn add_squares(&mut self, i: usize, samples: u64, weights: &[u64], squares: Option<&[Squares]>) {
         let Some(row) = self.rows.get(i) else { return };
@@ -153,8 +151,7 @@ impl ChargeTable {
         }
     }
 
-    /// Whether the sums of squares of another row fit the budget and leave room for rows, including what a doubling
-    /// allocates.
+    /// Whether sums of squares of another row fit, including what a doubling allocates.
     fn has_room_for_squares(&self) -> bool {
         let (len, capacity) = (self.squares.len(), self.squares.capacity());
         let more = 2 * self.squared;
@@ -188,7 +185,6 @@ impl ChargeTable {
         i
     }
 
-    /// Whether a new row fits the budget.
     pub(crate) fn has_room(&self, room: RowKind) -> bool {
         let most = self.most_rows();
         let most = match room {
@@ -221,7 +217,6 @@ impl ChargeTable {
         2 * self.rows.len() >= self.most_rows()
     }
 
-    /// Changes the budget. A larger table stays as it is.
     pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
@@ -243,7 +238,6 @@ impl ChargeTable {
         self.rows.len()
     }
 
-    /// Every row with its total weights and sums of squares.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&ChargeRow, &[u64], &[Squares])) {
         let (mut total, mut total_squares) = (vec![0; self.metrics], vec![0; self.squared]);
         for (i, row) in self.rows.iter().enumerate() {
@@ -318,7 +312,6 @@ impl ChargeTable {
         self.dirty = dirty;
     }
 
-    /// Settled and pending weights of a row.
     fn split(&self, i: usize) -> (&[u64], &[u64]) {
         let metrics = self.metrics;
         self.weights
@@ -328,7 +321,6 @@ impl ChargeTable {
             .unwrap_or((&[], &[]))
     }
 
-    /// Settled and pending sums of squares of a row, if stored.
     fn kept_squares(&self, row: &ChargeRow) -> Option<(&[Squares], &[Squares])> {
         let (place, squared) = (row.squares as usize, self.squared);
         if row.squares == FOLLOWS {

@@ -1,14 +1,14 @@
-//! Deaths by signals: which process, of what, and where its thread was.
+//! Deaths by signals: which process, which signal, which stack.
 //!
-//! A crash names its functions itself instead of by ids of the profile: it is shown at the moment when it happens, by
-//! readers that have not followed the session, and stays what it is whatever is merged, hidden or regrouped.
+//! A crash names its functions itself, not by ids: it is shown at once, by readers that have not followed the session,
+//! and
+//! no merge or selection changes it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::text::sanitise;
 
-/// Entries of a crash's stack that are kept: so many of the innermost, and so many of the outermost. 63 KiB of stack, as
-/// much as the kernel copies, hold at most 4,000 frames.
+/// Innermost, and likewise outermost, stack entries kept. 63 KiB of stack hold at most 4,000 frames.
 pub const MAX_CRASH_INNER: usize = 12 << 10;
 /// See [`MAX_CRASH_INNER`].
 pub const MAX_CRASH_OUTER: usize = 4 << 10;
@@ -16,12 +16,11 @@ pub const MAX_CRASH_OUTER: usize = 4 << 10;
 pub const MAX_CRASH_FRAMES: usize = 1 << 10;
 /// Crashes of one session: a server whose workers die all the time dies of the same again and again.
 pub const MAX_SESSION_CRASHES: usize = 64;
-/// Crashes of a profile, which may be made of many sessions, and bytes that they take.
+/// Limit on crashes in a profile, which may be merged from many sessions.
 pub(crate) const MAX_CRASHES: usize = 1 << 10;
-/// See [`MAX_CRASHES`].
 pub(crate) const MAX_CRASHES_BYTES: usize = 64 << 20;
 
-/// Longest name of a function in a crash, bytes. Templates have longer ones, which say no more.
+/// Longest function name in a crash, bytes.
 const MAX_FUNCTION: usize = 512;
 /// Longest name of a file, an image, a process or a thread in a crash, bytes.
 const MAX_NAME: usize = 192;
@@ -81,8 +80,7 @@ pub struct Crash {
     pub left_out: u64,
     /// Why it does not reach the thread's first function, if it does not.
     pub truncated: Option<String>,
-    /// Of a stack that was cut short: the outer part of the thread's last sample. Whether the thread was still in these calls when
-    /// the signal was delivered is not known.
+    /// If the stack was cut short: the outer part of the thread's last sample, whose calls may have returned since.
     pub earlier: Option<EarlierStack>,
 }
 
@@ -136,8 +134,8 @@ pub fn signal_name(signal: u32) -> Option<&'static str> {
     CORE_SIGNALS.iter().find(|(number, _)| *number == signal).map(|(_, name)| *name)
 }
 
-/// The signals whose default is to leave a core dump: those that tell of a fault, or ask for a core dump. Of all others that
-/// kill (SIGTERM, SIGKILL, ...) the kernel delivers SIGKILL to every thread, wherever it is: that is no crash.
+/// Signals whose default action is a core dump. For others that kill, the kernel sends SIGKILL to every thread,
+/// wherever it is.
 pub const CORE_SIGNALS: [(u32, &str); 10] = [
     (3, "SIGQUIT"),
     (4, "SIGILL"),
@@ -183,7 +181,6 @@ fn cut(text: &mut String, most: usize) {
     }
 }
 
-/// Of a path the end says most.
 fn cut_front(text: &mut String, most: usize) {
     if text.len() > most {
         let from = text.ceil_char_boundary(text.len() - (most - '\u{2026}'.len_utf8()));

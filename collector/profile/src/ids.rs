@@ -43,6 +43,7 @@ id! {
     ContextId
 }
 id! {
+    /// A thread of a process.
     ThreadId
 }
 id! {
@@ -50,6 +51,7 @@ id! {
     ProcessId
 }
 id! {
+    /// A source line.
     LineId
 }
 

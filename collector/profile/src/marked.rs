@@ -101,7 +101,6 @@ impl Marked {
         }
         s[i] &= !MARK;
         let (first, last) = (s[start], s[end - 1]);
-        // A4 keeps the ends of the run, A5 one of them where they are equal.
         let after = if before == 1 || first == last { 1 } else { 2 };
         if after == 2 {
             s[start + 1] = last;

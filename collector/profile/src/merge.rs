@@ -14,13 +14,13 @@ use crate::symbols::Identity;
 use crate::view::Selection;
 
 impl Profile {
-    /// Adds another profile of the same metrics. What it charged is pending then, for the next `take_update`.
+    /// Adds another profile of the same metrics; its charges are pending for the next `take_update`.
     ///
-    /// Associative and commutative up to the numbering of ids (compare [`Profile::canonical`]) as long as the limits hold
-    /// both. The session described is this one's; pids and notes of the other are added, and the earlier start holds.
+    /// Associative and commutative up to ids (compare [`Profile::canonical`]) while the limits hold both. Keeps this
+    /// session's
+    /// description, with the other's pids and notes and the earlier start.
     ///
     /// # Errors
-    ///
     /// If the metrics differ; nothing is changed then.
     pub fn merge(&mut self, other: &Self) -> Result<(), MergeError> {
         if self.session.metrics != other.session.metrics {
@@ -157,7 +157,6 @@ impl Profile {
         Canonical { metrics: self.session.metrics.clone(), charges }
     }
 
-    /// The call sites of a route, each once.
     fn site_keys(&self, route: RouteId) -> Vec<SiteKey> {
         let mut latest = HashSet::new();
         let mut sites = BTreeSet::new();
@@ -247,7 +246,6 @@ pub struct CostCentreKey {
     pub linkage_name: Option<String>,
     /// Of a local function: the file of its declaration.
     pub definition: Option<String>,
-    /// Of a local function: its line there, or its address where the file is not known. Its address, too, where there is
-    /// no name.
+    /// For a local function: its line, or its address if the file is unknown. Also the address if there is no name.
     pub place: Option<u64>,
 }

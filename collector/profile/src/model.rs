@@ -18,8 +18,7 @@ pub struct Image {
 
 /// A logical function: a function inlined somewhere is the same cost centre as its out-of-line copy.
 ///
-/// Identity: (image, linkage name); of a local function also (file, line), or its start where no file is known, because an
-/// image may have many local functions of one name; (image, start) where there is no name.
+/// Identity: (image, linkage name), for a local function also (file, line) or its start; (image, start) without a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct CostCentre {
     /// Where it is.
@@ -28,8 +27,7 @@ pub struct CostCentre {
     pub linkage_name: Option<String>,
     /// Demangled; `None` when equal to the linkage name or when there is no name.
     pub display_name: Option<String>,
-    /// Address in its image (SVMA): names it as `image+0x...` when there is no linkage name. Where nothing tells where the
-    /// function begins, that of an instruction in it.
+    /// Address in its image (SVMA); that of an instruction if the start is unknown. Stands for a missing linkage name.
     pub start: Option<u64>,
     /// File of the declaration.
     pub file: Option<String>,
@@ -161,8 +159,7 @@ pub struct SessionInfo {
     pub host: String,
     /// Start, nanoseconds since 1970.
     pub started_unix_ns: u64,
-    /// Charges carry one weight for each of these (at most [`MAX_METRICS`](crate::MAX_METRICS)), and the sample count.
-    /// The first is what views show by default.
+    /// Charges have one weight for each (at most [`MAX_METRICS`](crate::MAX_METRICS)). Views show the first by default.
     pub metrics: Vec<Metric>,
     /// One line for each fallback taken.
     pub notes: Vec<String>,

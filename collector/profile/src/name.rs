@@ -7,15 +7,13 @@ use crate::model::CostCentre;
 use crate::profile::Profile;
 
 impl CostCentre {
-    /// Its display name, else its linkage name.
     pub(crate) fn name(&self) -> Option<&str> {
         self.display_name.as_deref().or(self.linkage_name.as_deref())
     }
 }
 
 impl Profile {
-    /// What to call a function: its display name, else its linkage name, else `image+0x1234` with the file name of its
-    /// image. As the program gave it: pass it through [`sanitise`](crate::sanitise) before it goes to a terminal.
+    /// Display name, else linkage name, else `image+0x1234`. Unescaped: see [`sanitise`](crate::sanitise).
     #[must_use]
     pub fn name(&self, id: CostCentreId) -> Cow<'_, str> {
         let Some(cost_centre) = self.cost_centre(id) else { return Cow::Borrowed("[unknown]") };

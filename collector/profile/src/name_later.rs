@@ -7,12 +7,11 @@ impl Profile {
     /// Says that a cost centre without a name was `function` all along: from now on every view counts its charges for
     /// that one.
     ///
-    /// Self and inherited weights are those of a profile that knew the name from the start (I5), and so are the arcs
-    /// where there is no mutual recursion. With it, a history does not say what was squeezed out between two functions that
-    /// are now one; such arcs are marked as approximate.
-    ///
-    /// False, and nothing happens, if `unnamed` has a name or has been named, is what another was named after, or if
-    /// `function` has itself been named later, or if one of them does not exist.
+    /// Self and inherited weights, and arcs without mutual recursion, are as if the name had been known from the start
+    /// (I5);
+    /// other arcs may be marked as approximate. False, with nothing changed, if `unnamed` has a name or was named
+    /// after, if
+    /// `function` has itself been named later, or if either does not exist.
     pub fn name_later(&mut self, unnamed: CostCentreId, function: CostCentreId) -> bool {
         self.may_be_named(unnamed, function) && self.namings.add(unnamed, function)
     }

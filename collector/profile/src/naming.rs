@@ -1,26 +1,25 @@
 //! Functions that are named later than they are charged.
 //!
-//! Programs that generate code say late how it is called: V8 keeps up to 2 MiB of names in its buffer, Java writes them
-//! when it is asked to or at its end. Until then a sample is charged to a cost centre without a name. When the name is
-//! known, the profile gets a *naming*: that cost centre was this function all along. Contexts and charges stay as they
-//! are, because readers of the stream have them already; a [`SelectionWalk`](crate::walk::Walk) of the profile sees the names.
+//! Programs that generate code report names late: V8 buffers up to 2 MiB of them, Java writes them on request or at its
+//! end.
+//! Until then samples are charged to a cost centre without a name; a *naming* then says which function it was. Contexts
+//! and
+//! charges stay, because readers of the stream have them; a [`SelectionWalk`](crate::walk::SelectionWalk) sees the
+//! names.
 
 use hashbrown::HashMap;
 
 use crate::ids::CostCentreId;
 
-/// Which cost centres are which functions in truth. No function is given to one that was itself given a function, so one
-/// step leads to the end.
+/// Which cost centre is which function. A target is never named itself, so one step leads to the end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Namings {
     list: Vec<(CostCentreId, CostCentreId)>,
     real: HashMap<u32, u32>,
-    /// How many were named after each.
     functions: HashMap<u32, u32>,
 }
 
 impl Namings {
-    /// All of them, in order of arrival.
     pub(crate) fn list(&self) -> &[(CostCentreId, CostCentreId)] {
         &self.list
     }
@@ -48,7 +47,6 @@ impl Namings {
         fits
     }
 
-    /// Forgets those from number `len` on.
     pub(crate) fn truncate(&mut self, len: usize) {
         for (unnamed, function) in self.list.drain(len.min(self.list.len())..) {
             self.real.remove(&unnamed.0);
@@ -61,7 +59,6 @@ impl Namings {
         }
     }
 
-    /// Bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
         self.list.capacity() * size_of::<(CostCentreId, CostCentreId)>()
             + self.real.allocation_size()

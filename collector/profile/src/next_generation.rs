@@ -19,7 +19,6 @@ impl Profile {
         gains && self.contexts.is_nearly_full(contexts) || rows || routes
     }
 
-    /// What the tables of contexts of all generations did.
     pub(crate) fn context_stats(&self) -> ContextStats {
         let mut stats = self.contexts.stats();
         if let Some(earlier) = &self.generations.earlier_contexts {
@@ -28,8 +27,8 @@ impl Profile {
         stats
     }
 
-    /// Begins a new generation of contexts, routes and charges. To be called after [`Profile::take_update`], and only by who has
-    /// handed that update on: this profile then holds what comes, and no context of before is valid.
+    /// Begins a new generation of contexts, routes and charges. Call it after [`Profile::take_update`], once that
+    /// update was handed on: no earlier context is valid.
     pub fn begin_generation(&mut self) {
         self.generations.earlier_contexts = Some(self.context_stats());
         self.contexts = ContextTable::new(self.limits.context_bytes);
@@ -45,7 +44,6 @@ impl Profile {
         self.generations.earlier_contexts.is_some() || self.generations.current.is_some()
     }
 
-    /// Number of contexts in the numbering of the stream that this profile follows.
     pub(crate) fn stream_contexts(&self) -> u32 {
         let own = self.counts().contexts;
         self.generations.current.as_ref().map_or(own, |generation| u32::try_from(generation.len()).unwrap_or(u32::MAX))
@@ -59,8 +57,8 @@ impl Profile {
             .map_or(own, |generation| u32::try_from(generation.routes()).unwrap_or(u32::MAX))
     }
 
-    /// After [`Profile::snapshot`], what a reader needs that goes on with the updates that this profile will get: the
-    /// contexts of the generation under way, as these updates number them. `None` where they are numbered as in the snapshot.
+    /// What a reader of [`Profile::snapshot`] needs before later updates: this generation's contexts. `None` if
+    /// numbered alike.
     #[must_use]
     pub fn snapshot_generation(&self) -> Option<Update> {
         let generation = self.generations.current.as_ref()?;

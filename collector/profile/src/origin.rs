@@ -10,13 +10,12 @@ use crate::profile::Profile;
 /// Where a function comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The program: defined in a file that is no library's, or, where no file is known, in an image that is no shared
-    /// library. Of generated code: a script that is no library's.
+    /// The program: defined in a file, else an image, that is no library's. For generated code: a script that is no
+    /// library's.
     Own,
     /// A library, the kernel, a language's runtime.
     Library,
-    /// An interpreter or virtual machine. Where its scripts' functions have names in this profile, its own frames say nothing
-    /// more; where they have none, it counts as a library.
+    /// An interpreter or virtual machine. Counts as a library if its scripts' functions have no names.
     Interpreter,
     /// What runs above `main`, or above the first function of a thread.
     Startup,
@@ -183,10 +182,10 @@ impl Origins {
     }
 }
 
-/// Whether a stack begins where a process or thread does, as far as names can tell; `root_first` are its functions.
-///
-/// That is where its outermost function is `main` or comes before it, or begins a thread. C libraries without symbols have
-/// functions without names there: they count where they call one of those.
+/// Whether a stack begins where a process or thread does, by the names of its functions, `root_first`: its outermost
+/// function is `main`, comes before `main`, or begins a thread. In C libraries without symbols, an unnamed caller of
+/// those
+/// counts.
 pub fn begins_at_entry(profile: &Profile, root_first: impl IntoIterator<Item = CostCentreId>) -> bool {
     for function in root_first {
         let Some(centre) = profile.cost_centre(function) else { return false };
@@ -216,7 +215,6 @@ pub fn begins_at_entry(profile: &Profile, root_first: impl IntoIterator<Item = C
     false
 }
 
-/// Whether a file is a C library, by its name.
 fn is_libc(file_name: &str) -> bool {
     ["libc.", "libc-", "libpthread", "ld-musl"].iter().any(|start| file_name.starts_with(start))
 }
@@ -284,8 +282,7 @@ fn is_library_file(path: &str) -> bool {
     LIBRARY_ROOTS.iter().any(|root| path.starts_with(root)) || LIBRARY_PARTS.iter().any(|part| path.contains(part))
 }
 
-/// Of generated code, by the names that runtimes give it: `py::run:/srv/app.py` (Python), `JS:*run /srv/app.js:3:8` (Node),
-/// `Lcom/example/App;::run` or `com.example.App::run` (the JVM).
+/// By runtime's name: `py::run:/srv/app.py` (Python), `JS:*run /srv/app.js:3:8` (Node), `Lcom/example/App;::run` (JVM).
 fn script_origin(name: &str) -> Origin {
     let own = if let Some(python) = name.strip_prefix("py::") {
         python.split_once(':').is_none_or(|(_, path)| !is_library_file(path))

@@ -8,8 +8,8 @@ pub const MAX_RATES: usize = 64;
 /// The rates of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SamplingRates {
-    /// Each rate at which samples were taken, the first one first, and for how long. Empty where it was
-    /// [`Session::rate_hz`](crate::Session::rate_hz) all the time.
+    /// Sampling rates in order, with durations. Empty if it was [`SessionInfo::rate_hz`](crate::SessionInfo::rate_hz)
+    /// throughout.
     pub rates: Vec<RateSpan>,
     /// Times that the rate changed.
     pub changes: u64,
@@ -76,7 +76,6 @@ impl SamplingRates {
         self.own_cost_ns = self.own_cost_ns.max(*own_cost_ns);
     }
 
-    /// As numbers, for the codec; without those at the end that are 0.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         let mut numbers =
             vec![self.changes, self.budget_ppm, self.target_cost_ns, self.own_cost_ns, self.last_hz.into()];
@@ -154,7 +153,6 @@ mod tests {
             assert_eq!(SamplingRates::from_numbers(&pace.numbers()), pace);
         }
         assert!(SamplingRates::default().numbers().is_empty());
-        // Whatever stands there.
         let odd = SamplingRates::from_numbers(&[1, 2, 3, 4, 5, u64::MAX, 5, 6]);
         assert_eq!((odd.rates.len(), odd.rates[0].rate_hz), (1, 6));
     }

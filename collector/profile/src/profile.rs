@@ -37,7 +37,6 @@ pub struct Charge<'a> {
     pub squares: &'a [Squares],
 }
 
-/// How far the updates go that were taken of a profile.
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) counts: DefinitionCounts,
@@ -46,12 +45,10 @@ pub(crate) struct Sent {
     pub(crate) crashes: usize,
     /// As of the last update.
     pub(crate) accounting: Accounting,
-    /// Names that have changed since.
     pub(crate) renamed_processes: Vec<ProcessId>,
     pub(crate) renamed_threads: Vec<ThreadId>,
 }
 
-/// What is true of a whole profile.
 #[derive(Debug)]
 pub(crate) struct Flags {
     /// Nothing was applied or merged: the statistics of the context table are those of the collection.
@@ -62,10 +59,10 @@ pub(crate) struct Flags {
     pub(crate) merges_functions: bool,
 }
 
-/// A profile in memory: the tables behind the ids, the contexts, what was charged, and the accounting.
+/// A profile in memory: tables, contexts, charges and accounting.
 ///
-/// Invariant I1: for each metric, the sum of all charges is the weight of all samples charged and of what was charged to
-/// `[not sampled]`, whatever the budgets are: what has no place of its own is charged to a coarser one.
+/// Invariant I1: for each metric, the sum of all charges is the weight of all samples charged and of `[not sampled]`,
+/// whatever the budgets are.
 #[derive(Debug)]
 pub struct Profile {
     pub(crate) session: SessionInfo,
@@ -89,9 +86,7 @@ pub struct Profile {
     pub(crate) elided_in_reading: u64,
     /// What the updates taken so far hold.
     pub(crate) sent: Sent,
-    /// Bytes of all names.
     pub(crate) string_bytes: usize,
-    /// What is true of all of it.
     pub(crate) flags: Flags,
 }
 
@@ -144,8 +139,7 @@ impl Profile {
         &self.session
     }
 
-    /// The session, to describe it more precisely. Its metrics must stay as they are, and only new notes are sent on in
-    /// updates.
+    /// The session, to describe it more precisely. Metrics must not change; only new notes reach updates.
     pub const fn session_mut(&mut self) -> &mut SessionInfo {
         &mut self.session
     }
@@ -227,8 +221,7 @@ impl Profile {
         ImageId(self.images.insert(image))
     }
 
-    /// The cost centre with this identity, if there is one: `linkage_name` in `image`, without a name the start of the
-    /// function, and for a local one file and line of its declaration. What [`Profile::add_cost_centre`] returns, without a description in hand.
+    /// The cost centre with this identity, if there is one; see [`CostCentre`] and [`Profile::add_cost_centre`].
     #[must_use]
     pub fn find_cost_centre(
         &self,
@@ -246,9 +239,9 @@ impl Profile {
         self.cost_centres.find(&(image.0, linkage, definition)).map(CostCentreId)
     }
 
-    /// The cost centre with this identity, added if it is new. The first description of it holds.
+    /// The cost centre with this identity, added if it is new. The first description holds.
     ///
-    /// [`CostCentreId::ELIDED`] when there are too many, or when the image does not exist.
+    /// [`CostCentreId::ELIDED`] if there are too many, or if the image does not exist.
     pub fn add_cost_centre(&mut self, cost_centre: CostCentre) -> CostCentreId {
         self.add_cost_centre_within(cost_centre, self.limits.cost_centres)
     }
@@ -283,20 +276,17 @@ impl Profile {
         CostCentreId(self.cost_centres.insert(cost_centre))
     }
 
-    /// The cost centre that stands below everything in a stack that could not be unwound to its root, displayed as
-    /// `[truncated: stack copy too small]`.
+    /// The cost centre below everything in a stack without its root: `[truncated: stack copy too small]`.
     pub fn truncated_cost_centre(&mut self, reason: TruncationReason) -> CostCentreId {
         self.add_special(&format!("[truncated: {reason}]"))
     }
 
-    /// The cost centre that stands between the two parts of a stack whose middle could not be unwound, displayed as
-    /// `[gap: stack copy too small]`.
+    /// The cost centre in place of a stack's unknown middle: `[gap: stack copy too small]`.
     pub fn gap_cost_centre(&mut self, reason: TruncationReason) -> CostCentreId {
         self.add_special(&format!("[gap: {reason}]"))
     }
 
-    /// Charges CPU time that no sample stands for (I13): `[not sampled]` directly below the root of a thread, never below a
-    /// function. It counts as no sample. Missing weights count as 0.
+    /// Charges CPU time without samples (I13) to `[not sampled]` below a thread's root. Missing weights count as 0.
     pub fn charge_not_sampled(&mut self, thread: ThreadId, weights: &[u64]) {
         let centre = self.add_special(NOT_SAMPLED);
         let context = self.contexts.push(ContextId::ROOT, centre);
@@ -309,8 +299,7 @@ impl Profile {
         self.find_cost_centre(ImageId::CCSD, Some(NOT_SAMPLED), None, None)
     }
 
-    /// A cost centre of the profiler's own, such as `[truncated: ...]`. They are few, and what they say must not be lost: no
-    /// budget applies.
+    /// A cost centre of the profiler's own, such as `[truncated: ...]`. They are few: no budget applies.
     pub(crate) fn add_special(&mut self, name: &str) -> CostCentreId {
         let image = ImageId::CCSD;
         let special = CostCentre {
@@ -325,8 +314,7 @@ impl Profile {
         self.add_cost_centre_within(special, usize::MAX)
     }
 
-    /// The line with this file and number, added if it is new; [`LineId::UNKNOWN`] for an empty file and line 0, and when
-    /// there are too many.
+    /// The line, added if new; [`LineId::UNKNOWN`] for an empty file and line 0, and if there are too many.
     pub fn add_line(&mut self, file: &str, line: u32) -> LineId {
         let file = clip(file);
         if let Some(i) = self.lines.find(&(file, line)) {
@@ -522,8 +510,8 @@ impl Profile {
         self.routes.len() > 1
     }
 
-    /// The route of a stack that goes on from `route` by a call of `function` from `line`. Functions without debug
-    /// information, and lines that are not known of them, add nothing.
+    /// The route after a call of `function` from `line`. Unknown lines and functions without debug information add
+    /// nothing.
     #[inline]
     pub fn push_site(&mut self, route: RouteId, function: CostCentreId, line: LineId) -> RouteId {
         let has_lines = || self.cost_centre(function).is_some_and(|centre| centre.file.is_some());
@@ -543,9 +531,9 @@ impl Profile {
 
     /// Charges one sample: `weights[m]` to metric m; missing weights count as 0, further ones are ignored.
     ///
-    /// O(1), and without allocation where the same was charged before. Counts the sample in
-    /// `accounting.elided` if the context is `[elided]` or below, or if the budget makes it so; all other accounting is
-    /// the caller's.
+    /// O(1), without allocation for a repeated charge. Counts elided samples in `accounting.elided`; all other
+    /// accounting is the
+    /// caller's.
     #[inline]
     pub fn charge(&mut self, thread: ThreadId, context: ContextId, line: LineId, weights: &[u64]) {
         self.charge_many(thread, context, line, 1, weights);
@@ -600,8 +588,8 @@ impl Profile {
         }
     }
 
-    /// Charges a sample that gets no row of its own below its deepest caller that has a row for such samples, or one call
-    /// deeper as long as there is room: the outer callers of all stacks get theirs before the inner ones of any.
+    /// Charges a sample without a row to its deepest caller with one, or one call deeper if there is room, so that the
+    /// outer callers of all stacks come first.
     #[cold]
     fn charge_caller(
         &mut self,
@@ -634,8 +622,7 @@ impl Profile {
         self.accounting.elided = self.accounting.elided.saturating_add(samples);
     }
 
-    /// Charges where no budget applies: to `[elided]` of the thread. There is one such row for each thread, and threads
-    /// are limited.
+    /// Charges to the thread's `[elided]`, beyond any budget: one row for each thread, and threads are limited.
     #[cold]
     pub(crate) fn charge_elided(
         &mut self,
@@ -691,14 +678,12 @@ impl Profile {
 /// Name of the cost centre of CPU time that no sample stands for.
 const NOT_SAMPLED: &str = "[not sampled]";
 
-/// Callers of a sample without a row of its own that are looked at, innermost first. More are those of a recursion over
-/// many functions.
+/// Callers examined for a sample without a row, innermost first. More are a recursion over many functions.
 const MAX_CALLERS: usize = 4096;
 
 /// Longest build id kept: GNU build ids are 20 bytes (SHA-1), the longest hash in use has 64.
 const MAX_BUILD_ID_BYTES: usize = 64;
 
-/// Bytes of a cost centre's names.
 pub(crate) fn string_bytes(cost_centre: &CostCentre) -> usize {
     let CostCentre { linkage_name, display_name, file, .. } = cost_centre;
     [linkage_name, display_name, file].into_iter().flatten().map(String::len).sum()

@@ -26,10 +26,8 @@ pub(crate) struct Remapped {
 }
 
 /// Makes all contexts in the table `to`, with the functions that `function` says; `None` hides a function. Returns the
-/// new context of each, and what is uncertain of them: what was before, and what the change has made so.
-///
-/// Every call that is left was made in a stack that was recorded: a context that stands for several stacks shows the
-/// first of them.
+/// new
+/// contexts and what is uncertain of them. Every call left was made in a recorded stack.
 pub(crate) fn remap(
     from: &Contexts<'_>,
     to: &mut ContextTable,
@@ -46,10 +44,9 @@ pub(crate) fn remap(
     (new, uncertain)
 }
 
-/// As [`remap`], where the new function depends on the callers: `function` takes what it returned for the caller.
-///
-/// A history knows only the last activation of a function that was entered again, so all calls of such contexts are
-/// uncertain.
+/// As [`remap`], where the new function depends on the callers: `function` takes its result for the caller. Recursive
+/// calls
+/// in such contexts are all uncertain, as a history knows only the last activation.
 pub(crate) fn remap_by_callers<S: Copy>(
     from: &Contexts<'_>,
     to: &mut ContextTable,

@@ -5,8 +5,7 @@ use hashbrown::HashMap;
 use crate::ids::{CostCentreId, LineId, RouteId};
 use crate::profile::Profile;
 
-/// Call sites and functions of stacks that one export looks at to find the lines of calls: so many, and so many for each row.
-/// A row of a few bytes in a hostile file can have 2,048 of each; those of programs have some dozens.
+/// Sites and functions an export examines for call lines, in total and per row: a hostile row can have 2,048 of each.
 const FREE_SITES: u64 = 1 << 22;
 const SITES_PER_ROW: u64 = 256;
 
@@ -50,8 +49,7 @@ impl CopiedRoutes {
 }
 
 impl Profile {
-    /// Makes the routes of this profile in `new`, each site with the function that `function` says, and without those for
-    /// which there is none.
+    /// Copies this profile's routes to `new`, with `function` for each site; sites without one are dropped.
     pub(crate) fn copied_routes(
         &self,
         new: &mut Profile,
@@ -74,8 +72,7 @@ impl Profile {
         self.line(id).map_or(LineId::UNKNOWN, |line| new.add_line(&line.file, line.line))
     }
 
-    /// From which line the latest activation of a function made its call, for routes and functions of which `asked` is a list;
-    /// without those of which that is not known. One walk over all routes.
+    /// The line of the latest call of each `asked` route and function, where known. One walk over all routes.
     pub(crate) fn latest_lines(
         &self,
         asked: impl Iterator<Item = (RouteId, CostCentreId)>,

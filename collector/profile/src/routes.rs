@@ -57,8 +57,7 @@ pub struct RouteTable {
     /// Routes by (parent, function, line).
     children: HashTable<u32>,
     jumps: HashTable<Jump>,
-    /// Routes by a 64-bit hash of their content, with a random seed. Two of a million routes have the same hash with a
-    /// probability of one in thirty million; they would then be one route.
+    /// Routes by a seeded 64-bit content hash. Two of a million routes collide, and merge, once in thirty million.
     contents: HashTable<u32>,
     /// Routes were grafted, of which `contents` knows nothing.
     unindexed: bool,
@@ -142,7 +141,6 @@ impl RouteTable {
         }
     }
 
-    /// A new route, if there is room for it.
     fn append_node(
         &mut self,
         from: RouteId,
@@ -165,8 +163,8 @@ impl RouteTable {
         Some(RouteId::new(id))
     }
 
-    /// The route that this push makes, whatever other route is the same: for routes that another table made, and for views,
-    /// which add equal ones up. Where the budget is used up, `from`, cut.
+    /// The route that this push makes, even if another is equal: for other tables' routes and for views. Cut `from` if
+    /// full.
     pub(crate) fn graft(&mut self, from: RouteId, function: CostCentreId, line: LineId) -> RouteId {
         if from.is_cut() {
             return from;
@@ -177,8 +175,7 @@ impl RouteTable {
         }
     }
 
-    /// Adds a route under the next number, as another table made it. `None` if it exists, if no table makes it, or if the
-    /// budget is used up.
+    /// Adds a route under the next number. `None` if it exists, no table makes it, or the budget is used up.
     pub(crate) fn append(&mut self, new: NewRoute) -> Option<RouteId> {
         let NewRoute { parent, function, line } = new;
         if parent.is_cut() || self.find(parent, function, line).is_some() {
@@ -214,7 +211,6 @@ impl RouteTable {
         latest.map_or(content, |latest| content.wrapping_sub(is_latest(latest)))
     }
 
-    /// Finds out what every route is.
     #[cold]
     fn index_contents(&mut self) {
         self.contents.clear();
@@ -245,8 +241,8 @@ impl RouteTable {
         std::iter::successors(node(from), move |it| node(it.parent))
     }
 
-    /// The call sites that were pushed, from the latest on; one may be there more than once. The first of a function is that
-    /// of its latest activation, unless the route is cut.
+    /// Call sites, latest first, possibly repeated. A function's first is its latest activation's, unless the route is
+    /// cut.
     pub fn sites(&self, id: RouteId) -> impl Iterator<Item = (CostCentreId, LineId)> + '_ {
         self.path(id.number()).map(|node| (CostCentreId(node.function), LineId(node.line)))
     }
@@ -256,8 +252,7 @@ impl RouteTable {
         self.nodes.get(id.index()).map_or(0, |node| u64::from(node.depth))
     }
 
-    /// Walks the tree of routes: calls `visit` with each route but the empty one before what it leads to and, with `true`,
-    /// after that.
+    /// Walks the tree of routes: calls `visit` with each route before, and with `true` after, its descendants.
     pub(crate) fn walk(&self, mut visit: impl FnMut(RouteId, (CostCentreId, LineId), bool)) {
         let count = self.nodes.len();
         let (mut first_child, mut next_sibling) = (vec![0u32; count], vec![0u32; count]);
@@ -303,7 +298,6 @@ impl RouteTable {
         nodes.iter().map(new).collect()
     }
 
-    /// Removes all from number `len` on.
     pub(crate) fn truncate(&mut self, len: usize) {
         let (len, first) = (len.max(1), len.max(1) as u32);
         if self.nodes.len() > len {

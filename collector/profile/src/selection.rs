@@ -38,8 +38,7 @@ impl Selection {
         self
     }
 
-    /// Takes only the stacks on which one of these functions is active: the profile of these functions and what they
-    /// call (Spivey, end of "Presenting the results").
+    /// Takes only stacks on which one of these functions is active (Spivey, end of "Presenting the results").
     #[must_use]
     pub fn focus(mut self, functions: impl IntoIterator<Item = CostCentreId>) -> Self {
         self.focus.get_or_insert_default().extend(functions);

@@ -6,15 +6,21 @@ causes! {
     /// A table that was full. What had no room in it went to a coarser place, or had to be found out again: no weight is
     /// lost (I1). Its text follows a number, as in "5 times ...".
     Shed, zeros in JSON: false;
+    /// Paths that got no context.
     Contexts => "contexts", "a path got no context and counts below [elided]",
     /// Combinations of thread, context and line that got no row.
     Charges => "charges", "a sample got no row of its own and counts as [elided] of its thread",
     /// Names that were not kept.
     Names => "names", "a name was not kept; its address stands for it, [other] or [elided]",
+    /// Functions that got no entry.
     Functions => "functions", "a function got no entry and counts as [elided]",
+    /// Source lines that got no entry.
     Lines => "lines", "a source line got no entry and counts as unknown",
+    /// Images that got no entry of their own.
     Images => "images", "an image got no entry and counts as [other] or [unknown]",
+    /// Processes that got no entry of their own.
     Processes => "processes", "a process got no entry and counts as [other]",
+    /// Threads that got no entry of their own.
     Threads => "threads", "a thread got no entry and counts as [other]",
     /// Times that all addresses remembered were forgotten.
     Addresses => "addresses", "what is known of all addresses was forgotten, to be found out again",

@@ -72,9 +72,8 @@ impl Profile {
         update
     }
 
-    /// All that the updates taken or applied so far hold, as one update for a new profile of this session (with the
-    /// session's notes of the beginning; later ones are in the update). A reader that starts with this one and goes on
-    /// with the following updates has the whole (I7).
+    /// The whole profile so far, as one update for a new profile of this session. A reader can go on with later updates
+    /// (I7).
     #[must_use]
     pub fn snapshot(&self) -> Update {
         let mut update = self.definitions(DefinitionCounts::FRESH, self.sent.counts);
@@ -119,15 +118,12 @@ impl Profile {
         }
     }
 
-    /// Applies an update of the session that this profile follows. What it charges counts as settled: a later
-    /// `take_update` does not give it again.
+    /// Applies an update of the session. Its charges count as settled: no later `take_update` returns them.
     ///
     /// # Errors
-    ///
     /// Every id, length and order is checked. After an error the profile is as it was.
     pub fn apply(&mut self, update: &Update) -> Result<(), UpdateError> {
         self.check(update)?;
-        // Contexts and namings first: their tables themselves find out whether they are what pushes make, and can take them back.
         let namings = self.namings.list().len();
         for &(unnamed, function) in &update.namings {
             if !self.namings.add(unnamed, function) {
@@ -202,7 +198,6 @@ impl Profile {
             self.add_note(note);
         }
         for crash in &update.crashes {
-            // Beyond what a profile may hold there is nothing to be done about it.
             let _ = self.add_crash(crash.clone());
         }
         let metrics = self.session.metrics.len();
@@ -237,8 +232,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Adds the samples that are `[elided]` here, and not in what was read, to the accounting. For readers, after the last
-    /// update: each update replaces the accounting.
+    /// Adds the samples that only this reader elided to the accounting. Call it after the last update.
     pub const fn count_own_elision(&mut self) {
         self.accounting.elided = self.accounting.elided.saturating_add(self.elided_in_reading);
     }
@@ -368,7 +362,6 @@ fn string_bytes_of(update: &Update, mut file: impl FnMut(&str) -> usize) -> usiz
         + update.renamed_threads.iter().map(|(_, name)| name.len()).sum::<usize>()
 }
 
-/// Number of things after an update.
 fn total(what: &'static str, now: u32, more: usize, limit: usize) -> Result<u32, UpdateError> {
     match u32::try_from(more).ok().and_then(|more| now.checked_add(more)) {
         Some(total) if more == 0 || total as usize <= limit => Ok(total),

@@ -10,9 +10,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use crate::limits::MAX_STRING_BYTES;
 use crate::model::{CostCentre, Image, Line, Process, Thread};
 
-/// What makes two of a kind the same.
 pub(crate) trait Identity {
-    /// The identity, as something to hash and compare.
     type Key<'a>: Hash + Eq
     where
         Self: 'a;
@@ -91,13 +89,11 @@ impl<T: Identity> InternTable<T> {
         self.items.get_mut(i as usize)
     }
 
-    /// The position of an equal item.
     pub(crate) fn find<'a>(&'a self, key: &T::Key<'a>) -> Option<u32> {
         let hash = self.hasher.hash_one(key);
         self.index.find(hash, |&i| self.get(i).is_some_and(|item| item.key() == *key)).copied()
     }
 
-    /// Adds an item that `find` does not find.
     pub(crate) fn insert(&mut self, item: T) -> u32 {
         let hash = self.hasher.hash_one(item.key());
         let i = self.items.len() as u32;
@@ -107,13 +103,11 @@ impl<T: Identity> InternTable<T> {
         i
     }
 
-    /// Bytes of the table itself, strings not counted.
     pub(crate) fn bytes(&self) -> usize {
         self.items.capacity() * size_of::<T>() + self.index.allocation_size()
     }
 }
 
-/// File names, shared between lines.
 #[derive(Debug)]
 pub(crate) struct Files {
     names: HashTable<Arc<str>>,
@@ -153,7 +147,6 @@ pub(crate) fn clip(text: &str) -> &str {
     }
 }
 
-/// The same in place.
 pub(crate) fn clip_string(text: &mut String) {
     let keep = clip(text).len();
     text.truncate(keep);

@@ -3,13 +3,12 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Makes text from a profiled program safe to print: everything that is not plainly visible and in reading order is
-/// written as `\u{...}`.
+/// Makes text from a profiled program safe to print: `\u{...}` for everything not plainly visible and in reading order.
 ///
-/// These are control characters (terminal escapes begin with one; line breaks forge lines), bidirectional overrides and
-/// isolates (which reorder what follows), zero-width and other invisible characters (which make different names look
-/// alike), line and paragraph separators, tag characters, variation selectors, private use characters and
-/// non-characters. A backslash stays: escapes are for the eye, not for reading back.
+/// These are control characters, line and paragraph separators, bidirectional overrides, zero-width and other invisible
+/// characters, tag characters, variation selectors, private use and non-characters. A backslash stays: escapes are for
+/// the
+/// eye, not for reading back.
 #[must_use]
 pub fn sanitise(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {
@@ -18,7 +17,6 @@ pub fn sanitise(text: &str) -> Cow<'_, str> {
     let mut safe = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         if is_unsafe(c) {
-            // Writing to a string cannot fail.
             let _ = write!(safe, "\\u{{{:x}}}", u32::from(c));
         } else {
             safe.push(c);

@@ -1,8 +1,8 @@
-//! Callers and callees that a history cannot name once functions are hidden or stand for several.
+//! Callers and callees that a history cannot name once functions are hidden or merged.
 //!
-//! A history says of each function that is active who called it last and whom it called last, and of all else only the ends
-//! of what was squeezed out (A4, A5). With functions hidden or merged, what was squeezed out can be the true neighbour. Views
-//! show the neighbour in one stack that was recorded and mark it as approximate.
+//! A history has each active function's last caller and callee, and only the ends of what was squeezed out (A4, A5),
+//! which
+//! can be the true neighbour then. Views show the neighbour in one recorded stack and mark it as approximate.
 
 use hashbrown::HashMap;
 
@@ -10,7 +10,6 @@ use crate::context::ContextTable;
 use crate::gaps::{MARK, gaps};
 use crate::ids::{ContextId, CostCentreId};
 
-/// Of which active functions of which contexts the caller or the callee is uncertain.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Uncertain {
     known: HashMap<(u32, u32), (bool, bool)>,
@@ -51,8 +50,8 @@ impl Uncertain {
                 || at.checked_sub(1).and_then(of).is_some_and(|(_, callee)| callee))
     }
 
-    /// What is uncertain in contexts made from others by [`remap`](crate::remap::remap), each function as `function` says
-    /// and each context as `place` says. Views show only contexts with charges; of others nothing is kept.
+    /// Carries uncertainty through [`remap`](crate::remap::remap). Only contexts with charges are kept: views show no
+    /// others.
     pub(crate) fn of(
         table: &ContextTable,
         before: &Uncertain,
@@ -79,8 +78,7 @@ impl Uncertain {
     }
 }
 
-/// The functions that are active in the last part of a history, if they are at most two: from `one` on only `last`, from
-/// `two` on that and `other`.
+/// The active functions in the last part of a history, if at most two.
 struct Suffix {
     last: Option<u32>,
     other: Option<u32>,
@@ -115,8 +113,7 @@ impl Suffix {
     }
 }
 
-/// Finds the active functions whose caller or callee is uncertain once every function is as `function` says. Adjacent
-/// entries of one function become one (A1).
+/// Finds active functions whose caller or callee is uncertain under `function`. Equal neighbours become one (A1).
 fn trace(
     entries: &[u32],
     uncertain_before: impl Fn(usize) -> bool,

@@ -20,8 +20,7 @@ pub struct DefinitionCounts {
     pub processes: u32,
     /// Threads.
     pub threads: u32,
-    /// Contexts, the empty one and `[elided]` among them, of the generation under way. Where an update has only these two
-    /// and its reader more, it begins a generation: contexts are numbered anew.
+    /// Contexts of this generation. Only the two fixed ones, where the reader has more, begin a new generation.
     pub contexts: u32,
     /// Routes, the empty one among them, of the same generation.
     pub routes: u32,
@@ -90,8 +89,8 @@ pub struct Update {
     pub charges: Vec<ChargeDelta>,
     /// The weights of the charges: one for each metric of the session, charge after charge.
     pub weights: Vec<u64>,
-    /// The sums of the squared weights, in the same order, but of at most [`MAX_METRICS`](crate::MAX_METRICS) a charge. Empty
-    /// where every one follows from samples and weight ([`equal_squares`]).
+    /// Sums of squared weights, of at most [`MAX_METRICS`](crate::MAX_METRICS) a charge. Empty if all follow
+    /// ([`equal_squares`]).
     pub squares: Vec<Squares>,
     /// New notes of the session.
     pub notes: Vec<String>,

@@ -19,7 +19,7 @@ impl Updates {
         self.0.is_empty()
     }
 
-    /// Adds the next one.
+    /// Adds the next update.
     ///
     /// # Errors
     /// As [`Update::merge`].
@@ -59,13 +59,14 @@ impl Update {
         }
     }
 
-    /// Takes `later` in, so that applying this update is applying both, one after the other. Merging is associative, and
-    /// what was charged in one place in both is charged there once: however many updates are merged, the result is no
-    /// larger than a snapshot that holds them all (but for notes and crashes, which the session bounds).
+    /// Takes `later` in: applying this update is then applying both. Associative; the result is no larger than a
+    /// snapshot of
+    /// both (but for notes and crashes, which the session bounds).
     ///
     /// # Errors
-    /// [`UpdateError::OutOfSequence`] if `later` is not what comes next, or begins a generation of contexts ([`Updates`]), [`UpdateError::WeightCount`] if the two do not
-    /// carry equally many weights for each charge. This update is unchanged then.
+    /// [`UpdateError::OutOfSequence`] if `later` is not next or begins a generation ([`Updates`]),
+    /// [`UpdateError::WeightCount`] if
+    /// their weights for each charge differ in number. This update is unchanged then.
     pub fn merge(&mut self, later: &Update) -> Result<(), UpdateError> {
         in_sequence(self.end(), later.base)?;
         let metrics = metrics(self, later)?;
@@ -120,7 +121,6 @@ impl Update {
             + named(self.notes.iter().map(String::len).sum(), self.notes.len(), 24)
     }
 
-    /// Merges two lists of charges in the order of their keys.
     fn add_charges(&mut self, later: &Update, metrics: usize) {
         if later.charges.is_empty() {
             return;
@@ -203,7 +203,6 @@ fn in_sequence(expected: DefinitionCounts, found: DefinitionCounts) -> Result<()
     }
 }
 
-/// Weights for each charge.
 fn metrics(a: &Update, b: &Update) -> Result<usize, UpdateError> {
     let of = |update: &Update| update.weights.len().checked_div(update.charges.len());
     let metrics = of(a).or(of(b)).unwrap_or(0);

@@ -1,5 +1,4 @@
-//! One walk over what a selection shows of a profile: contexts and charges under the final names of their functions (see
-//! [`naming`](crate::naming)), without hidden ones.
+//! One walk over a selection's contexts and charges, under final names (see [`naming`](crate::naming)).
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -14,12 +13,10 @@ use crate::remap::{Contexts, Remapped, remap};
 use crate::selection::Selection;
 use crate::uncertain::Uncertain;
 
-/// What a selection shows of a profile.
 pub(crate) struct SelectionWalk<'a> {
     profile: &'a Profile,
     selection: &'a Selection,
-    /// The contexts with other functions, and where each context of the profile is among them; `None` where nothing is
-    /// renamed or hidden.
+    /// The contexts with other functions, and each context's place there; `None` if nothing is renamed or hidden.
     remapped: Option<(ContextTable, Vec<Remapped>)>,
     /// Whether a context of the profile counts, by its number; `None` if all do.
     counts: Option<Vec<bool>>,
@@ -95,12 +92,10 @@ impl<'a> SelectionWalk<'a> {
         self.remapped.as_ref().map_or(&self.profile.contexts, |(table, _)| table)
     }
 
-    /// The uncertain callers and callees in that table.
     pub(crate) fn uncertain(&self) -> &Uncertain {
         &self.uncertain
     }
 
-    /// What a context of the profile is in that table.
     pub(crate) fn context(&self, id: ContextId) -> ContextId {
         match &self.remapped {
             Some((_, places)) => places.get(id.index()).map_or(ContextId::ELIDED, |place| place.context),
@@ -155,8 +150,7 @@ impl<'a> SelectionWalk<'a> {
         Contexts { table: self.table(), uncertain: &self.uncertain, charged, functions }
     }
 
-    /// Fills `new`, which began as [`Profile::emptied`], with what is shown, each function as `function` says. What is
-    /// charged to `other` has no lines: they belong to different functions.
+    /// Fills `new`, from [`Profile::emptied`]. Charges to `other` have no lines: they belong to different functions.
     pub(crate) fn remap(
         &self,
         mut new: Profile,
@@ -179,8 +173,7 @@ impl<'a> SelectionWalk<'a> {
         })
     }
 
-    /// Charges everything that is shown to `new`; `place` chooses context, line and route. The accounting stays that of
-    /// the whole.
+    /// Charges everything shown to `new`; `place` chooses context, line and route. The accounting stays.
     pub(crate) fn charge_to(
         &self,
         mut new: Profile,

@@ -21,7 +21,6 @@ const MOST_GROWTH: usize = 16;
 /// A deflate block of no bytes, which makes longer what deflates further than that.
 const PADDING: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 
-/// How hard deflate tries.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Effort {
     /// For what is written while a session goes on: two thirds of the time of the usual level 6, for one percent more.
@@ -29,7 +28,6 @@ pub(super) enum Effort {
     Last = 9,
 }
 
-/// Makes of the body of an update the payload of its record.
 pub(super) fn pack(body: &mut Vec<u8>, effort: Effort) {
     let mut packed = vec![DEFLATED];
     put_len(&mut packed, body.len());
@@ -51,7 +49,6 @@ pub(super) fn pack(body: &mut Vec<u8>, effort: Effort) {
     }
 }
 
-/// The body of an update's record.
 pub(super) fn unpack(payload: &[u8]) -> Result<Vec<u8>, Wrong> {
     let mut from = Cursor::new(payload);
     match from.byte()? {
@@ -63,7 +60,6 @@ pub(super) fn unpack(payload: &[u8]) -> Result<Vec<u8>, Wrong> {
             }
             let mut body = Vec::with_capacity(length);
             let mut decoder = DeflateDecoder::new(from.rest());
-            // One more than there may be, which shows that there are more.
             decoder.by_ref().take(length as u64 + 1).read_to_end(&mut body).map_err(|_| "cannot be inflated")?;
             let is_whole = body.len() == length && decoder.total_in() == from.rest().len() as u64;
             if is_whole { Ok(body) } else { Err("not as long as it says") }

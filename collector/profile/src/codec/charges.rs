@@ -21,7 +21,6 @@ const SQUARES: u64 = 1 << 1;
 /// Bits of flags below the number of samples.
 const FLAG_BITS: u32 = 2;
 
-/// A context, a line and a route.
 pub(super) type ChargePlace = (u32, u32, u32);
 
 #[derive(Debug, Default)]
@@ -32,7 +31,6 @@ impl PlaceNumbers {
         self.0.len()
     }
 
-    /// Forgets all places.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -59,10 +57,8 @@ impl<'a> WrittenCharge<'a> {
     }
 }
 
-/// Weights of one metric in an update.
 #[derive(Clone, Copy, Debug)]
 struct WeightScale {
-    /// Weight that most samples have.
     usual: u64,
     /// What most weights are multiples of.
     unit: u64,
@@ -197,7 +193,6 @@ pub(super) fn put_charges(out: &mut Vec<u8>, numbers: &mut PlaceNumbers, updates
 /// What has charges: keys, weights, and sums of squares where they do not all follow.
 pub(super) type ChargeLists = (Vec<ChargeDelta>, Vec<u64>, Vec<Squares>);
 
-/// Reads the charges of so many intervals, each in the order of their keys.
 pub(super) fn charges(
     from: &mut Cursor<'_>,
     places: &mut Vec<ChargePlace>,
@@ -315,8 +310,8 @@ pub(super) fn charges(
     Ok(all)
 }
 
-/// The weight that most samples have, if one weight has the majority (Boyer and Moore's vote), and the largest power of two
-/// that most weights are multiples of; any other values only make the file longer.
+/// The weight of the majority of samples (Boyer-Moore vote), and the largest power of two that most weights are
+/// multiples of.
 fn scale(updates: &[Update], metric: usize, metrics: usize) -> WeightScale {
     let (mut usual, mut votes) = (0, 0u64);
     let mut multiples = [0u32; UNIT_BITS];

@@ -1,5 +1,4 @@
-//! Fewer, longer intervals for the older part of a stream, so that the number of intervals, and with it the size of a file,
-//! has a limit however long the recording is.
+//! Merges the older intervals of a stream, so that a file's size has a limit however long the recording is.
 
 use std::io::{Read, Write};
 
@@ -11,11 +10,9 @@ use super::split::Size;
 use crate::error::{DecodeError, EncodeError, UpdateError};
 use crate::update::Update;
 
-/// Number of intervals from which on they are merged if they hold many charges. This leaves a timeline of 32 columns,
-/// and finer ones for the latest time.
+/// Intervals with many charges are merged from this number on. Leaves a timeline of 32 columns.
 const MANY_INTERVALS: usize = 64;
-/// Charges for each charged place from which on they count as many. Further charges mostly repeat earlier ones, and the
-/// file would be this many times the profile.
+/// Charges per charged place that count as many: the file would be this many times the profile.
 const CHARGES_OF_A_PLACE: u64 = 16;
 /// Number of charges, some tens of kilobytes, that never count as many.
 const FEW_CHARGES: u64 = 1 << 14;
@@ -25,14 +22,12 @@ const FINISHED_CHARGES_OF_A_PLACE: u64 = 3;
 /// So many charges, a few kilobytes, are not worth the time that fewer intervals would lose.
 const FINISHED_FEW_CHARGES: u64 = 1 << 11;
 
-/// Contexts remembered to join generations, as a multiple of the largest generation's contexts; and the least number
-/// taken for these, with which they take some 2 MiB.
+/// Contexts remembered to join generations, as a multiple of the largest generation; the least takes some 2 MiB.
 const JOINED_GENERATIONS: usize = 4;
 const LEAST_JOINED: u32 = 1 << 14;
 
-/// Limit on the memory of the updates of one new interval while they are merged, in bytes, beside the update merged
-/// last. Usually they take a few hundred kilobytes. Beyond the limit, the interval becomes several records; so it does
-/// if it has generations of contexts that cannot be joined.
+/// Limit on the memory of one new interval while it is merged, in bytes. Beyond it, or with generations that cannot be
+/// joined, the interval becomes several records.
 const MERGED_BYTES: usize = 16 << 20;
 
 /// Why a stream was not coarsened.
@@ -82,8 +77,7 @@ impl Written {
         *most = (*most).max(*now);
     }
 
-    /// Whether there are so many intervals that some should be merged: [`MAX_INTERVALS`], or fewer if they mostly repeat
-    /// each other's charges.
+    /// Whether intervals should be merged: [`MAX_INTERVALS`], or fewer if they mostly repeat each other's charges.
     #[must_use]
     pub fn is_long(&self) -> bool {
         let ChargesWritten { charges, places } = self.charges;
@@ -122,9 +116,8 @@ impl Written {
         (self.len() / 2).min(MAX_INTERVALS / 2)
     }
 
-    /// Merges neighbouring intervals until at most `most` (and at least one) remain. Neighbours that are shortest
-    /// together come first, and the oldest among equally long ones. All intervals become about equally long, the older
-    /// ones up to twice as long as the younger.
+    /// Merges neighbouring intervals, the shortest and then the oldest first, until at most `most` (at least one)
+    /// remain. The older ones end up at most twice as long as the younger.
     #[must_use]
     fn merged(&self, most: usize) -> Written {
         let together = |a: &StreamInterval, b: &StreamInterval| b.to_ns.saturating_sub(a.from_ns);
@@ -152,10 +145,9 @@ impl Written {
     }
 }
 
-/// Writes the stream of `input`, whose session has not ended and whose intervals are `written`, with at most `most`
-/// intervals. Returns the encoder that continues it, and its intervals. The new stream decodes to the same profile, in
-/// all windows that begin and end where the new intervals do. Memory holds the names of source files, the updates of
-/// one new interval and, if the stream has generations of contexts, some of the contexts.
+/// Writes the unfinished stream of `input`, whose intervals are `written`, with at most `most` intervals. Returns the
+/// encoder that continues it, and its intervals. It decodes to the same profile, in all windows that begin and end with
+/// the new intervals. Holds the names of source files, one new interval and some contexts in memory.
 ///
 /// # Errors
 /// [`CoarsenError`]; the contents of `out` are then unusable.
@@ -187,9 +179,9 @@ pub fn coarsen<R: Read, W: Write>(
     }
 }
 
-/// Writes the stream that `input` gives, of a session that has ended, as it is kept: with the intervals that are worth their
-/// bytes ([`Written::finished_len`]), many of them in one record, and deflated as far as that goes. What it decodes to and
-/// the memory it takes are as with [`coarsen`].
+/// Writes the finished stream of `input` as it is kept: fewer intervals ([`Written::finished_len`]), several in one
+/// record,
+/// best compression. Decodes as with [`coarsen`].
 ///
 /// # Errors
 /// [`CoarsenError`]; the contents of `out` are then unusable.
@@ -228,8 +220,8 @@ impl<R: Read, W: Write> Rewriting<R, W> {
         Ok(Self { decoder, encoder, join })
     }
 
-    /// Writes the stream's updates up to the end of `interval`, as updates of that interval. Returns the last update
-    /// without its charges if generations of contexts are joined.
+    /// Writes the updates up to the end of `interval` as that interval's. Returns the last one, without charges, if
+    /// generations are joined.
     fn copy(
         &mut self,
         interval: StreamInterval,
@@ -266,9 +258,7 @@ impl<R: Read, W: Write> Rewriting<R, W> {
     }
 }
 
-/// Updates that will be one record.
 struct UpdateBatch {
-    /// One for each interval, without what they define.
     intervals: Vec<Update>,
     /// What they define, and the crashes of the first.
     all: Update,
@@ -281,7 +271,7 @@ impl UpdateBatch {
         Self { intervals: Vec::new(), all: Update::default(), size: Size::default(), metrics }
     }
 
-    /// Adds an update, from which it takes the charges. Writes those before, if this one cannot be of their record.
+    /// Takes an update's charges. First writes the earlier ones, if this one cannot be in their record.
     fn add<W: Write>(&mut self, encoder: &mut Encoder<W>, update: &mut Update) -> Result<(), CoarsenError> {
         let own = Size::of(update);
         let size = self.size.and(own);
@@ -316,7 +306,6 @@ impl UpdateBatch {
         Ok(())
     }
 
-    /// Writes the record, if there is any update for it.
     fn write<W: Write>(&mut self, encoder: &mut Encoder<W>) -> Result<(), CoarsenError> {
         if !self.intervals.is_empty() {
             encoder.write_record_of(&self.intervals, &self.all)?;
@@ -330,7 +319,6 @@ impl UpdateBatch {
 mod tests {
     use super::*;
 
-    /// Intervals that follow each other, of these lengths.
     fn of(lengths: impl IntoIterator<Item = u64>) -> Written {
         let mut at = 0;
         let interval = |length| {

@@ -37,8 +37,7 @@ pub struct Columns {
     pub columns: Vec<TimeColumn>,
 }
 
-/// At most `most` columns of whole intervals, of about the same length, out of the intervals that a file has within a window,
-/// in order: `intervals` of from and to.
+/// At most `most` columns of about equal length, each of whole intervals (from, to).
 #[must_use]
 pub fn columns(intervals: &[(u64, u64)], charges: usize, most: usize) -> Vec<TimeColumn> {
     let fit = COLUMN_BYTES / (2 * size_of::<u64>()) / charges.max(1);
@@ -56,8 +55,7 @@ pub fn columns(intervals: &[(u64, u64)], charges: usize, most: usize) -> Vec<Tim
     columns.into_iter().map(|(_, column)| column).collect()
 }
 
-/// An empty profile of a session, with the metric asked for, by its number, and one for each of so many columns. It cannot be
-/// written.
+/// An empty profile whose metrics are the asked one and one for each column. It cannot be written.
 #[must_use]
 pub fn profile_in_columns(session: &SessionInfo, metric: usize, columns: usize) -> Profile {
     let mut session = session.clone();
@@ -68,8 +66,7 @@ pub fn profile_in_columns(session: &SessionInfo, metric: usize, columns: usize) 
     Profile::with_all_metrics(session, ProfileLimits::reading())
 }
 
-/// Puts what an update of a session of so many metrics charges by one of them into one of so many columns, for
-/// [`profile_in_columns`].
+/// Moves an update's charges by one metric into one column, for [`profile_in_columns`].
 pub fn put_in_column(update: &mut Update, (metrics, metric): (usize, usize), (columns, column): (usize, usize)) {
     fn put<T: Copy + Default>(values: &[T], (each, metric): (usize, usize), (more, column): (usize, usize)) -> Vec<T> {
         let charges = values.len() / each.max(1);
@@ -88,7 +85,7 @@ pub fn put_in_column(update: &mut Update, (metrics, metric): (usize, usize), (co
     update.squares = put(&update.squares, (squared_metrics(metrics), metric), (squared_metrics(columns + 1), column));
 }
 
-/// Reads a file with the weights of one metric, by its number, in columns; what is not in one of them is left out.
+/// Reads a file with the weights of one metric in columns; charges outside all columns are left out.
 ///
 /// # Errors
 /// As [`read_profile`](super::read_profile).

@@ -34,7 +34,6 @@ pub(super) fn put_crash(out: &mut Vec<u8>, crash: &Crash) {
     for frame in frames {
         put_str(out, &frame.function);
         put_str(out, &frame.image);
-        // A name of no bytes is no file's.
         put_str(out, frame.file.as_deref().unwrap_or_default());
         put(out, u64::from(frame.line));
         out.push(u8::from(frame.inlined));

@@ -70,7 +70,6 @@ pub struct Decoder<R> {
     crashes: Vec<Crash>,
     /// What its new processes belong to, by their positions.
     memberships: Vec<(u32, Arc<Membership>)>,
-    /// The other intervals of the last record.
     intervals: VecDeque<Update>,
     /// Records and bytes before them.
     before_intervals: (u64, u64),
@@ -80,8 +79,7 @@ impl<R: Read> Decoder<R> {
     /// Reads the header and the session record.
     ///
     /// # Errors
-    ///
-    /// If that fails, if there is nothing, if it is no profile or a newer one, or if it is cut off or damaged so early.
+    /// If reading fails, or the input is empty, no profile, newer, cut off or damaged.
     pub fn new(input: R) -> Result<Self, DecodeError> {
         let mut decoder = Self {
             input: CountingReader { input: BufReader::new(input), read: 0 },
@@ -157,10 +155,9 @@ impl<R: Read> Decoder<R> {
         if self.intervals.is_empty() { self.bytes } else { self.before_intervals.1 }
     }
 
-    /// The next update or the end; `None` where the stream ends between two records. A record may have several updates.
+    /// The next update or the end; `None` where the stream ends between two records.
     ///
     /// # Errors
-    ///
     /// [`DecodeError::CutOff`], [`DecodeError::Checksum`], [`DecodeError::Malformed`] where the readable part ends.
     pub fn next_record(&mut self) -> Result<Option<Decoded>, DecodeError> {
         if let Some(update) = self.intervals.pop_front() {
@@ -243,7 +240,6 @@ impl<R: Read> Decoder<R> {
         }
     }
 
-    /// Counts the record in `payload` as good.
     fn accept(&mut self) {
         self.records += 1;
         if self.payload.capacity() > KEEP_BUFFER_BYTES {
@@ -251,7 +247,6 @@ impl<R: Read> Decoder<R> {
         }
     }
 
-    /// The body of an update in `payload`.
     fn unpack(&mut self) -> Result<Vec<u8>, DecodeError> {
         match self.version {
             1 | 2 => Ok(std::mem::take(&mut self.payload)),
@@ -351,7 +346,6 @@ impl<R: Read> Decoder<R> {
         Ok(Some(kind))
     }
 
-    /// Reads on to the end. Returns the bytes of the whole stream.
     fn drain(&mut self) -> io::Result<u64> {
         io::copy(&mut self.input, &mut io::sink())?;
         Ok(self.input.read)
@@ -375,7 +369,6 @@ impl<R: Read> Read for CountingReader<R> {
 /// A payload buffer larger than this is given back after its record.
 const KEEP_BUFFER_BYTES: usize = 1 << 20;
 
-/// Fills the buffer as far as the stream goes.
 fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -389,7 +382,6 @@ fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// Start and end of the intervals of an update.
 fn intervals(from: &mut Cursor<'_>, version: u32) -> Result<Vec<(u64, u64)>, Wrong> {
     if version < 3 {
         let from_ns = from.get()?;
@@ -609,8 +601,7 @@ fn old_charges(from: &mut Cursor<'_>, metrics: usize) -> Result<ChargeLists, Wro
 pub enum Recovery {
     /// To its last byte. (Whether the session was finished is another question: [`Loaded::finished`].)
     Whole,
-    /// Up to the last whole record before something that cannot be read. Of a record with several intervals of which one
-    /// does not fit the profile, those before it are in the profile.
+    /// Readable up to the last whole record, or, in a record of several intervals, the last interval that fits.
     Cut {
         /// Records read, the session record among them.
         whole_records: u64,
@@ -641,18 +632,15 @@ pub struct Loaded {
 /// Reads a profile, as far as it goes, with [`ProfileLimits::reading`].
 ///
 /// # Errors
-///
-/// If it cannot be read, or not even up to its session record. A file that is cut or damaged later is no error:
-/// [`Loaded::recovery`] says what was recovered.
+/// If not even the session record can be read. Later damage is no error: see [`Loaded::recovery`].
 pub fn read_profile<R: Read>(input: R) -> Result<Loaded, DecodeError> {
     read_profile_with(input, ProfileLimits::reading(), |_| {})
 }
 
-/// The same with other limits, and with a say in what is applied: `filter` sees every update before it is applied and
-/// may clear its charges ([`Update::clear_charges`]), to see some intervals only.
+/// As [`read_profile`] with other limits; `filter` sees every update first and may clear its charges
+/// ([`Update::clear_charges`]).
 ///
 /// # Errors
-///
 /// As [`read_profile`].
 pub fn read_profile_with<R: Read>(
     input: R,
@@ -665,8 +653,7 @@ pub fn read_profile_with<R: Read>(
     Ok(loaded)
 }
 
-/// The same into a profile that `make` makes of the session, and with updates made to fit it. Its accounting is that of the
-/// file ([`Profile::count_own_elision`]).
+/// Reads into the profile that `make` returns, with updates changed to fit it. The accounting is the file's.
 pub(super) fn read_profile_as<R: Read>(
     input: R,
     make: impl FnOnce(&SessionInfo) -> Profile,

@@ -25,14 +25,12 @@ use crate::update::{DefinitionCounts, Update};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ChargesWritten {
-    /// In all updates.
     pub(super) charges: u64,
     /// Different places of them, in all generations of contexts.
     pub(super) places: u64,
 }
 
-/// Writes one session: its header, its updates, its end. Every record is written with a single call and flushed, so that
-/// a reader of the file, or what a crash leaves of it, has whole records up to the last moment.
+/// Writes one session. Each record is one write and a flush, so a reader or a crash always sees whole records.
 #[derive(Debug)]
 pub struct Encoder<W> {
     out: W,
@@ -49,11 +47,9 @@ pub struct Encoder<W> {
 }
 
 impl<W: Write> Encoder<W> {
-    /// Begins a session: writes the header and the session record. Of lists longer than 65,536 the first so many are
-    /// written.
+    /// Begins a session: header and session record. Lists are cut at 65,536 entries.
     ///
     /// # Errors
-    ///
     /// When writing fails.
     pub fn new(out: W, session: &SessionInfo) -> Result<Self, EncodeError> {
         let mut encoder = Self {
@@ -74,14 +70,12 @@ impl<W: Write> Encoder<W> {
         Ok(encoder)
     }
 
-    /// Writes an update, as one record. One with more than 65,536 definitions, 4 MiB of names or some 200,000 charges (a
-    /// snapshot, a merged profile) becomes several; a stream cut between those has charges that its accounting does not
-    /// count yet.
+    /// Writes an update as one record, or as several beyond 65,536 definitions, 4 MiB of names or some 200,000 charges.
+    /// A
+    /// stream cut between those has charges that its accounting does not count yet.
     ///
     /// # Errors
-    ///
-    /// When writing fails; the stream may end within a record then, which readers notice, and nothing more can be written to
-    /// it.
+    /// When writing fails. The stream may then end within a record, and nothing more can be written to it.
     pub fn write(&mut self, update: &Update) -> Result<(), EncodeError> {
         if split::fits(update, self.metrics) {
             return self.write_record_of(std::slice::from_ref(update), update);
@@ -92,13 +86,12 @@ impl<W: Write> Encoder<W> {
         Ok(())
     }
 
-    /// From here on takes more time to write fewer bytes.
     pub(super) const fn try_harder(&mut self) {
         self.effort = Effort::Last;
     }
 
-    /// Writes updates as one record, with an interval for each; it defines what `all` does and has its crashes. The updates
-    /// follow each other, are of one generation of contexts, and fit into a record together.
+    /// Writes updates as one record with an interval for each. Needs one generation of contexts; definitions come from
+    /// `all`.
     pub(super) fn write_record_of(&mut self, updates: &[Update], all: &Update) -> Result<(), EncodeError> {
         for crash in &all.crashes {
             put_crash(&mut self.payload, crash);
@@ -121,20 +114,18 @@ impl<W: Write> Encoder<W> {
         Ok(())
     }
 
-    /// Writes the end record, with the accounting of the last update. Gives the writer back.
+    /// Writes the end record with the last update's accounting. Returns the writer.
     ///
     /// # Errors
-    ///
     /// When writing fails.
     pub fn finish(self) -> Result<W, EncodeError> {
         let accounting = self.accounting.clone();
         self.finish_with(&accounting)
     }
 
-    /// Writes the end record with the final accounting. Gives the writer back.
+    /// Writes the end record with the final accounting. Returns the writer.
     ///
     /// # Errors
-    ///
     /// When writing fails.
     pub fn finish_with(mut self, accounting: &Accounting) -> Result<W, EncodeError> {
         AccountingNumbers::new(accounting).put(&mut self.payload, None);
@@ -148,7 +139,6 @@ impl<W: Write> Encoder<W> {
         self.bytes
     }
 
-    /// Charges written so far, of which places.
     pub(super) const fn charges_written(&self) -> ChargesWritten {
         self.charges
     }
@@ -253,8 +243,7 @@ impl<W: Write> Encoder<W> {
     }
 }
 
-/// Buffers larger than this are given back after a record: usual updates take a few kilobytes, the first one or a
-/// snapshot can take megabytes.
+/// Larger buffers are freed after a record: usual updates take kilobytes, a snapshot can take megabytes.
 const KEEP_BUFFER_BYTES: usize = 1 << 20;
 
 fn give_back(buffer: &mut Vec<u8>) {

@@ -1,7 +1,6 @@
 //! The frame of the format: magic, types of records, flags, the checksum.
 
-/// First bytes of every profile. The first is no ASCII and no UTF-8, the line ends and the control-Z are spoilt by
-/// every transfer that is not binary (as in PNG).
+/// First bytes of every profile: no ASCII or UTF-8, and spoilt by every transfer that is not binary (as in PNG).
 pub const MAGIC: [u8; 8] = *b"\x89ccsd\r\n\x1a";
 
 /// The version that is written, and the newest one that is read.
@@ -10,8 +9,7 @@ pub const MAGIC: [u8; 8] = *b"\x89ccsd\r\n\x1a";
 /// - Version 2 has no sums of squares, and does not say which functions are local.
 pub const VERSION: u32 = 3;
 
-/// Intervals of a file beyond which its shortest neighbours are merged. At one a second that is after eight and a half
-/// minutes; a timeline of 256 columns, the fewest that are left, is about what a screen can show.
+/// Above this number of intervals, the shortest neighbours are merged: eight and a half minutes at one a second.
 pub const MAX_INTERVALS: usize = 512;
 
 pub(super) const HEADER_BYTES: usize = MAGIC.len() + size_of::<u32>();
@@ -27,15 +25,14 @@ pub(super) const TYPE_EARLIER_STACK: u8 = 129;
 /// What the processes of the update that follows belong to.
 pub(super) const TYPE_MEMBERSHIP: u8 = 130;
 
-/// Flags of a cost centre: which fields it has; see [`CostCentre`](crate::CostCentre).
 pub(super) mod flag {
     pub const LINKAGE_NAME: u8 = 1;
     pub const DISPLAY_NAME: u8 = 1 << 1;
     pub const START: u8 = 1 << 2;
     pub const FILE: u8 = 1 << 3;
     pub const LOCAL: u8 = 1 << 4;
-    /// Fields of a later version follow the line, preceded by their length in bytes. A reader passes over what it does not
-    /// know of them. Flags not named here have no fields; a reader ignores them.
+    /// Fields of a later version follow the line, preceded by their length; readers skip them. Unnamed flags have no
+    /// fields.
     pub const MORE: u8 = 1 << 7;
     /// All that this version knows the meaning of.
     pub const KNOWN: u8 = LINKAGE_NAME | DISPLAY_NAME | START | FILE | LOCAL;

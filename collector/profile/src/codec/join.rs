@@ -1,5 +1,4 @@
-//! Generations of contexts put together while a stream is coarsened, so that it has each path once and not once for each
-//! time that the collector began anew.
+//! Joins generations of contexts while a stream is coarsened, so that it has each path once.
 
 use hashbrown::HashMap;
 
@@ -9,10 +8,8 @@ use crate::squares::squared_metrics;
 use crate::stream::sort_charges;
 use crate::update::{DefinitionCounts, NewContext, Update};
 
-/// The contexts that every generation has.
 const FIRST: u32 = DefinitionCounts::FRESH.contexts;
 
-/// Translates the updates of one stream into those of another that has fewer generations.
 #[derive(Debug)]
 pub(super) struct GenerationJoin {
     /// Contexts of the new stream's generation by parent and function, from number 2 on.
@@ -52,8 +49,7 @@ impl GenerationJoin {
         }
         let (mut contexts, mut routes) = (Vec::new(), Vec::new());
         (update.base.contexts, update.base.routes) = (self.count(), self.count_routes());
-        // A new generation is one only for a reader that has contexts of the one before.
-        // One that is large itself has room to grow to twice its size, or every update would begin another.
+        // A large generation may grow to twice its size, or every update would begin another.
         let is_full = |known: usize, now: usize| known >= self.most.max(2 * now);
         let is_full =
             is_full(self.known.len(), self.generation.len()) || is_full(self.known_routes.len(), self.routes.len());
@@ -99,12 +95,10 @@ impl GenerationJoin {
         }
     }
 
-    /// Contexts of the new stream's generation.
     fn count(&self) -> u32 {
         FIRST.saturating_add(u32::try_from(self.known.len()).unwrap_or(u32::MAX))
     }
 
-    /// Routes of the new stream's generation.
     fn count_routes(&self) -> u32 {
         DefinitionCounts::FRESH.routes.saturating_add(u32::try_from(self.known_routes.len()).unwrap_or(u32::MAX))
     }
@@ -121,7 +115,7 @@ impl GenerationJoin {
         if id.is_cut() { there.cut() } else { there }
     }
 
-    /// The next route of the old stream, and of the new one if that has none such.
+    /// Translates the next route, adding it if the new stream lacks it.
     fn add_route(&mut self, route: NewRoute, new: &mut Vec<NewRoute>) {
         let next = self.count_routes();
         let there = NewRoute { parent: self.route(route.parent), ..route };
@@ -137,7 +131,7 @@ impl GenerationJoin {
         ContextId(self.numbers.get(id.index()).copied().unwrap_or(ContextId::ELIDED.0))
     }
 
-    /// The next context of the old stream, and of the new one if that has no such path.
+    /// Translates the next context, adding it if the new stream lacks its path.
     fn add(&mut self, context: NewContext, new: &mut Vec<NewContext>) {
         let next = self.count();
         let there = NewContext { parent: self.number(context.parent), function: context.function };
@@ -214,7 +208,6 @@ mod tests {
                 read.apply(&update).unwrap();
                 last = update;
             }
-            // Those that come later are of the old stream.
             read.apply(&join.generation_after(&last)).unwrap();
             late.iter().for_each(|update| read.apply(update).unwrap());
             assert_eq!(read.canonical(), whole.canonical(), "{most}");

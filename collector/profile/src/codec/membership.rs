@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use super::wire::{Cursor, Wrong, put_len, put_option, put_str};
 use crate::model::{Membership, Process};
 
-/// Writes what these new processes of an update belong to. False if of none it is known.
+/// Writes what new processes belong to. False if nothing is known of any.
 pub(super) fn put_memberships(out: &mut Vec<u8>, processes: &[Process]) -> bool {
     let mut numbers: HashMap<&Membership, usize> = HashMap::new();
     let mut groups: Vec<&Membership> = Vec::new();
@@ -37,7 +37,6 @@ pub(super) fn put_memberships(out: &mut Vec<u8>, processes: &[Process]) -> bool 
     true
 }
 
-/// The positions of processes in the update that follows, and what they belong to.
 pub(super) fn memberships(from: &mut Cursor<'_>) -> Result<Vec<(u32, Arc<Membership>)>, Wrong> {
     let groups = from.list(|from| {
         let cgroup = from.string()?;

@@ -69,8 +69,7 @@ fn metric(from: &mut Cursor<'_>) -> Result<Metric, Wrong> {
     Ok(Metric { name, unit })
 }
 
-/// Where the rates stand among the numbers: the last of them, as there may be any number of rates. What lies between them
-/// and the others is for others to come.
+/// Position of the rates: last, as there may be any number of them. The numbers before are reserved.
 const PACE_AT: usize = 48;
 /// Where the profiler's own CPU time by phase stands among the numbers: all 0 where that is not known.
 const OWN_CPU_AT: usize = 18;
@@ -81,7 +80,6 @@ const NOT_SAMPLED_AT: usize = 36;
 /// The numbers of an accounting as they are written: counted lists, so that each can grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AccountingNumbers {
-    /// Truncated samples by reason.
     truncated: Vec<u64>,
     /// Samples expected and CPU time of the target, each 0 if it is not known, else one more.
     known: [u64; 2],

@@ -1,16 +1,14 @@
-//! Updates too large for one record, cut into several that follow each other.
+//! Cuts an update too large for one record into several.
 //!
-//! What an interval brings fits into one record by far. The first update of a long session, a snapshot or a merged profile
-//! may not. Definitions go first, in the order in which they refer to each other; the charges come last, and only the
-//! last piece has the new accounting. Applied one after another, the pieces are the update.
+//! Definitions go first, in the order in which they refer to each other; the charges come last, and only the last piece
+//! has the new accounting. Applied in turn, the pieces are the update.
 
 use crate::accounting::Accounting;
 use crate::model::CostCentre;
 use crate::squares::squared_metrics;
 use crate::update::{DefinitionCounts, Update};
 
-/// Definitions in one record: a 65,000th new function, line or context within one interval is far beyond the usual, and so
-/// many take a reader about 20 MiB.
+/// Definitions in one record: far more than an interval brings, and some 20 MiB for a reader.
 pub(super) const RECORD_ITEMS: usize = 1 << 16;
 
 /// Bytes of names in one record (and the name that goes beyond them), well below what a record may hold.
@@ -24,12 +22,10 @@ pub(super) const fn record_charges(metrics: usize) -> usize {
     RECORD_NUMBERS / (metrics + 3)
 }
 
-/// Whether an update fits into one record.
 pub(super) fn fits(update: &Update, metrics: usize) -> bool {
     Size::of(update).fits(metrics)
 }
 
-/// How much of a record updates take.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Size {
     items: usize,
@@ -54,7 +50,6 @@ impl Size {
     }
 }
 
-/// Number of definitions.
 fn items(update: &Update) -> usize {
     update.images.len()
         + update.cost_centres.len()
@@ -88,7 +83,6 @@ fn names_of(cost_centre: &CostCentre) -> usize {
     [linkage_name, display_name, file].into_iter().flatten().map(String::len).sum()
 }
 
-/// What one piece may still take.
 struct PieceBudget {
     items: usize,
     names: usize,
@@ -132,7 +126,6 @@ pub(super) struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// Of an update that follows one with the accounting `before`.
     pub(super) fn new(whole: &'a Update, metrics: usize, before: Accounting) -> Self {
         Self {
             whole,

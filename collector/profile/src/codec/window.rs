@@ -24,8 +24,7 @@ impl TimeWindow {
     /// Everything.
     pub const ALL: TimeWindow = TimeWindow { from_ns: 0, until_ns: u64::MAX };
 
-    /// Whether an interval is of it: whether its middle is. So adjacent windows share no interval and lack none, and the
-    /// intervals of a window overlap with it by most of their time.
+    /// Whether the interval's middle is in the window: adjacent windows share no interval and lack none.
     #[must_use]
     pub const fn holds(self, from_ns: u64, to_ns: u64) -> bool {
         let middle = to_ns - to_ns.saturating_sub(from_ns) / 2;
@@ -51,8 +50,7 @@ pub struct Intervals {
     pub longest_ns: u64,
 }
 
-/// Reads the profile of a part of a file's time, as [`read_profile`](super::read_profile) does that of all: what was
-/// charged in the intervals that are in the window by most of their time, with the accounting of these alone.
+/// Reads a part of a file's time: charges and accounting of the intervals that [`TimeWindow::holds`].
 ///
 /// # Errors
 /// As `read_profile`.
@@ -60,7 +58,7 @@ pub fn read_window<R: Read>(input: R, window: TimeWindow) -> Result<(Loaded, Int
     read_window_with(input, window, |_, _| {})
 }
 
-/// The same, and tells every interval of the window in order: from and to.
+/// As [`read_window`]; also calls back with each interval (from, to), in order.
 ///
 /// # Errors
 /// As `read_profile`.

@@ -2,12 +2,9 @@
 
 use super::split::RECORD_ITEMS;
 
-/// What a payload can be wrong about.
 pub(super) type Wrong = &'static str;
 
-/// Longest LEB128 form of a `u64`.
 pub(super) const MAX_VARINT_BYTES: usize = 10;
-/// Longest LEB128 form of a `u128`.
 pub(super) const MAX_LARGE_BYTES: usize = 19;
 
 pub(super) fn put(out: &mut Vec<u8>, mut value: u64) {
@@ -18,7 +15,6 @@ pub(super) fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// A number of up to 128 bits.
 pub(super) fn put_large(out: &mut Vec<u8>, mut value: u128) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -35,7 +31,6 @@ pub(super) fn put_signed(out: &mut Vec<u8>, value: i64) {
     put(out, ((value << 1) ^ (value >> 63)) as u64);
 }
 
-/// The difference of two ids.
 pub(super) fn put_delta(out: &mut Vec<u8>, value: u32, before: u32) {
     put_signed(out, i64::from(value) - i64::from(before));
 }
@@ -55,7 +50,6 @@ pub(super) fn put_option(out: &mut Vec<u8>, value: Option<u64>) {
     put(out, value.map_or(0, |value| value.saturating_add(1)));
 }
 
-/// Reads a payload from front to back.
 pub(super) struct Cursor<'a> {
     rest: &'a [u8],
 }
@@ -65,7 +59,6 @@ impl<'a> Cursor<'a> {
         Self { rest: payload }
     }
 
-    /// What has not been read.
     pub(super) const fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -96,7 +89,6 @@ impl<'a> Cursor<'a> {
         Err("number too long")
     }
 
-    /// A number of up to 128 bits.
     pub(super) fn large(&mut self) -> Result<u128, Wrong> {
         let mut value = 0u128;
         for i in 0..MAX_LARGE_BYTES {
@@ -122,7 +114,6 @@ impl<'a> Cursor<'a> {
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// The id at a difference to `before`.
     pub(super) fn delta(&mut self, before: u32) -> Result<u32, Wrong> {
         let value = self.signed()?.checked_add(i64::from(before)).ok_or("id out of range")?;
         u32::try_from(value).map_err(|_| "id out of range")

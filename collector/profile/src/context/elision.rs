@@ -1,10 +1,7 @@
 //! Elision: paths that do not fit a full table.
 //!
 //! Such a path is charged below its deepest known context, as (context, `[elided]`), so callers keep their inherited
-//! time. Below `[elided]`, the innermost function has a context while there is room.
-//!
-//! [`ContextTable::has_room`] reserves enough of the budget for one `[elided]` below every context, and [`LEAF_PART`]
-//! of it for innermost functions.
+//! time. Room for that is reserved, and [`LEAF_PART`] of the budget for innermost functions below `[elided]`.
 
 use hashbrown::HashTable;
 
@@ -18,7 +15,6 @@ use crate::ids::{ContextId, CostCentreId};
 const LEAF_PART: usize = 4;
 
 impl ContextTable {
-    /// Changes the budget. A larger table stays as it is.
     pub(crate) fn set_limit(&mut self, limit_bytes: usize) {
         self.limit = limit_bytes;
     }
@@ -86,7 +82,6 @@ impl ContextTable {
         ContextId(id)
     }
 
-    /// The context `[elided]` below a context that is not elided, if it exists.
     pub(crate) fn find_elided(&self, prefix: ContextId) -> Option<ContextId> {
         if prefix == ContextId::ROOT {
             return Some(ContextId::ELIDED);

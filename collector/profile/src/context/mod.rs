@@ -27,7 +27,6 @@ use crate::marked::Marked;
 pub(crate) use store::ContextVisit;
 use store::{NONE, Store};
 
-/// A transition that created no context.
 #[derive(Clone, Copy, Debug)]
 struct Transition {
     from: u32,
@@ -66,7 +65,6 @@ impl ContextStats {
         counts.into_iter().fold(self.transition_hits, u64::saturating_add)
     }
 
-    /// Adds another table's statistics.
     pub(crate) fn merge(&mut self, other: &Self) {
         for (sum, more) in self.numbers_mut().into_iter().zip(other.numbers()) {
             *sum = sum.saturating_add(more);
@@ -85,7 +83,6 @@ impl ContextStats {
         }
     }
 
-    /// All fields, in the order of the file format.
     pub(crate) const fn numbers(&self) -> [u64; 9] {
         [
             self.transition_hits,
@@ -115,7 +112,6 @@ impl ContextStats {
     }
 }
 
-/// The history of one context, kept because the next miss mostly continues from it.
 #[derive(Debug)]
 struct Cached {
     context: u32,
@@ -175,7 +171,6 @@ impl ContextTable {
             new: 0,
             elided_pushes: 0,
         };
-        // ROOT has no function.
         table.store.append(0, NONE, 0);
         table.store.append(ContextId::ROOT.0, CostCentreId::ELIDED.0, 0);
         table
@@ -190,8 +185,8 @@ impl ContextTable {
         self.step(from, function, true)
     }
 
-    /// As [`Self::push`] for a function that is not the innermost: on an elided path, this is `[elided]` itself, so
-    /// that no context is spent on a function without charges.
+    /// As [`Self::push`] for a function that is not the innermost: on an elided path, `[elided]` itself, without a new
+    /// context.
     #[inline]
     pub fn descend(&mut self, from: ContextId, function: CostCentreId) -> ContextId {
         self.step(from, function, false)
@@ -209,7 +204,6 @@ impl ContextTable {
             Some(_) => {}
             None => return self.push_elided(ContextId::ROOT.0, f, innermost),
         }
-        // B1.
         let hash = mix2(self.seed, from.0, f);
         let store = &self.store;
         if let Some(&id) = self.children.find(hash, |&id| store.is_child(id, from.0, f)) {
@@ -274,7 +268,6 @@ impl ContextTable {
         id
     }
 
-    /// Loads the history of `id` into `cached`.
     fn load(&mut self, id: u32) {
         if self.cached.context == id {
             return;
@@ -288,7 +281,6 @@ impl ContextTable {
         self.cached.context = id;
     }
 
-    /// The context with the history in `cached`, if it exists.
     fn find_history(&mut self, history_hash: u32) -> Option<u32> {
         let Self { store, histories, cached, scratch, path, seed, .. } = self;
         let leaf = cached.history.entries().last().map_or(NONE, |&entry| entry & !MARK);
@@ -307,9 +299,8 @@ impl ContextTable {
         (entries.iter().fold(self.seed, |hash, &entry| mix(hash, u64::from(entry))) >> 32) as u32
     }
 
-    /// The context created by a call of `function` in `from`, even if another context has the same history: O(1), where
-    /// [`ContextTable::push`] takes time linear in the history. For contexts of another table, and for views, which add
-    /// up equal histories. Elides like `push`.
+    /// The context created by this call, even if another one has the same history: O(1). For contexts of another table,
+    /// and for views, which add up equal histories. Elides like `push`.
     pub(crate) fn graft(&mut self, from: ContextId, function: CostCentreId) -> ContextId {
         self.graft_step(from, function, true)
     }
@@ -367,9 +358,8 @@ impl ContextTable {
         self.unindexed = false;
     }
 
-    /// Adds the context (`parent`, `function`) with the next id, as another table created it. `None`, with nothing
-    /// changed, if no table would create it: it exists already, it is not a push that creates a context, or the budget
-    /// is used up. (Equal histories are not checked: that would take time linear in the history.)
+    /// Adds a context under the next id, as another table created it. `None` if it exists, no push creates it, or the
+    /// budget is used up. (Equal histories are not checked: that takes time linear in the history.)
     pub(crate) fn append(&mut self, parent: ContextId, function: CostCentreId) -> Option<ContextId> {
         let before = (self.store.len(), self.new, self.elided_pushes);
         if parent.index() >= before.0 {
@@ -385,7 +375,6 @@ impl ContextTable {
         expected.then_some(id)
     }
 
-    /// Removes the contexts from number `len` on, which nothing may refer to.
     pub(crate) fn truncate(&mut self, len: usize) {
         let len = len.max(2);
         let first = len as u32;
@@ -404,8 +393,7 @@ impl ContextTable {
         }
     }
 
-    /// The history of a context, rebuilt with at most `2 * max(32, entries)` pushes (see the `store` module). Empty for
-    /// a context that does not exist.
+    /// The history of a context, rebuilt with at most `2 * max(32, entries)` pushes. Empty if there is no such context.
     #[must_use]
     pub fn history(&self, id: ContextId) -> History {
         let mut marked = Marked::default();
@@ -494,8 +482,8 @@ impl ContextTable {
         self.store.visit(visit);
     }
 
-    /// Repeats the calls that created the contexts: `push(context, parent's value, function)` is called parents first
-    /// and returns the context's value. `root` and `elided` are the values of the two fixed contexts.
+    /// Calls `push(context, parent's value, function)` for every context, parents first. It returns the context's
+    /// value.
     pub(crate) fn replay<T: Copy>(
         &self,
         root: T,
@@ -513,8 +501,7 @@ impl ContextTable {
         places
     }
 
-    /// Maximum bytes that the buffers of a rebuild may allocate: two histories and a path of twice their length, each
-    /// up to twice as large as needed because a vector doubles.
+    /// Maximum bytes that a rebuild may allocate: two histories and a path of twice their length; vectors double.
     const fn scratch_growth(entries: usize) -> usize {
         32 * entries + 2048
     }

@@ -13,7 +13,6 @@ use crate::ids::{ContextId, CostCentreId};
 use crate::limits::MAX_HISTORY_ENTRIES;
 use crate::marked::{Marked, Undo};
 
-/// No function, no context, unknown distance.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Minimum replay before a history is stored. 64 pushes of a common history of 24 entries take about a microsecond.
@@ -22,7 +21,6 @@ const MIN_REPLAY: usize = 64;
 /// Contexts in one block: 6 KiB. Blocks never move, so growing copies nothing and wastes at most one block.
 const BLOCK: usize = 512;
 
-/// Bytes of one block, and of the pointer to it.
 pub(super) const BLOCK_BYTES: usize = size_of::<[ContextNode; BLOCK]>();
 pub(super) const POINTER_BYTES: usize = size_of::<Box<[ContextNode; BLOCK]>>();
 
@@ -30,8 +28,7 @@ pub(super) const fn blocks(contexts: usize) -> usize {
     contexts.div_ceil(BLOCK)
 }
 
-/// Entries of all histories together that are visited in full: this many, and more in proportion to the contexts. `cc1
-/// -O2` has 15,702 contexts of 24 entries on average.
+/// Entries of all histories that are visited in full, more in proportion to contexts. `cc1 -O2`: 15,702 contexts of 24.
 const FREE_ENTRIES: usize = 1 << 24;
 const ENTRIES_PER_CONTEXT: usize = 128;
 
@@ -68,7 +65,6 @@ pub(super) enum Base {
     Cached(u32),
 }
 
-/// All contexts of a table.
 #[derive(Debug)]
 pub(super) struct Store {
     blocks: Vec<Box<[ContextNode; BLOCK]>>,
@@ -166,8 +162,7 @@ impl Store {
         } else {
             2 * self.checkpoints.allocation_size() + 512
         };
-        // The ancestor halfway can have one entry more for each push that shortened the history since, at most
-        // `MIN_REPLAY / 2 + entries` of them and three entries for each.
+        // The ancestor halfway may have up to `MIN_REPLAY / 2 + entries` shortening pushes more, of three entries each.
         (4 * entries + 3 * MIN_REPLAY) * size_of::<u32>() + map
     }
 
@@ -185,8 +180,7 @@ impl Store {
         steps
     }
 
-    /// Stores the history of the ancestor halfway if `id`, whose history is given, is too far from a stored one.
-    /// Returns the new distance of `id`.
+    /// Stores the history of the ancestor halfway if `id` is too far from a stored one. Returns the new distance.
     pub(super) fn checkpoint(&mut self, id: u32, distance: u32, history: &Marked, path: &mut Vec<u32>) -> u32 {
         let most = (2 * history.len()).max(MIN_REPLAY) as u32;
         if distance < most {
@@ -238,7 +232,6 @@ impl Store {
         base
     }
 
-    /// Stores the hash of a context's history.
     pub(super) fn set_hash(&mut self, id: u32, hash: u32) {
         let index = id as usize;
         if let Some(block) = self.blocks.get_mut(index / BLOCK) {
@@ -246,13 +239,13 @@ impl Store {
         }
     }
 
-    /// Calls `visit` with every context and its history, parents before children: one walk over the tree of contexts
-    /// pushes on the way down and undoes the push on the way up, so every context costs one push instead of a path from
-    /// the root.
+    /// Calls `visit` with every context and its history, parents before children. One walk down and up the tree: one
+    /// push for
+    /// each context.
     ///
-    /// Callers take time in proportion to the total length of the histories, which is therefore limited in proportion
-    /// to the number of contexts. Contexts beyond the limit get their outermost [`SHORT`] entries and `[elided]`.
-    /// Returns the number of such contexts.
+    /// Time is proportional to the histories' total length, which is limited: contexts beyond the limit get their
+    /// outermost
+    /// [`SHORT`] entries and `[elided]`. Returns the number of such contexts.
     pub(super) fn visit(&self, mut visit: impl FnMut(ContextVisit<'_>)) -> u64 {
         let mut first_child = vec![NONE; self.len];
         let mut next_sibling = vec![NONE; self.len];
@@ -303,11 +296,9 @@ impl Store {
     }
 }
 
-/// A step of the walk over all contexts.
 pub(crate) enum ContextVisit<'a> {
     /// A context, the history of the one that it was made from, and the function that was called there.
     Enter(ContextId, &'a [u32], CostCentreId),
     At(ContextId, &'a [u32]),
-    /// A context whose descendants have all been visited.
     Leave(ContextId),
 }

@@ -1,10 +1,10 @@
 //! Callgrind's profile format (<https://valgrind.org/docs/manual/cl-format.html>).
 //!
-//! A function's inclusive cost is its own cost and that of its calls, so calls are the outgoing arcs of a graph view
-//! (I9). Some readers add up the calls into a function instead: the same except with mutual recursion, where
-//! KCachegrind shows cycles. Call counts are unknown: `calls=` has samples, and the description says so. It cannot be
-//! 0: callgrind_annotate would add the call's cost to the caller's own, and gprof2dot divides a function's cost among
-//! its callers in proportion to it.
+//! Calls are the outgoing arcs of a graph view (I9). Call counts are unknown: `calls=` has samples, and the description
+//! says
+//! so. It cannot be 0: callgrind_annotate would add the call's cost to the caller's own, and gprof2dot divides a
+//! function's
+//! cost among its callers in proportion to it.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -85,7 +85,6 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     writeln!(out, "totals: {}", graph.total.weight)
 }
 
-/// Names, written out once and by number afterwards.
 struct IndexedNames<'a> {
     labels: Labels<'a>,
     known: BTreeSet<(char, usize)>,
@@ -109,8 +108,7 @@ impl IndexedNames<'_> {
         self.name('o', image.index(), name)
     }
 
-    /// The source file, or else the image: readers merge functions with the same file and name, and every program has a
-    /// `_start`.
+    /// The source file, else the image: readers merge functions with the same file and name, such as every `_start`.
     fn file(&self, id: CostCentreId) -> String {
         let profile = self.labels.profile();
         let file = profile.cost_centre(id).and_then(|it| it.file.as_deref());

@@ -1,8 +1,7 @@
 //! The flat profile as comma-separated values (RFC 4180).
 //!
-//! The format has no comments, and readers expect the header in the first line and numbers in every row. So a remark is
-//! a row after the functions, whose name begins with `#` and whose numbers are 0. Function names that begin with `#`
-//! are quoted and remarks are not, so a reader that skips lines beginning with `#` skips only remarks.
+//! The format has no comments, so a remark is a row after the functions with numbers 0 and a name that begins with `#`.
+//! Function names that begin with `#` are quoted; remarks are not.
 
 use std::borrow::Cow;
 use std::io::{self, Write};

@@ -12,13 +12,11 @@ use crate::numbers::{count, nanoseconds};
 use crate::text::sanitise;
 use crate::view::{GraphArc, GraphView, TreeView};
 
-/// Minimum share of functions and arcs of the total; and the most functions: a screen holds no more. (gprof2dot leaves out
-/// 0.5% and 0.1%.)
+/// Minimum shares of functions and arcs, and maximum functions: a screen's worth. (gprof2dot uses 0.5% and 0.1%.)
 const LEAST_NODE: f64 = 0.005;
 const LEAST_ARC: f64 = 0.005;
 const MOST_NODES: usize = 24;
 
-/// Points. A chain of 24 functions is about as high as a screen.
 const LAYOUT: &str = "ranksep=0.22, nodesep=0.15, fontname=\"Helvetica\", fontsize=11";
 const NODES: &str = "shape=box, style=\"filled,rounded\", fontname=\"Helvetica\", fontsize=10, height=0.3, margin=\"0.08,0.03\", \
                      color=\"#00000040\"";

@@ -1,9 +1,8 @@
 //! gprof's two tables, in the layout that its readers parse.
 //!
-//! Call counts are unknown: in the flat profile these columns are empty, as gprof leaves them for functions without
-//! counts. In the call graph the column `called` has samples, and the text says so: readers such as gprof2dot divide a
-//! function's time among its callers in proportion to it, which is right with samples (and would be gprof's classic
-//! mistake with calls).
+//! Call counts are unknown: the flat profile leaves them empty, as gprof does, and `called` in the call graph has
+//! samples, and
+//! says so: gprof2dot divides a function's time among its callers in proportion to it.
 
 use std::io::{self, Write};
 
@@ -71,13 +70,11 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     Ok(())
 }
 
-/// The call graph.
 struct Listing<'a> {
     graph: &'a GraphView,
     labels: &'a Labels<'a>,
     cycles: &'a GprofCycles,
     numbers: HashMap<CostCentreId, usize>,
-    /// Weight of one printed unit.
     scale: f64,
 }
 
@@ -149,9 +146,7 @@ impl Listing<'_> {
     }
 }
 
-/// The cycles of the call graph: strongly connected components of more than one function.
 struct GprofCycles {
-    /// Indexes of functions in the graph view.
     members: Vec<Vec<usize>>,
     of: HashMap<CostCentreId, usize>,
 }
@@ -208,7 +203,6 @@ impl GprofCycles {
     }
 }
 
-/// The weight of one sample.
 fn period(export: &Export<'_>, in_unit: impl Fn(u64) -> f64) -> String {
     let flat = FlatView::new(export.profile, export.selection).total;
     match flat.samples {

@@ -8,7 +8,6 @@ use super::request::{Export, unit_name};
 use super::walk::{GAP_FRAME, frame_index, frame_name, walk};
 use crate::model::SessionInfo;
 
-/// Raised when a field changes its meaning or is removed, not for new fields.
 const SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
@@ -60,7 +59,6 @@ struct JsonThread {
 #[derive(Serialize)]
 struct JsonStack {
     thread: usize,
-    /// Root first.
     functions: Vec<usize>,
     /// Position in the innermost function: file and line.
     line: Option<(String, u32)>,

@@ -1,11 +1,10 @@
 //! Exports profiles to formats of other tools.
 //!
-//! What they are given is a profile's contexts, in which recursion is folded (see [`History`](crate::History)): every
-//! function is on a stack once for its latest activation and as often as it takes to keep callers and callees true. Where the
-//! function above may not have called the one below, `[...]` stands between the two. A consumer that counts a function once
-//! for each stack, as they do, has ccsd's own self and inherited weights, and totals that agree to the last
-//! unit. Every format says so. Names are made safe ([`sanitise`](crate::sanitise)) in all of them but JSON,
-//! which has escapes of its own.
+//! Recursion is folded in them (see [`History`](crate::History)): every function is on a stack once for its latest
+//! activation, and as often as callers and callees need. `[...]` marks a call that may have others between. A consumer
+//! that
+//! counts a function once for each stack gets ccsd's own self and inherited weights. Names are made safe
+//! ([`sanitise`](crate::sanitise)) in all formats but JSON, which has escapes of its own.
 
 mod callgrind;
 mod csv;
@@ -121,11 +120,10 @@ impl FromStr for Format {
 }
 
 impl Export<'_> {
-    /// Writes it.
+    /// Writes the export.
     ///
     /// # Errors
-    /// Those of `out`; and [`io::ErrorKind::InvalidInput`] if the format cannot express it, such as an empty flame
-    /// graph.
+    /// Those of `out`; [`io::ErrorKind::InvalidInput`] if the format cannot express it, such as an empty flame graph.
     pub fn write(&self, format: Format, out: &mut impl Write) -> io::Result<()> {
         match format {
             Format::Html => html::write(self, out),

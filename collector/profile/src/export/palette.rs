@@ -1,8 +1,10 @@
-//! Colours of functions in pictures: the flame graph as SVG, the page and the call graph for Graphviz have the same.
+//! Colours of functions, the same in the SVG flame graph, the page and Graphviz' call graph.
 //!
-//! The hue is the package that a function belongs to. The program's own code is saturated, libraries are muted; the kernel
-//! and generated code have colours of their own. Hues go to the packages with the most self and total time. Where one package
-//! has much of the time, its parts share the hues that are left, so that a program without names is not one colour.
+//! The hue is the package's. The program's own code is saturated, libraries are muted; the kernel and generated code
+//! have
+//! colours of their own. Hues go to the packages with the most self and total time; the parts of a dominant package
+//! share
+//! the hues that are left.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -16,10 +18,11 @@ use crate::profile::Profile;
 use crate::readable;
 use crate::view::TreeView;
 
-/// A colour on a light and on a dark ground. Text stands on both with a contrast of at least 4.5.
+/// A colour on light and on dark ground. Text on both has a contrast of at least 4.5.
 ///
-/// The hues of [`OWN`] on light ground are Paul Tol's "light" scheme. All others were chosen so that the least distance of
-/// two of them, in `OKLab`, is large also for people who do not see red, green or blue.
+/// [`OWN`] on light ground is Paul Tol's "light" scheme. The others keep the least `OKLab` distance large, also for
+/// people
+/// who do not see red, green or blue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ColourPair {
     pub(super) light: Colour,
@@ -57,14 +60,12 @@ pub(super) const NEUTRAL: ColourPair = tone(0xe4_e6_e8, 0x2b_2f_35);
 const SHADES: u32 = 4;
 const SHADE: f64 = 0.06;
 
-/// A package with less self time, and less total time, has no colour of its own. A part of a program needs the self time:
-/// what only calls others would take the colours of what runs.
+/// Least self time, and total time, for a colour of one's own. A part of a program needs the self time.
 const LEAST_SELF: f64 = 0.01;
 const LEAST_TOTAL: f64 = 0.1;
 /// Parts of programs that have a hue and a name in the legend, at most.
 const MOST_PARTS: usize = 6;
-/// The program's heaviest package has all hues that are left if it has this part of all self time, or that part of all total
-/// time. Fewer parts have a hue beside it if it is the one of all that is no part.
+/// Part of all self, or total, time from which on the program's heaviest package has all remaining hues.
 const DOMINANT: f64 = 0.3;
 const DOMINANT_TOTAL: f64 = 0.5;
 const PARTS_BESIDE_DOMINANT: usize = 2;
@@ -89,7 +90,6 @@ impl Colour {
         Self(channel(self.0, other.0), channel(self.1, other.1), channel(self.2, other.2))
     }
 
-    /// As in HTML and Graphviz.
     pub(super) fn hex(self) -> String {
         format!("#{:02x}{:02x}{:02x}", self.0, self.1, self.2)
     }
@@ -112,11 +112,10 @@ pub(super) enum PackageKind {
     Library,
     Generated,
     Kernel,
-    /// What ccsd says itself, such as `[truncated]`.
+    /// ccsd's own entries, such as `[truncated]`.
     Mark,
 }
 
-/// Functions that have a line in the legend.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LegendPackage {
     pub(super) name: String,
@@ -125,7 +124,6 @@ pub(super) struct LegendPackage {
     pub(super) tones: Vec<ColourPair>,
 }
 
-/// The packages and colours of a profile's functions.
 #[derive(Debug, Default)]
 pub(super) struct Palette {
     /// The most important first, by kind.
@@ -133,7 +131,6 @@ pub(super) struct Palette {
     of: HashMap<CostCentreId, Shade>,
 }
 
-/// The colour of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shade {
     /// Its package, as in [`Palette::packages`], and its hue there.
@@ -142,7 +139,6 @@ pub(super) struct Shade {
     pub(super) tone: ColourPair,
 }
 
-/// Where a function belongs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct LegendPlace {
     pub(super) kind: PackageKind,
@@ -151,7 +147,6 @@ pub(super) struct LegendPlace {
     part: Option<String>,
 }
 
-/// What a function, or several, cost: shares of all time.
 #[derive(Clone, Copy, Debug, Default)]
 struct CostShares {
     own: f64,
@@ -175,7 +170,6 @@ impl CostShares {
 }
 
 impl Palette {
-    /// Of the functions in a tree of an export.
     pub(super) fn of(profile: &Profile, tree: &TreeView) -> Self {
         let places = Places::of(profile);
         let mut numbers: HashMap<CostCentreId, usize> = HashMap::new();
@@ -244,8 +238,7 @@ impl Palette {
     }
 }
 
-/// What each function and each group costs, where the costs of functions that are folded are their callers'. A function or
-/// group that is on a stack twice counts once.
+/// Cost of each function and group; folded functions count for their callers, and each counts once for a stack.
 fn costs(
     tree: &TreeView,
     numbers: &HashMap<CostCentreId, usize>,
@@ -310,7 +303,6 @@ fn costs(
 
 struct Hues {
     packages: Vec<LegendPackage>,
-    /// Parts of programs that are a package of their own.
     parts: HashMap<LegendPlace, usize>,
     wholes: HashMap<(PackageKind, String), usize>,
 }
@@ -370,7 +362,6 @@ impl Hues {
         hues
     }
 
-    /// The number of an entry's package. Entries without a hue are one package.
     fn number(&mut self, entry: &LegendEntry<'_>, hue: Option<ColourPair>) -> usize {
         let own_name = entry.part.and_then(|place| place.part.as_deref()).unwrap_or(entry.package);
         let (name, tone) = match (entry.kind, hue) {
@@ -393,7 +384,6 @@ impl Hues {
         number
     }
 
-    /// Whether a place has a line of its own in the legend.
     fn is_named(&self, place: &LegendPlace) -> bool {
         self.parts.contains_key(place)
     }
@@ -403,7 +393,6 @@ impl Hues {
     }
 }
 
-/// A package, or a part of one that may have a hue of its own.
 struct LegendEntry<'a> {
     kind: PackageKind,
     package: &'a str,
@@ -420,7 +409,6 @@ impl LegendEntry<'_> {
     }
 }
 
-/// Where the functions of a profile belong.
 pub(super) struct Places<'a> {
     profile: &'a Profile,
     origins: Origins,
@@ -538,8 +526,8 @@ pub(super) fn script_package(name: &str) -> Option<String> {
     java_package(name)
 }
 
-/// `json` of `/usr/lib/python3.13/json/decoder.py`, `numpy` of a file of that package, `importlib` of `<frozen
-/// importlib._bootstrap>`; of the program's own `/srv/app.py` the file, and of `/srv/app/__init__.py` the folder.
+/// `json` for `/usr/lib/python3.13/json/decoder.py`, `importlib` for `<frozen importlib._bootstrap>`; for the program's
+/// own `/srv/app.py` the file, for `/srv/app/__init__.py` the folder.
 fn python_package(path: &str) -> String {
     if let Some(frozen) = path.strip_prefix("<frozen ") {
         return frozen.split(['.', '>']).next().unwrap_or(frozen).to_owned();
@@ -688,7 +676,6 @@ mod tests {
         ids.into_iter().find(|&id| profile.name(id) == name).unwrap()
     }
 
-    /// The packages with their kinds, and how many hues they have.
     fn legend(palette: &Palette) -> Vec<(&str, PackageKind, usize)> {
         palette.packages.iter().map(|it| (it.name.as_str(), it.kind, it.tones.len())).collect()
     }

@@ -124,7 +124,6 @@ struct PprofFunction {
     start_line: i64,
 }
 
-/// The table of strings, whose first entry is empty.
 #[derive(Default)]
 struct Strings {
     strings: Vec<String>,
@@ -147,8 +146,7 @@ impl Strings {
     }
 }
 
-/// The number, from 1, of the program's image: that of the heaviest stacks which is neither a shared object nor the
-/// kernel or similar.
+/// The number, from 1, of the program's image: the heaviest one that is neither a shared object nor the kernel.
 fn main_image(export: &Export<'_>) -> Option<u64> {
     let profile = export.profile;
     let rows = FlatView::new(profile, export.selection).rows;
@@ -184,7 +182,6 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             id,
             filename: strings.id(&sanitise(&image.name)),
             build_id: strings.id(&build_id),
-            // pprof needs to look up nothing in its machine's files.
             has_functions: true,
             has_filenames: true,
             has_line_numbers: true,
@@ -206,7 +203,6 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             sampled = (sampled.0.saturating_add(stack.weight), sampled.1.saturating_add(stack.samples));
         }
         let mut location_id = Vec::with_capacity(stack.functions.len());
-        // Leaf first.
         for (&function, &line) in stack.functions.iter().zip(lines).rev() {
             let next = locations.len() as u64 + 1;
             let location = *locations.entry((function, line)).or_insert_with(|| {

@@ -13,7 +13,6 @@ impl Export<'_> {
         self.remarks_of(false)
     }
 
-    /// A remark on stacks of so much weight that have too many call sites for an export to look at.
     pub(super) fn unknown_lines(&self, weight: u64) -> Option<String> {
         let total = Total::of(self.profile, self.selection).weight.max(1);
         let remark = format!(

@@ -27,8 +27,7 @@ pub struct Export<'a> {
     pub spreadsheet: bool,
     /// What was asked of the profile to get this one, for the remarks; empty if nothing.
     pub question: &'a str,
-    /// What the metrics of the profile after the first are of, if its time is in columns
-    /// ([`read_columns`](crate::codec::read_columns)); empty if it is not.
+    /// The metrics after the first as columns of time ([`read_columns`](crate::codec::read_columns)), if there are any.
     pub columns: &'a [TimeColumn],
     /// The same by other metrics, between which an HTML file switches; their time is in the same columns.
     pub other_metrics: &'a [Export<'a>],
@@ -59,7 +58,6 @@ impl<'a> Export<'a> {
         metric.unwrap_or(Metric { name: "samples".to_owned(), unit: Unit::Count })
     }
 
-    /// What was profiled, in a line.
     pub(super) fn title(&self) -> String {
         let session = self.profile.session();
         let target = if session.command.is_empty() { session.target.clone() } else { session.command.join(" ") };
@@ -82,7 +80,6 @@ impl<'a> Export<'a> {
     }
 }
 
-/// What weights are counted in.
 pub(super) const fn unit_name(unit: Unit) -> &'static str {
     match unit {
         Unit::Nanoseconds => "nanoseconds",

@@ -1,7 +1,7 @@
 //! speedscope's file format (<https://www.speedscope.app/file-format-schema.json>): one sampled profile per thread.
 //!
-//! Samples are ordered by interval, as far as intervals are known; otherwise the name of each profile says that their
-//! order is not that of time.
+//! Samples are ordered by interval if that is known; otherwise the profile's name says that they are not in order of
+//! time.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -53,7 +53,6 @@ struct Sampled {
     weights: Vec<u64>,
 }
 
-/// Frames, root first, and their weight.
 type WeightedStack = (Vec<usize>, u64);
 
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
@@ -73,7 +72,6 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             parts.entry((stack.thread, column)).or_default().push((functions.clone(), weight));
         }
     });
-    // By thread, then by time.
     for ((thread, _), samples) in parts {
         let sampled = threads.entry(thread).or_insert_with(|| {
             let thread = profile.thread(thread);

@@ -14,8 +14,8 @@ const SPECIFICATION_BYTES: usize = 1 << 20;
 /// Choices of cost centres that serve many programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
-    /// The functions of libraries, and the kernel: what the program's own functions spend themselves is not shown one by one
-    /// but goes to `[root]` or the library function that called back. Seen from the bottom up: which library functions cost.
+    /// Hides libraries and the kernel: their own time goes to the program's function that called them, or `[root]`.
+    /// Bottom up: which library functions cost.
     Libraries,
     /// `main` and what it calls itself: the phases of the program.
     Phases,
@@ -74,8 +74,9 @@ impl Filter {
             && self.preset.is_none()
     }
 
-    /// Adds what a specification of cost centres says: lines of `only PATTERN`, `hide PATTERN`, `focus PATTERN`, `ignore
-    /// PATTERN`; empty lines and those that begin with `#` say nothing.
+    /// Adds a specification: lines of `only PATTERN`, `hide PATTERN`, `focus PATTERN`, `ignore PATTERN`; empty lines
+    /// and `#`
+    /// comments are skipped.
     ///
     /// # Errors
     /// [`QueryError::Line`] with the first line that is wrong.
@@ -102,11 +103,10 @@ impl Filter {
         Ok(())
     }
 
-    /// The selection of a profile that this asks for.
+    /// Selects from a profile.
     ///
     /// # Errors
-    /// [`QueryError::NoMatch`] where a pattern matches nothing, because an empty report would not say why;
-    /// [`QueryError::NoFunction`], [`QueryError::NoMain`].
+    /// [`QueryError::NoMatch`] if a pattern matches nothing; [`QueryError::NoFunction`], [`QueryError::NoMain`].
     pub fn select(&self, profile: &Profile) -> Result<Selection, QueryError> {
         let mut selection = Selection::all();
         for pattern in &self.only {
@@ -160,7 +160,6 @@ fn ids(profile: &Profile) -> impl Iterator<Item = CostCentreId> {
     (0u32..).map(CostCentreId::new).take(profile.cost_centres().len())
 }
 
-/// What is in shared objects, by their names, the kernel, and what ccsd says itself ([truncated] and the like).
 fn libraries(profile: &Profile) -> Vec<CostCentreId> {
     let is_library = |id| {
         let name = profile.image_name(id);
@@ -169,13 +168,11 @@ fn libraries(profile: &Profile) -> Vec<CostCentreId> {
     ids(profile).filter(|&id| is_library(id)).collect()
 }
 
-/// `main` and its callees.
 fn phases(profile: &Profile) -> Result<Vec<CostCentreId>, QueryError> {
     let graph = GraphView::new(profile, &Selection::all());
     let is_main = |name: &str| matches!(name, "main" | "main.main") || name.ends_with("::main");
     let mains: Vec<_> = graph.nodes.iter().filter(|node| is_main(&node.name)).collect();
-    // A Rust program has `main` and `program::main`, a Go program `runtime.main` and `main.main`: the innermost counts, the one
-    // on whose stacks the others are.
+    // A Rust program has `main` and `program::main`, a Go program `runtime.main` and `main.main`: the innermost counts.
     let tree = TreeView::new(profile, &Selection::all());
     let mut above = vec![false; tree.nodes.len()];
     let mut outer: HashSet<CostCentreId> = HashSet::new();

@@ -10,8 +10,7 @@ use crate::ids::ImageId;
 use crate::model::CostCentre;
 use crate::profile::Profile;
 
-/// With what the segment of a closure begins: Rust's by both manglings and with its kind of the debug information, the
-/// lambdas of GCC and clang, of which the debug information knows the number alone.
+/// Starts of closure segments: Rust's in both manglings and in debug information, the lambdas of GCC and clang.
 const CLOSURES: [&str; 7] = ["{{closure}}", "{closure#", "{closure:", "{closure_env#", "{lambda", "$_", "'lambda"];
 
 /// The functions of a profile by image and name, and by image and name without parameters.
@@ -28,7 +27,6 @@ struct Namesakes<'a> {
     of_any_file: Vec<&'a CostCentre>,
 }
 
-/// The function that a closure is written in.
 #[derive(Clone, Copy)]
 pub(super) enum Definer<'a> {
     Sampled(&'a CostCentre),
@@ -80,7 +78,6 @@ impl<'a> Namesakes<'a> {
     }
 }
 
-/// Where a function is declared.
 fn place(centre: &CostCentre) -> (Option<&str>, u32) {
     (centre.file.as_deref(), centre.line)
 }
@@ -107,9 +104,8 @@ pub(super) fn outer(name: &str) -> Option<&str> {
     go(name)
 }
 
-/// Whether what begins with a closure goes on as a type does, in front of the name of a function: `f()::{lambda()#1} g<int>()`.
-///
-/// Not where a bracket closes that none has opened: the next segments of such a name would each be read to its end.
+/// Whether a closure's name goes on as a type before a function's name: `f()::{lambda()#1} g<int>()`. Unmatched
+/// brackets are refused: each further segment would be read to its end.
 fn is_type(segment: &str) -> bool {
     let bytes = segment.as_bytes();
     let (mut at, mut depth) = (0, 0u32);
@@ -173,7 +169,6 @@ fn operator(name: &str, at: usize) -> Option<usize> {
     Some(at + "operator".len() + symbol.len())
 }
 
-/// A name up to the parameters of its last segment.
 fn without_parameters(name: &str) -> &str {
     let start = segments(name).last().unwrap_or(0);
     let segment = name.get(start..).unwrap_or_default();

@@ -9,8 +9,7 @@ use crate::model::Thread;
 use crate::name::basename;
 use crate::profile::Profile;
 
-/// Bytes that a compiled regular expression may take; a pattern of a few hundred characters takes some kilobytes, and
-/// one such as `(x{1000}){1000}` would take gigabytes.
+/// Maximum bytes of a compiled regular expression: `(x{1000}){1000}` would take gigabytes.
 const REGEX_BYTES: usize = 1 << 20;
 
 /// What a pattern is compared with.
@@ -196,7 +195,6 @@ impl Pattern {
     }
 }
 
-/// A glob as a regular expression for the whole.
 fn glob(glob: &str) -> String {
     let mut regex = String::from("(?s)^");
     for c in glob.chars() {

@@ -16,11 +16,11 @@ pub struct Pruned {
 }
 
 impl Profile {
-    /// The profile with all functions below `percent` of the weight, inherited, merged into one, `[other: ...]`.
+    /// The profile with all functions below `percent` of the weight, inherited, merged into `[other: ...]`.
     ///
-    /// Totals and the self and inherited weights of all other functions are unchanged (I5), and so are the arcs between
-    /// them without mutual recursion; otherwise uncertain arcs are marked as approximate (I6). ccsd's own cost centres
-    /// (`[truncated]` and similar) are always kept.
+    /// All other weights are unchanged (I5), and so are arcs without mutual recursion; others are marked as approximate
+    /// (I6).
+    /// ccsd's own cost centres (`[truncated]` and similar) are kept.
     #[must_use]
     pub fn pruned(&self, metric: usize, percent: f64) -> Pruned {
         let mut small = vec![false; self.cost_centres().len()];

@@ -19,9 +19,8 @@ pub enum Grouping {
     /// Functions.
     #[default]
     Function,
-    /// Functions with the closures and lambdas that are written inside them (Clack, Clayman and Parrott's lexical profile).
-    /// Names say where a closure is written, not which function passes it on: its time counts for the former, and one that
-    /// calls back through another function stands below that one as a call of its definer.
+    /// Functions with the closures written inside them (Clack, Clayman and Parrott's lexical profile): a closure counts
+    /// for its definer, not for the function it is passed to.
     Lexical,
     /// Images.
     Module,
@@ -105,15 +104,13 @@ impl FromStr for Grouping {
 }
 
 impl Profile {
-    /// The profile with what `by` says as cost centres, for every view and export.
+    /// The profile with `by`'s groups as cost centres, for every view and export.
     ///
-    /// The active set of a stack is that of the raw stack under these names (I4), so self and inherited are exact, and so
-    /// are arcs where there is no mutual recursion. With it, an arc whose true neighbour may be another is marked as
-    /// approximate (I6). Totals and the accounting stay (I1).
-    ///
-    /// [`Grouping::Group`] is less exact: which group a function belongs to depends on its callers, and of a function that was
-    /// entered again only the last activation is known. Under mutual recursion a group that an earlier activation belonged to can
-    /// be missing from the stack, so all arcs of such stacks are marked.
+    /// Self and inherited are exact (I4), and so are arcs without mutual recursion; others are marked as approximate
+    /// (I6).
+    /// Totals and the accounting stay (I1). [`Grouping::Group`] depends on callers, so with mutual recursion a group of
+    /// an
+    /// earlier activation may be missing, and all arcs of such stacks are marked.
     #[must_use]
     pub fn by(&self, by: Grouping) -> Profile {
         match by {
@@ -155,9 +152,7 @@ impl Profile {
         }
     }
 
-    /// The profile of what is selected alone: hidden functions are gone from its stacks, other stacks and threads from its
-    /// charges. Its weights are those of the views of the selection, for every metric; the accounting stays that of the
-    /// whole.
+    /// The profile of the selection alone. Its weights are those of the views of the selection; the accounting stays.
     #[must_use]
     pub fn selected(&self, selection: &Selection) -> Profile {
         self.walk(selection).remap(self.emptied_with_functions(), |function| function, None)
@@ -184,8 +179,7 @@ impl Profile {
         })
     }
 
-    /// Whether several cost centres are one to `matching`: instances of a generic function, functions of two builds of a
-    /// library.
+    /// Whether `matching` equates several cost centres: instances of a generic, or two builds of a library.
     pub(crate) fn has_namesakes(&self, matching: &Matching) -> bool {
         self.namesakes(matching).iter().zip(0..).any(|(&first, id)| first != self.real(CostCentreId(id)))
     }
@@ -237,7 +231,6 @@ impl Profile {
     }
 }
 
-/// A cost centre that is nothing but a name. (Its image is what it was.)
 fn plain(name: String) -> CostCentre {
     let image = ImageId::CCSD;
     CostCentre { image, linkage_name: Some(name), display_name: None, start: None, file: None, line: 0, local: false }
@@ -254,7 +247,6 @@ fn definer(profile: &Profile, definers: &Definers<'_>, id: CostCentreId, centre:
     let name = profile.name(id);
     let Some(outer) = outer(&name) else { return centre.clone() };
     match definers.find(centre, outer) {
-        // Under its own identity.
         Definer::Sampled(outer) => outer.clone(),
         Definer::Unsampled => {
             // Another file may have a local function of the name.
@@ -282,7 +274,6 @@ fn line(profile: &Profile, new: &mut Profile, leaf: CostCentreId, id: LineId) ->
 /// What a process belongs to of which that was not looked at.
 const UNKNOWN_GROUP: &str = "[unknown]";
 
-/// What to call who ran.
 fn runner(profile: &Profile, by: Grouping, id: ThreadId) -> String {
     let thread = profile.thread(id);
     let process = thread.and_then(|thread| profile.process(thread.process));

@@ -27,9 +27,8 @@ const PYTHON: [&str; 16] = [
 const PYTHON_FUNCTION: &str = "py::";
 
 impl Profile {
-    /// The functions that only start the program or its threads, for views that people read: hidden, nothing that a program
-    /// spends is attributed to another of its functions. Those of Python count only where Python functions have names, because
-    /// else they are all that shows what the interpreter does.
+    /// The functions that only start the program or its threads, for views to hide. Python's count only where Python
+    /// functions have names.
     #[must_use]
     pub fn startup_functions(&self) -> Vec<CostCentreId> {
         let ids = || (0u32..).map(CostCentreId::new).zip(self.cost_centres());
@@ -42,8 +41,7 @@ impl Profile {
         starts.filter(|id| idle.get(id.index()).copied().unwrap_or(false)).collect()
     }
 
-    /// The functions, by number, that were the leaf of less than one sample in 200: what the compiler has inlined into one
-    /// that starts a thread is the program's, and is not left out.
+    /// Functions that were the leaf of less than one sample in 200: inlined program code in a thread's start must stay.
     pub(crate) fn idle(&self) -> Vec<bool> {
         let mut own = vec![0u64; self.cost_centres().len()];
         let mut total = 0u64;

@@ -50,7 +50,6 @@ impl Form {
     }
 }
 
-/// The shortest form of a name: `std::map<std::string, int>::find`.
 pub(crate) fn short(name: &str) -> Cow<'_, str> {
     form(name, Form::Short)
 }
@@ -79,8 +78,7 @@ fn form(name: &str, form: Form) -> Cow<'_, str> {
     }
 }
 
-/// The name of a function of a script, as Python and V8 give it, without the directories of its file: `py::f:app.py`,
-/// `JS:*f app.js:3:8`.
+/// A script function's name without its file's directories: `py::f:app.py`, `JS:*f app.js:3:8`.
 fn shorten_script_name(name: &str) -> Option<String> {
     let start = match name.split_once(':')? {
         ("py", rest) if rest.starts_with(':') => name.find(":/")? + 1,
@@ -94,8 +92,7 @@ fn shorten_script_name(name: &str) -> Option<String> {
     Some(format!("{before}{file}"))
 }
 
-/// The names that are shown for these, without those that are shown as they are. No two that differ are shown as one: both
-/// get a longer form.
+/// The names to show, if shortened. Names that would collide get a longer form.
 #[must_use]
 pub fn shown<'n>(names: impl Iterator<Item = &'n str>) -> HashMap<&'n str, Cow<'n, str>> {
     enum FormOwner<'n> {

@@ -7,12 +7,10 @@ use super::types;
 const NAME: usize = 64;
 /// What a list of template arguments may have, and what it gets in a name that is too long with it.
 const ARGUMENTS: [usize; 3] = [32, 16, 0];
-/// What stands for arguments.
 const LEFT_OUT: &str = "...";
 /// What may follow parameters.
 const QUALIFIERS: [&str; 6] = [" const", " volatile", " noexcept", " restrict", " &&", " &"];
 
-/// The whole name, but for its return type, default arguments and inline namespaces.
 pub(super) fn long_form(pieces: Vec<NamePiece<'_>>) -> Option<String> {
     Some(Style::LONG.text(&without_type(pieces)?))
 }
@@ -31,7 +29,6 @@ pub(super) fn short_form(pieces: Vec<NamePiece<'_>>) -> Option<String> {
     Some(text)
 }
 
-/// The path of the function with all template arguments.
 pub(super) fn path_form(pieces: Vec<NamePiece<'_>>) -> Option<String> {
     let rust = !pieces.iter().any(is_parameters);
     let path = without_parameters(without_type(pieces)?);
@@ -94,7 +91,6 @@ fn without_qualifiers(mut word: &str) -> &str {
     word
 }
 
-/// How brackets are written.
 #[derive(Clone, Copy)]
 struct Style {
     /// Characters of a list of template arguments outside of others; longer ones are left out, the innermost first.

@@ -24,7 +24,6 @@ impl Group<'_> {
         closing(self.open)
     }
 
-    /// The one word that is all there is between the brackets.
     pub(super) fn word(&self) -> Option<&str> {
         match self.items.as_slice() {
             [item] => match item.as_slice() {
@@ -60,8 +59,7 @@ pub(super) fn parse(name: &str) -> Option<Vec<NamePiece<'_>>> {
     (parser.at == name.len() && pieces.iter().all(is_of_path)).then_some(pieces)
 }
 
-/// Whether a part outside of all brackets may be one of C++ or Rust: names of other languages have dots, slashes, single
-/// colons, or brackets of their own there.
+/// Whether an unbracketed part may be C++ or Rust: other languages have dots, slashes, single colons or brackets there.
 fn is_of_path(piece: &NamePiece<'_>) -> bool {
     match piece {
         NamePiece::Word(word) => {
@@ -84,7 +82,6 @@ impl<'a> NameParser<'a> {
         self.name.get(self.at..).unwrap_or_default()
     }
 
-    /// Reads up to `close`, which stays, or the end.
     fn pieces(&mut self, depth: usize, within: Option<char>) -> Option<Vec<NamePiece<'a>>> {
         let mut pieces = Vec::new();
         let mut word = self.at;

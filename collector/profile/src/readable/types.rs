@@ -3,7 +3,6 @@
 /// Namespaces that the standard libraries put between, for their versions.
 const INLINE: [&str; 6] = ["__cxx11", "__1", "__ndk1", "__Cr", "_V2", "__8"];
 
-/// Appends a word without inline namespaces.
 pub(super) fn push_word(text: &mut String, word: &str) {
     for (at, component) in word.split("::").enumerate() {
         // A namespace has something on both sides.

@@ -9,9 +9,8 @@ use crate::profile::Profile;
 use crate::routed::{CallBudget, CallerLines};
 use crate::selection::Selection;
 
-/// The lines of calls from the first to the second function, those with the most weight first. Their weights are together
-/// that of the outgoing arc of the [`GraphView`](super::GraphView): the call is that of the caller's latest activation. [`LineId::UNKNOWN`] where its line is not
-/// known.
+/// Lines of the latest calls from the first to the second function, heaviest first. They add up to the outgoing arc of
+/// [`GraphView`](super::GraphView).
 pub(crate) type CallLines = HashMap<(CostCentreId, CostCentreId), Vec<(LineId, Sums)>>;
 
 /// The lines of all calls, and the weight of stacks that have so many call sites that none of their lines were looked for.

@@ -44,8 +44,7 @@ pub struct CycleRow {
 /// One cycle, in whatever histories and wherever it was entered.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cycle {
-    /// Its functions, each once and each calling the next and the last one the first; begins with the one of the lowest
-    /// number.
+    /// Its functions, each once and in calling order, from the one with the lowest number.
     pub functions: Vec<CostCentreId>,
     /// Weight while the function that closed it was running.
     pub self_weight: u64,
@@ -247,8 +246,8 @@ fn closes(before: &[u32], called: CostCentreId) -> bool {
     before.split_last().is_some_and(|(&last, rest)| last != called && rest.contains(&called))
 }
 
-/// The cycle that a call closes: from the function's activation on to whom it called, from that one's last activation on,
-/// and so forth, up to the caller. Next to a marked entry stands its true callee. `latest` has room for every function.
+/// The cycle that a call closes: along last activations' callees up to the caller. `latest` has room for every
+/// function.
 fn cycle(before: &[u32], called: CostCentreId, latest: &mut [usize]) -> Vec<CostCentreId> {
     for (at, &entry) in before.iter().enumerate().filter(|(_, entry)| is_marked(**entry)) {
         if let Some(place) = latest.get_mut(function(entry).index()) {

@@ -33,7 +33,6 @@ pub struct DiffSide {
 }
 
 impl DiffSide {
-    /// With weights divided by a length.
     fn per(self, length: f64) -> DiffSide {
         DiffSide {
             self_weight: per(self.self_weight, length),
@@ -64,8 +63,8 @@ pub struct DiffRow {
     pub self_change: f64,
     /// Share of inherited weight after, less that before.
     pub inherited_change: f64,
-    /// Chance hardly explains the change of the self share. Of the rows of which this (or any one of the three below) is said, at
-    /// most 5% on average are false. See [`SIGNIFICANCE`](super::SIGNIFICANCE).
+    /// Chance hardly explains the change: at most 5% of such rows are false on average; see
+    /// [`SIGNIFICANCE`](super::SIGNIFICANCE).
     pub self_significant: bool,
     /// The same of the inherited shares.
     pub inherited_significant: bool,
@@ -96,16 +95,16 @@ impl DiffView {
         Self::from_runs(&[before], &[after])
     }
 
-    /// Compares several runs before with several after: how they differ among themselves is chance, too.
+    /// Compares several runs before with several after, so that differences among runs count as chance.
     ///
-    /// Functions that are one to [`Matching`] are one in every stack, so that what they inherit is counted once.
+    /// Functions equal to [`Matching`] are merged in every stack, so their inherited weight counts once.
     #[must_use]
     pub fn from_runs(before: &[Run<'_>], after: &[Run<'_>]) -> Self {
         Self::from_runs_of_lengths(before, after, [1.0; 2])
     }
 
-    /// As [`DiffView::from_runs`], with the weights of each side divided by this: the length of its runs in seconds, to compare
-    /// weights per second. What is said of absolute significance is of these weights.
+    /// As [`DiffView::from_runs`], with weights divided by each side's length in seconds, to compare weights per
+    /// second.
     #[must_use]
     pub fn from_runs_of_lengths(before: &[Run<'_>], after: &[Run<'_>], lengths: [f64; 2]) -> Self {
         let matching = matching(before, after);
@@ -237,7 +236,6 @@ impl Side {
         }
     }
 
-    /// The share of a part of all runs.
     pub(super) fn share(&self, part: Sums) -> Share {
         let Sums { weight, samples, squares, unsampled } = self.totals.all;
         Share::of(part, &Total { weight, samples, squares, unsampled, ..self.whole })

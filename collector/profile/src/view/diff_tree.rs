@@ -49,7 +49,7 @@ pub struct DiffNode {
     pub after: ChainSide,
     /// Share of `weight` after, less that before: from -1 to 1.
     pub change: f64,
-    /// Chance hardly explains the change. Of the nodes of which this (or the next) is said, at most 5% on average are false. See
+    /// Chance hardly explains the change: at most 5% of such nodes are false on average; see
     /// [`SIGNIFICANCE`](super::SIGNIFICANCE).
     pub significant: bool,
     /// The same of `weight` instead of its share.

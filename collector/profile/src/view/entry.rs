@@ -36,8 +36,7 @@ impl StackEntry {
 /// What stands between two functions of which the one may not have called the other.
 pub const SQUEEZED_OUT: &str = "[...]";
 
-/// A history, oldest first, as words: unmarked entries in parentheses, gaps as [`SQUEEZED_OUT`], `~` where the call before is
-/// approximate.
+/// A history as words: unmarked entries in parentheses, gaps as [`SQUEEZED_OUT`], `~` before an approximate call.
 pub(super) fn words(entries: &[StackEntry], names: &FunctionNames, definitions: &Definitions) -> Vec<String> {
     let mut words = Vec::with_capacity(entries.len());
     for entry in entries {
@@ -50,7 +49,6 @@ pub(super) fn words(entries: &[StackEntry], names: &FunctionNames, definitions: 
     words
 }
 
-/// What to call an entry of a history.
 pub(super) fn label(name: &str, marked: bool, gap: bool, approximate: bool) -> String {
     let gap = if gap { "[...] " } else { "" };
     let mark = if approximate { "~" } else { "" };

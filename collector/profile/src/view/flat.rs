@@ -47,7 +47,6 @@ pub struct FlatRow {
 }
 
 impl FlatRow {
-    /// All of the self weight.
     pub(super) const fn own(&self) -> Sums {
         Sums {
             weight: self.self_weight,
@@ -57,7 +56,6 @@ impl FlatRow {
         }
     }
 
-    /// All of the inherited weight.
     pub(super) const fn inherited(&self) -> Sums {
         Sums {
             weight: self.inherited_weight,
@@ -110,7 +108,6 @@ impl FlatView {
     /// Computes the view.
     #[must_use]
     pub fn new(profile: &Profile, selection: &Selection) -> Self {
-        // Self and inherited.
         let mut sums = vec![(Sums::default(), Sums::default()); profile.cost_centres().len()];
         let total = profile.walk(selection).visit(|_, context| {
             for function in context.active() {

@@ -39,8 +39,8 @@ pub struct GraphArc {
     pub child_weight: u64,
     /// Samples of both.
     pub samples: u64,
-    /// The true neighbour may be another one in a part of the weight, because functions are hidden or merged: see
-    /// [`Profile::selected`] and [`Profile::by`].
+    /// Part of the weight may have another neighbour: functions are hidden or merged ([`Profile::selected`],
+    /// [`Profile::by`]).
     pub approximate: bool,
 }
 

@@ -1,10 +1,7 @@
-//! Trees grown from chains of entries: all chains together first, then what goes on alike, and so on.
-//!
-//! A subtree that is too light to be shown is never grown, so a tree of few nodes costs little however many chains there are.
+//! Trees grown from chains of entries. Subtrees too light to be shown are never grown, however many chains there are.
 
 use crate::uncertain::APPROXIMATE;
 
-/// What is charged to chains.
 pub(super) trait Amount: Clone + Default {
     fn add(&mut self, other: &Self);
     /// By what nodes are ordered, largest first.
@@ -38,7 +35,6 @@ impl<A: Amount> Chains<A> {
         self.entries.get(at).copied()
     }
 
-    /// The amounts of all chains of a group.
     fn sum(&self, group: &[NextEntry]) -> A {
         let mut sum = A::default();
         for amount in group.iter().filter_map(|next| self.amounts.get(next.chain as usize)) {
@@ -48,7 +44,6 @@ impl<A: Amount> Chains<A> {
     }
 }
 
-/// Subtrees that were not grown.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rest<A> {
     pub(super) subtrees: usize,
@@ -65,7 +60,6 @@ pub(super) struct GrownNode<A> {
     pub(super) own: A,
     /// Of all that come through here.
     pub(super) all: A,
-    /// In their order.
     pub(super) children: Vec<usize>,
     pub(super) rest: Rest<A>,
 }
@@ -73,7 +67,6 @@ pub(super) struct GrownNode<A> {
 pub(super) struct Forest<A> {
     /// Parents before children.
     pub(super) nodes: Vec<GrownNode<A>>,
-    /// In their order.
     pub(super) roots: Vec<usize>,
     pub(super) rest: Rest<A>,
 }

@@ -91,9 +91,8 @@ impl Share {
     }
 }
 
-/// By how many standard deviations the interval is wide to each side: those of the normal distribution where all samples
-/// weigh the same. Where `effective` samples do the work of all `samples`, their variance is estimated from about half as
-/// many heavy ones: then those of Student's t (by the first terms of its expansion).
+/// Half width in standard deviations: normal, or Student's t (first terms of its expansion) where the variance is
+/// estimated from few heavy samples.
 fn quantile(effective: f64, samples: f64) -> f64 {
     let inverse = 2.0 * (1.0 - effective / samples).max(0.0) / effective;
     let second = 5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z;

@@ -17,15 +17,13 @@ pub struct DiffFunction {
     pub name: String,
     /// File name of its image.
     pub image: String,
-    /// Of a local function, of whose name there may be others: the file name of its declaration; where that is not known and
-    /// all profiles are of one build, where it begins.
+    /// For a local function: the file name of its declaration, else, within one build, its start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub definition: Option<String>,
 }
 
-/// What functions of several profiles are matched by: their name and the file name of their image, because addresses, build
-/// ids and lines differ between builds; local functions also by the file that they are declared in. The programs that were
-/// run count as one image, whatever their files are called.
+/// What functions of several profiles are matched by: name and the image's file name, for local ones also the declaring
+/// file. Addresses, build ids and lines differ between builds. The programs run count as one image.
 #[derive(Clone, Debug, Default)]
 pub struct Matching {
     /// The file names of programs that count as one, and the last profile's, which they go by.
@@ -86,8 +84,8 @@ impl Matching {
     }
 }
 
-/// The file names of the programs that profiles are of, and the last one's, if they differ and no profile has the program of
-/// another as a second image.
+/// File names of the profiles' programs, and the last one's, if they differ and none is a second image of another
+/// profile.
 fn programs(profiles: &[&Profile]) -> Option<(HashSet<String>, String)> {
     let own: Option<Vec<&str>> = profiles.iter().map(|profile| program(profile)).collect();
     let own = own?;
@@ -108,8 +106,7 @@ fn program(profile: &Profile) -> Option<&str> {
     profile.images().iter().map(|image| basename(&image.name)).find(|image| *image == name)
 }
 
-/// The names of these functions as text shows them, with what tells them apart where several have one name; beside a column
-/// with the image, the image does not. Names are as they are if that is asked for.
+/// Names as text shows them, with what tells equal ones apart, except the image beside a column with it.
 pub(super) fn labels(functions: &[DiffFunction], with_image: bool, full_names: bool) -> Vec<String> {
     let names = functions.iter().map(|function| function.name.as_str()).filter(|_| !full_names);
     let short = readable::shown(names);

@@ -30,7 +30,6 @@ pub(super) fn names(profile: &Profile, functions: impl Iterator<Item = CostCentr
         .unzip()
 }
 
-/// The name of a function as text shows it, see [`Labels`](crate::Labels).
 pub(super) fn named<'a>(
     function: CostCentreId,
     names: &'a FunctionNames,
@@ -42,15 +41,13 @@ pub(super) fn named<'a>(
     labelled(name.into(), definition.and_then(|it| it.apart.as_deref()))
 }
 
-/// Bytes of names in a list of stacks: in proportion to what the profile itself holds, because names can be long, stacks
-/// deep, and a few bytes of a file one stack more. It is several times what stacks of 24 functions need.
+/// Bytes of names in a list of stacks: proportional to the profile, so that a small file cannot make a huge list.
 #[must_use]
 pub fn room_for_names(profile: &Profile) -> usize {
     let places = profile.contexts().len() + profile.charge_count();
     (4 << 20) + places.saturating_mul(256) + profile.name_bytes().saturating_mul(8)
 }
 
-/// How many of the lists of functions, from the first on, have together so many bytes of names.
 pub(super) fn listed(
     profile: &Profile,
     names: &FunctionNames,

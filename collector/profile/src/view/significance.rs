@@ -67,7 +67,6 @@ pub(super) enum Basis {
     Weight([f64; 2]),
 }
 
-/// Tests whether parts (of each run) are equal on a basis.
 pub(super) fn test(totals: [&SideTotals; 2], parts: [&[Sums]; 2], basis: Basis) -> Tested {
     let sums = parts.map(sum);
     if totals.iter().any(|it| it.all.weight == 0 || it.all.samples == 0) {
@@ -124,7 +123,6 @@ fn effective_samples(totals: [&SideTotals; 2], parts: [Sums; 2]) -> [f64; 2] {
     })
 }
 
-/// Fisher's exact test of a two by two table.
 fn fisher(sides: &[ShareOfRuns; 2]) -> Tested {
     // What is a whole number but for rounding is one.
     let whole = |x: f64| if (x - x.round()).abs() < 1e-6 * x.max(1.0) { x.round() } else { x };

@@ -1,6 +1,5 @@
 //! The special functions of statistics that the standard library lacks.
 
-/// Logarithm of the gamma function of a positive number (Lanczos' approximation, g = 7: to 15 digits).
 fn ln_gamma(x: f64) -> f64 {
     const COEFFICIENTS: [f64; 8] = [
         676.520_368_121_885_1,
@@ -18,7 +17,6 @@ fn ln_gamma(x: f64) -> f64 {
     0.5 * std::f64::consts::TAU.ln() + (x + 0.5) * t.ln() - t + (sum + 0.999_999_999_999_809_9).ln()
 }
 
-/// Logarithm of the number of ways to choose `k` of `n`.
 pub(super) fn ln_choose(n: f64, k: f64) -> f64 {
     ln_gamma(n + 1.0) - ln_gamma(k + 1.0) - ln_gamma(n - k + 1.0)
 }
@@ -28,7 +26,6 @@ pub(super) fn student(t: f64, freedom: f64) -> f64 {
     incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + t * t))
 }
 
-/// The regularised incomplete beta function, by its continued fraction (Lentz's method).
 fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     if x <= 0.0 || x >= 1.0 {
         return if x >= 1.0 { 1.0 } else { 0.0 };

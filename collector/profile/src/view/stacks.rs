@@ -134,12 +134,10 @@ impl StacksView {
 /// Bits of an entry beside its function, which stand above it.
 const BITS: u32 = 3;
 
-/// A number that orders entries by function before mark and gap.
 const fn sorting(entry: u32) -> u32 {
     entry.rotate_left(BITS)
 }
 
-/// The entry of such a number.
 const fn sorted(key: u32) -> u32 {
     key.rotate_right(BITS)
 }

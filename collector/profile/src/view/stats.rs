@@ -16,8 +16,7 @@ pub struct StatsView {
     pub functions: u64,
     /// Pushes: calls traced, in the paper's words.
     pub pushes: u64,
-    /// Frames of all raw stacks; more than `pushes`, since a stack goes on from what it has in common with the one
-    /// before.
+    /// Frames of all raw stacks; more than `pushes`, since a stack resumes from its common prefix with the one before.
     pub frames: u64,
     /// Contexts, the empty one not counted.
     pub states: u64,

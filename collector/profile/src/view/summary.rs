@@ -1,8 +1,8 @@
 //! The summary: where the time goes, for somebody who knows the program and not the profiler.
 //!
-//! Frames that say nothing about the program are hidden ([`Selection::hide`], so that what they spent counts for their
-//! callers): what starts a program, an interpreter whose functions have names, and the end of a context switch, where
-//! timers that expired meanwhile interrupt the thread.
+//! Frames that say nothing about the program are hidden ([`Selection::hide`]): program start, an interpreter whose
+//! functions
+//! have names, and the end of a context switch, where expired timers interrupt the thread.
 
 use std::cmp::Reverse;
 
@@ -42,8 +42,7 @@ pub struct ChainStep {
     pub own: bool,
     /// Functions of libraries between the step before and this one.
     pub folded: usize,
-    /// The call between the step before and this one, or one between the folded functions, is a gap or approximate (see
-    /// [`TreeNode`]).
+    /// The call to this step, or one between the folded functions, is a gap or approximate (see [`TreeNode`]).
     pub uncertain: bool,
     /// Weight of the chain up to here and all that goes on from it.
     pub weight: u64,
@@ -73,11 +72,10 @@ pub struct SummaryView {
     pub total: Total,
     /// The programs that ran, the heaviest first.
     pub programs: Vec<ProgramRow>,
-    /// The most expensive chain of calls, outermost first: the program's own functions, and the first function of a library
-    /// that each calls.
+    /// The most expensive chain, outermost first: the program's own functions, and the first library function each
+    /// calls.
     pub chain: Vec<ChainStep>,
-    /// How many steps of the chain the headline names: up to the last one that is the program's own and has a fifth of the
-    /// total. 0 where there is none.
+    /// Steps that the headline names: up to the last own one with a fifth of the total. 0 if there is none.
     pub headline: usize,
     /// The program's own functions, by total.
     pub own: Vec<FlatRow>,

@@ -56,8 +56,8 @@ impl TimelineView {
     /// What a timeline can be ordered by: which weight it shows.
     pub const COLUMNS: &[ViewColumn] = &[ViewColumn::Own, ViewColumn::Inherited];
 
-    /// The `most` heaviest of the functions that `wanted` wants, in a profile whose metrics after the first are `columns`; see
-    /// [`read_columns`](crate::codec::read_columns).
+    /// The `most` heaviest wanted functions; metrics after the first are `columns`
+    /// ([`read_columns`](crate::codec::read_columns)).
     #[must_use]
     pub fn new(
         profile: &Profile,

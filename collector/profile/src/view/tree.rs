@@ -1,5 +1,4 @@
-//! The tree views: calls from the root down, joined where they begin alike; from the leaves up; and those of one function up
-//! and down. What flame graphs and hot paths are made of.
+//! The tree views: top down, bottom up, and those of one function both ways. Flame graphs and hot paths use them.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -30,14 +29,12 @@ pub struct TreeNode {
     /// Between this node and its parent, recursion was squeezed out: the one may not have called the other.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub gap: bool,
-    /// The call between this node and its parent may be another in a part of the weight, because functions are hidden or
-    /// merged.
+    /// The call from the parent may be another in part: functions are hidden or merged.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub approximate: bool,
     /// Weight of exactly this chain; from the root down that is self weight.
     pub self_weight: u64,
-    /// Weight of this chain and all that go on from it. A function that is in a chain twice, unmarked and marked, has this
-    /// weight at both places: sums over a function are the flat view's business.
+    /// Weight of this chain and its continuations. A function twice in a chain has it at both places.
     pub weight: u64,
     /// Samples of `weight`.
     pub samples: u64,
@@ -121,8 +118,7 @@ impl TreeView {
         })
     }
 
-    /// What a function called: the one root is its latest activation, with its inherited and its self weight. (No root if it
-    /// was never active.)
+    /// What a function called: the one root is its latest activation. (No root if it was never active.)
     #[must_use]
     pub fn callees(profile: &Profile, selection: &Selection, of: CostCentreId, least: f64) -> Self {
         Self::grown(profile, selection, least, |context, chains, amount| {
@@ -132,8 +128,7 @@ impl TreeView {
         })
     }
 
-    /// Who called a function: the one root is its latest activation, with its inherited weight, and below it are its callers
-    /// with their parts of that.
+    /// Who called a function: the one root is its latest activation, its callers below with their parts.
     #[must_use]
     pub fn callers(profile: &Profile, selection: &Selection, of: CostCentreId, least: f64) -> Self {
         Self::grown(profile, selection, least, |context, chains, amount| {
@@ -246,22 +241,20 @@ impl TreeView {
         named(node.function, &self.names, &self.definitions)
     }
 
-    /// The same; in parentheses where the function has been entered again since, further in, and after
-    /// `[...]` or `~` where the call is a gap or approximate.
+    /// The label; in parentheses if entered again further in, after `[...]` or `~` if the call is a gap or approximate.
     #[must_use]
     pub fn label(&self, node: &TreeNode) -> String {
         label(&self.name(node), node.marked, node.gap, node.approximate)
     }
 
-    /// The heaviest chain: from the heaviest root always on to the heaviest callee, as long as that is heavier than what
-    /// the caller spent itself (Morgan and Jarvis' most expensive arm).
+    /// The chain of heaviest callees, while heavier than the caller's own time (Morgan and Jarvis' most expensive arm).
     #[must_use]
     pub fn hot_path(&self) -> Vec<usize> {
         self.hot_path_from(&self.roots)
     }
 
-    /// The `count` heaviest chains in descending order: after the first, each leaves the ones before at the heaviest callee
-    /// that none of them took. Looks at all nodes for each.
+    /// The `count` heaviest chains: each leaves the earlier ones at their heaviest untaken callee. Looks at all nodes
+    /// for each.
     #[must_use]
     pub fn hot_paths(&self, count: usize) -> Vec<Vec<usize>> {
         let mut paths: Vec<Vec<usize>> = Vec::new();

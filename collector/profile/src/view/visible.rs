@@ -17,10 +17,9 @@ impl Total {
     }
 }
 
-/// A charged context as a view sees it.
 pub(crate) struct Visible<'a> {
-    /// The history without hidden functions, never empty: `[root]` where nothing is visible. The last entry is marked. An
-    /// entry has the bits [`GAP`] and [`APPROXIMATE`] besides its mark.
+    /// The history without hidden functions; `[root]` if nothing is visible. Entries have [`GAP`] and [`APPROXIMATE`]
+    /// bits.
     entries: &'a [u32],
     pub(crate) sums: Sums,
 }
@@ -40,7 +39,6 @@ impl Visible<'_> {
         })
     }
 
-    /// The entries from position `first` on.
     pub(super) fn downwards(&self, first: usize) -> impl Iterator<Item = u32> {
         let without = if first > 0 { GAP | APPROXIMATE } else { 0 };
         self.entries
@@ -55,12 +53,10 @@ impl Visible<'_> {
         self.entries.iter().any(|entry| entry & APPROXIMATE != 0)
     }
 
-    /// The function charged with self.
     pub(super) fn leaf(&self) -> CostCentreId {
         self.entries.last().map_or(CostCentreId::ROOT, |&entry| function(entry))
     }
 
-    /// The active functions, each once.
     pub(super) fn active(&self) -> impl Iterator<Item = CostCentreId> + '_ {
         self.entries.iter().filter(|&&entry| is_marked(entry)).map(|&entry| function(entry))
     }
@@ -78,7 +74,6 @@ pub(crate) const fn is_gap(entry: u32) -> bool {
     entry & GAP != 0
 }
 
-/// What a charge adds to a view.
 pub(super) fn sums_of(charge: &Charge<'_>, selection: &Selection) -> Sums {
     let metric = selection.metric_index();
     let weight = charge.weights.get(metric).copied().unwrap_or(0);

@@ -1,9 +1,8 @@
 //! The Firefox Profiler's processed format (<https://profiler.firefox.com>; its `docs-developer/CHANGELOG-formats.md`
 //! and `src/types/profile.ts`), which shows the threads of any process over time.
 //!
-//! Weights are exact: nanoseconds as milliseconds, other units as a count, one sample for each stack, line and part of
-//! the time. Time is known by interval: within an interval the samples of a thread follow each other, each for its
-//! share. (The crate `fxprof-processed-profile` has 32-bit weights, which two seconds in nanoseconds exceed.)
+//! Within an interval the samples of a thread follow each other, each for its share. Weights are exact: nanoseconds as
+//! milliseconds. (The crate `fxprof-processed-profile` has 32-bit weights, which two seconds exceed.)
 
 mod tables;
 
@@ -31,13 +30,11 @@ const VERSION: u32 = 70;
 const BROWSER_VERSION: u32 = 36;
 const SHOWN_THREADS: usize = 10;
 
-/// Indexes of categories in [`CATEGORIES`].
 const OTHER: u32 = 0;
 const USER: u32 = 1;
 const KERNEL: u32 = 2;
 const CATEGORIES: [(&str, &str); 3] = [("Other", "grey"), ("User", "yellow"), ("Kernel", "orange")];
 
-/// Weight of one thread in one stack in one column.
 struct ThreadCell {
     column: usize,
     stack: usize,
@@ -149,8 +146,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     crate::json::write(&file, out).map_err(io::Error::from)
 }
 
-/// Samples in order of time, each in the middle of its share of its column: the front end omits a sample at the very
-/// end.
+/// Samples by time, each in the middle of its share of its column: the front end omits a sample at the very end.
 fn samples(mut cells: Vec<ThreadCell>, columns: &[TimeColumn], unit: Unit) -> SampleTable {
     cells.sort_by_key(|cell| (cell.column, cell.stack));
     let in_milliseconds = unit == Unit::Nanoseconds;
@@ -200,7 +196,6 @@ struct TableBuilder<'a> {
 }
 
 impl<'a> TableBuilder<'a> {
-    /// Starts with all images.
     fn new(export: &Export<'a>) -> Self {
         let mut tables = Self {
             shared: SharedTables::default(),

@@ -4,7 +4,6 @@
 
 use serde::Serialize;
 
-/// A column with the same value in every row.
 type Same<T> = Vec<T>;
 
 #[derive(Serialize)]
@@ -40,7 +39,6 @@ pub(super) struct Meta {
     pub(super) extra: Vec<ProfileSection>,
 }
 
-/// How the viewer shows the profile.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ViewerSettings {
@@ -136,7 +134,6 @@ pub(super) struct FrameTable {
 }
 
 impl FrameTable {
-    /// Adds a function, at a line if known.
     pub(super) fn push(&mut self, func: usize, lib: Option<usize>, category: u32, line: Option<u32>) -> usize {
         self.address.push(-1);
         self.lib.push(lib.map_or(-1, |lib| lib as i64));
@@ -195,7 +192,6 @@ pub(super) struct Resources {
 }
 
 impl Resources {
-    /// Adds a library's entry.
     pub(super) fn push(&mut self, name: usize) {
         /// The front end's number for libraries.
         const LIBRARY: u32 = 1;
@@ -282,7 +278,6 @@ pub(super) struct SampleTable {
     pub(super) length: usize,
 }
 
-/// Milliseconds, or a count.
 #[derive(Clone, Copy, Serialize)]
 #[serde(untagged)]
 pub(super) enum Weight {

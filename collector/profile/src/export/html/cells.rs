@@ -45,7 +45,6 @@ pub(super) struct Cells {
     cells: Vec<CostCell>,
 }
 
-/// The same as the page has it.
 #[derive(Serialize)]
 pub(super) struct PackedCells {
     /// Where each column of time begins, nanoseconds since the session began.
@@ -66,7 +65,6 @@ struct PackedLayer {
 }
 
 impl Cells {
-    /// Of an export by several metrics, for the stacks of its trees.
     pub(super) fn from_metrics(exports: &[&Export<'_>], stacks: &Stacks) -> Self {
         let columns = exports.first().map_or(&[][..], |export| export.columns);
         let columns = if columns.len() < 2 { Vec::new() } else { columns.to_vec() };
@@ -81,8 +79,7 @@ impl Cells {
         Self { layers: exports.len(), columns, threads, processes, cells: joined(cells) }
     }
 
-    /// Of two profiles: the layers are the one after and the one before. Two runs have threads of their own each, and no
-    /// common time.
+    /// Layers: the profile after, then before. Two runs have their own threads and no common time.
     pub(super) fn from_difference(
         tree: &DiffTree,
         stacks: &Stacks,
@@ -112,17 +109,14 @@ impl Cells {
         Self { layers: 2, columns: Vec::new(), threads, processes, cells: joined(cells) }
     }
 
-    /// How many columns of time there are.
     pub(super) const fn columns(&self) -> usize {
         self.columns.len()
     }
 
-    /// Whether threads or time are known.
     pub(super) const fn has_parts(&self) -> bool {
         !self.columns.is_empty() || !self.threads.is_empty()
     }
 
-    /// Whether there are several threads.
     pub(super) const fn has_threads(&self) -> bool {
         self.threads.len() > 1
     }
@@ -132,7 +126,6 @@ impl Cells {
         self.columns.iter().map(|column| column.to_ns.saturating_sub(column.from_ns)).max().unwrap_or(0)
     }
 
-    /// With half as many columns.
     pub(super) fn coarser(self) -> Self {
         let columns = self.columns.chunks(2).filter_map(|pair| {
             let (first, last) = (pair.first()?, pair.last()?);
@@ -148,13 +141,12 @@ impl Cells {
         Self { threads: Vec::new(), processes: Vec::new(), cells: joined(cells), ..self }
     }
 
-    /// Without threads and time.
     pub(super) fn whole(self) -> Self {
         let cells = self.cells.into_iter().map(|cell| CostCell { thread: 0, column: 0, ..cell }).collect();
         Self { columns: Vec::new(), threads: Vec::new(), processes: Vec::new(), cells: joined(cells), ..self }
     }
 
-    /// The nodes of these that cost anything by themselves, and their share of the total of the first layer.
+    /// The wanted nodes with self cost, and their share of the first layer's total.
     pub(super) fn own(&self, is_wanted: impl Fn(usize) -> bool) -> (Vec<usize>, f64) {
         let (mut nodes, mut wanted, mut total) = (Vec::new(), 0u64, 0u64);
         for cell in &self.cells {
@@ -169,7 +161,7 @@ impl Cells {
         (nodes, wanted as f64 / total.max(1) as f64)
     }
 
-    /// For a page in which the node of the tree stands at `place(node)`.
+    /// Packs the cells for a page in which node `n` stands at `place(n)`.
     pub(super) fn packed(&self, place: impl Fn(usize) -> Option<usize>) -> PackedCells {
         let placed = |cell: &CostCell| Some(CostCell { node: place(cell.node)?, ..*cell });
         let cells = joined(self.cells.iter().filter_map(placed).collect());
@@ -226,7 +218,6 @@ fn add_cells(
     });
 }
 
-/// The threads that charged something, by their numbers in the page.
 #[derive(Default)]
 struct Threads {
     threads: Vec<(String, u32, usize)>,
@@ -265,7 +256,6 @@ impl Threads {
     }
 }
 
-/// In order, with one cell for each place.
 fn joined(mut cells: Vec<CostCell>) -> Vec<CostCell> {
     cells.sort_unstable();
     cells.dedup_by(|next, kept| {

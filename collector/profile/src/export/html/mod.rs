@@ -1,8 +1,9 @@
-//! One HTML file that needs nothing else: opened from disk, it shows the stacks of a profile, or of two, as a flame graph,
-//! functions, callers and callees, the call graph, the hot path, source and what ran when, and answers questions (hide,
-//! focus, ignore, of which time and threads) itself.
+//! One HTML file that needs nothing else: flame graph, functions, callers and callees, hot path, source and timeline of
+//! one
+//! profile or of two, with filters.
 //!
-//! Names come into the page as JSON in an element that is not executed, with `<`, `>` and `&` escaped, and from there only
+//! Names come into the page as JSON in an element that is not executed, with `<`, `>` and `&` escaped, and from there
+//! only
 //! as text, never as markup; a content security policy forbids every request.
 
 mod cells;
@@ -62,7 +63,6 @@ const FIXED: [&str; 2] = ["[elided]", "[root]"];
 const PRUNED: &str = "[pruned]";
 const OWN_IMAGE: &str = "[ccsd]";
 
-/// What a page is made of.
 struct Contents<'a> {
     title: String,
     facts: String,
@@ -88,7 +88,6 @@ struct Contents<'a> {
 
 /// The lines of a function as a page has them.
 struct PageSource<'a> {
-    /// Number of the function in the profile, or in the difference.
     function: u32,
     excerpt: &'a SourceExcerpt,
     layer: usize,
@@ -102,7 +101,6 @@ struct LayerName {
     unit: &'static str,
 }
 
-/// A function as the page shows it.
 struct FunctionText {
     name: String,
     /// As the profile has it, if that is another.
@@ -161,14 +159,12 @@ struct Data<'a> {
     significant: [Vec<u32>; 4],
 }
 
-/// The colours of functions, for both themes.
 #[derive(Serialize)]
 struct PackedPalette<'a> {
     /// On light and on dark ground.
     tones: Vec<[String; 2]>,
     packages: Vec<PackedPackage<'a>>,
-    /// Of each function the number of its package + 1, that of its tone, and that of the tone in its package; zeros if it has
-    /// none.
+    /// For each function: number of its package + 1, of its tone, and of the tone in its package; zeros if it has none.
     functions: String,
 }
 
@@ -221,7 +217,6 @@ struct PageSourceFile<'a> {
     lines: Vec<(u32, u64, u64, Option<&'a str>)>,
 }
 
-/// A page of one profile, by its metrics.
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
     let exports: Vec<&Export<'_>> = std::iter::once(export).chain(export.other_metrics).collect();
     let trees: Vec<TreeView> = exports.iter().map(|it| TreeView::new(it.profile, it.selection)).collect();
@@ -270,7 +265,6 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     contents.write(out)
 }
 
-/// A page of the difference of two profiles.
 pub(super) fn write_difference(before: &Export<'_>, after: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
     let (was, is) = ((before.profile, before.selection), (after.profile, after.selection));
     let tree = DiffTree::new(was, is, 0.0);
@@ -460,7 +454,6 @@ impl Contents<'_> {
         out.write_all(rest.as_bytes())
     }
 
-    /// How much the data of a page without stacks would be smaller without threads.
     fn size_of_threads(&mut self) -> io::Result<usize> {
         let with = self.data(0)?.len();
         let without = self.cells.clone().without_threads();
@@ -572,7 +565,6 @@ impl Contents<'_> {
     }
 }
 
-/// Functions, images and files by their numbers in the page, which has only those that it needs.
 struct Numbers<'a> {
     contents: &'a Contents<'a>,
     functions: Vec<(String, usize, i64, u32)>,
@@ -686,7 +678,6 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// Text within an element or an attribute.
 fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -712,7 +703,6 @@ mod tests {
     use crate::model::{CostCentre, Image, Metric, Process, SessionInfo, Thread, Unit};
     use crate::view::Selection;
 
-    /// A profile of so many metrics and threads, which share 200 stacks.
     fn profile(metrics: usize, threads: u32) -> Profile {
         let metric = |i: usize| Metric { name: format!("metric {i}"), unit: Unit::Nanoseconds };
         let session = SessionInfo { metrics: (0..metrics).map(metric).collect(), ..SessionInfo::default() };

@@ -7,9 +7,7 @@ use crate::uncertain::{APPROXIMATE, GAP};
 use crate::view::{DiffTree, TreeView, function, is_gap};
 
 pub(super) struct StackNode {
-    /// The node of the caller, which is before this one.
     pub(super) parent: Option<usize>,
-    /// Number of the function in the profile, or in the difference.
     pub(super) function: u32,
     pub(super) marked: bool,
     /// The function above may not have called this one.
@@ -20,7 +18,6 @@ pub(super) struct StackNode {
     pub(super) share: f64,
 }
 
-/// All stacks, callers before callees.
 #[derive(Default)]
 pub(super) struct Stacks {
     pub(super) nodes: Vec<StackNode>,
@@ -28,7 +25,6 @@ pub(super) struct Stacks {
 }
 
 impl Stacks {
-    /// Adds the stacks of a profile by one metric.
     pub(super) fn add_tree(&mut self, tree: &TreeView) {
         let total = tree.total.weight.max(1) as f64;
         let mut places = Vec::with_capacity(tree.nodes.len());
@@ -44,7 +40,6 @@ impl Stacks {
         }
     }
 
-    /// The stacks of two profiles.
     pub(super) fn from_difference(tree: &DiffTree) -> Self {
         let mut stacks = Self::default();
         let share = |weight: u64, total: u64| weight as f64 / total.max(1) as f64;
@@ -79,14 +74,13 @@ impl Stacks {
         at
     }
 
-    /// The node of a stack, given by its entries.
     pub(super) fn find(&self, entries: &[u32]) -> Option<usize> {
         let below = |at, &entry: &u32| self.index.get(&(at, entry & !APPROXIMATE)).copied();
         entries.iter().try_fold(None, |at, entry| below(at, entry).map(Some)).flatten()
     }
 
-    /// The `most` heaviest nodes, and whether each is among them. Callers are at least as heavy as their callees and come
-    /// first among equals, so that the caller of a kept node is kept.
+    /// Whether each node is among the `most` heaviest. Callers come first among equals, so a kept node's caller is
+    /// kept.
     pub(super) fn heaviest(&self, most: usize) -> Vec<bool> {
         let mut order: Vec<usize> = (0..self.nodes.len()).collect();
         if most < order.len() {
