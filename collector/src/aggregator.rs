@@ -1,6 +1,5 @@
-//! The aggregating thread: batches of stacks in, updates of a profile out.
-//!
-//! It owns the profile, the resolver, and per thread the stack of its last sample ([`thread_stack`]).
+//! The aggregating thread: batches of stacks in, updates of a profile out. Owns the profile, the resolver and the
+//! threads' last stacks ([`thread_stack`]).
 
 mod accounts;
 mod cycles;
@@ -49,7 +48,6 @@ pub struct Aggregator {
     crashes_left_out: u64,
     /// Sum of the samples' first weights.
     weighed: u64,
-    /// What no sample stands for.
     unseen: UnseenTime,
     /// CPUs that are online: each has timers, or ticks, of its own.
     cpus: u64,
@@ -67,8 +65,7 @@ pub struct Aggregator {
 }
 
 impl Aggregator {
-    /// An aggregator for an empty profile. `own_process` says whether what the process costs is what the session costs. What
-    /// it remembers keeps to `budget`.
+    /// An aggregator for an empty profile, within `budget`. `own_process`: the process's cost is the session's.
     pub fn new(
         mut profile: Profile,
         spec: EventSpec,
@@ -136,8 +133,7 @@ impl Aggregator {
         self.started_ns = (usage::own_cpu_ns().saturating_sub(kernel).saturating_sub(beside), kernel);
     }
 
-    /// Works until the sampler says that the session is over, or hangs when it should; sends an update per interval and one
-    /// at the end.
+    /// Works until the session is over, or the sampler hangs; sends an update per interval and one at the end.
     pub fn run(
         mut self,
         batches: &Receiver<Batch>,
@@ -193,14 +189,12 @@ impl Aggregator {
         self.finish(events);
     }
 
-    /// Whether the next stack may find no room for its contexts or its charge.
     fn is_full(&self) -> bool {
         let depth = usize::try_from(self.profile.accounting().stacks.max_depth).unwrap_or(usize::MAX);
         self.profile.needs_generation(depth.saturating_mul(2).clamp(LEAST_CONTEXTS, MOST_CONTEXTS))
     }
 
-    /// Hands on what there is, as of a batch with these counts at its end and so many samples still to come, and begins a
-    /// new generation. The threads' last stacks have contexts of the one before.
+    /// Hands on what there is and begins a new generation; the threads' last stacks have contexts of the old one.
     #[cold]
     fn begin_generation(&mut self, counts: &BatchCounts, samples_left: u64, events: &Sender<SessionEvent>) {
         // The counters of events and clocks are of the last interval's end.
@@ -253,7 +247,6 @@ impl Aggregator {
         self.absorb_with(batch, |_, _| {});
     }
 
-    /// The same, with what is to be done before each sample, given how many are left.
     fn absorb_with(&mut self, batch: &mut Batch, mut before_sample: impl FnMut(&mut Aggregator, u64)) {
         let mut samples_left =
             batch.items.iter().filter(|item| matches!(item, BatchItem::Sample { .. })).count() as u64;
@@ -413,7 +406,6 @@ impl Aggregator {
         Outside { root, ..outside }
     }
 
-    /// Tells of a process that has died. It is charged nothing for that.
     #[cold]
     fn crash(&mut self, death: Death, thread: ThreadKey, time: u64, stack: &[Frame], outside: Outside) {
         let Outside { root, common, gap } = outside;
@@ -456,7 +448,6 @@ impl Aggregator {
         }
     }
 
-    /// Makes `stack` the thread's, and finds its context.
     #[inline]
     fn follow(&mut self, thread: ThreadKey, time: u64, stack: &[Frame], outside: Outside) -> Option<ChargeTarget> {
         let thread = self.threads.get_mut(&thread)?;
@@ -471,9 +462,7 @@ const ENTRY_FRAMES: usize = 3;
 const LEAST_CONTEXTS: usize = 64;
 const MOST_CONTEXTS: usize = 4096;
 
-/// Where the sampling thread has gone without a word.
 const PANICKED: &str = "the sampling thread failed: the profile ends early";
-/// Where it was asked for the end and did not answer.
 const HANGS: &str = "the sampling thread hangs, in a file or memory of the target that somebody else has to serve: the profile \
                      ends early";
 #[cfg(test)]

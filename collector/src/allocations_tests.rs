@@ -41,12 +41,10 @@ fn count() {
 /// The system's allocator, which counts. All tests of this library use it.
 struct CountingAllocator;
 
-// SAFETY: all is done by the system's allocator, with the arguments as they are; counting allocates nothing, for a cell of
-// a constant that needs no destructor is there as long as its thread.
+// SAFETY: the system's allocator does all; counting allocates nothing, as the cell is constant and needs no destructor.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Memory) -> *mut u8 {
         count();
-        // SAFETY: the caller's promise is passed on.
         unsafe { System.alloc(layout) }
     }
 
@@ -58,7 +56,6 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Memory) {
-        // SAFETY: the caller's promise is passed on.
         unsafe { System.dealloc(at, layout) }
     }
 
@@ -116,8 +113,7 @@ fn beginning(threads: u32) -> Batch {
     Batch { items, ..Batch::default() }
 }
 
-/// A sample whose inner frames, innermost first, are these functions, and which has `own` outer ones in common with the one
-/// before.
+/// A sample with these inner functions, innermost first, and `own` outer frames of the one before.
 fn push(batch: &mut Batch, thread: u32, own: u32, functions: impl Iterator<Item = u64>) {
     let before = batch.frames.len();
     batch.frames.extend(functions.map(|address| Frame { image: ImageIndex::KERNEL, address }));
@@ -140,7 +136,6 @@ fn random(seed: &mut u64, below: u64) -> u64 {
     (*seed >> 33) % below
 }
 
-/// Samples of four threads: stacks of some 24 frames of 200 functions, of which the inner part changes.
 fn samples(count: u32) -> Batch {
     let mut batch = Batch::default();
     let (mut seed, mut depths) = (1, [0u32; 4]);
@@ -188,10 +183,8 @@ fn a_sample_costs_pushes_for_changed_frames_only() {
     };
     let whole: Vec<u64> = (0..30).rev().collect();
     assert_eq!(pushes(0, &whole), 30);
-    // The same again, whether the sampler found that or not.
     assert_eq!(pushes(0, &whole), 0);
     assert_eq!(pushes(30, &[]), 0);
-    // Another leaf, three other frames, a return by five, and back.
     assert_eq!(pushes(29, &[100]), 1);
     assert_eq!(pushes(27, &[103, 102, 101]), 3);
     assert_eq!(pushes(25, &[]), 0);
@@ -202,7 +195,6 @@ fn a_sample_costs_pushes_for_changed_frames_only() {
     assert_eq!(pushes(0, &[1]), 1);
 }
 
-/// More addresses than are remembered, and more functions than there is room for: nothing is lost.
 #[test]
 fn addresses_beyond_the_budget_are_forgotten_and_found_again() {
     let budget = Budget { addresses: 64, ..Budget::of(0) };
@@ -262,7 +254,6 @@ fn processes_beyond_the_budget_share_a_row() {
     assert!(profile.accounting().shed.get(Shed::Processes) > 0);
 }
 
-/// Calls `work` inside so many calls.
 #[inline(never)]
 fn recurse(depth: u32, work: &mut dyn FnMut()) {
     if depth == 0 {
@@ -324,7 +315,6 @@ fn unwinding_a_stack_seen_before_allocates_nothing() {
                 goroutines: &mut goroutines,
                 images: &images,
             };
-            // Not shared with the last one: all of it is unwound.
             let mut new = ShadowStack::default();
             let shadow = if round % 2 == 0 { &mut new } else { &mut shadow };
             let one = sample(regs, &stack, round);
@@ -340,7 +330,6 @@ fn unwinding_a_stack_seen_before_allocates_nothing() {
     assert_eq!(found[3].2, 0, "{found:?}");
 }
 
-/// A program that ends with the test.
 struct Program(Child);
 
 impl Drop for Program {
@@ -367,7 +356,6 @@ fn looking_at_the_rings_allocates_nothing() {
         returned.send(Batch { items, frames, ..Batch::default() }).unwrap();
     }
     let (_command, commands) = bounded(1);
-    // Something to read, that is never read.
     let (wake, mut waker) = std::io::pipe().unwrap();
     waker.write_all(b"!").unwrap();
     let channels = Channels { batches, empty, commands, wake: wake.into(), watchdog: Arc::default() };
@@ -392,8 +380,7 @@ fn looking_at_the_rings_allocates_nothing() {
     let begun = ALLOCATIONS.get();
     let first = until(300);
     assert!(first.0 - begun > 20, "{first:?}: nothing is counted");
-    // The kernel may interrupt the target where it never has before, and work that is due by the clock falls into a window of
-    // samples that takes long because the machine is busy: one window is enough without either, or with very many looks.
+    // An interrupt or a long window may allocate once: one window without, or with very many looks, is enough.
     let is_little = |(allocated, turns): (u64, u64)| allocated < 50 || allocated.saturating_mul(500) < turns;
     let mut before = first;
     let mut windows = Vec::new();

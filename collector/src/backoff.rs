@@ -10,7 +10,6 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Whether it may be done now.
     pub fn is_due(&self, now: u64) -> bool {
         now >= self.from
     }
@@ -37,7 +36,6 @@ mod tests {
             now += 1;
         }
         assert_eq!(times, 20);
-        // What takes no time is done whenever it is wanted; and a clock that went back does no harm.
         backoff.done(3_000, 3_000);
         assert!(backoff.is_due(3_000));
         backoff.done(4_000, 3_000);

@@ -1,7 +1,6 @@
 //! What the sampling thread tells the aggregating thread.
 //!
-//! A batch is a stretch of the session in order of time. Its buffers go back to the sampler when they have been read,
-//! so that in the steady state nothing is allocated.
+//! A batch is a stretch of the session in order of time. Its buffers are reused: the steady state allocates nothing.
 
 use std::sync::Arc;
 
@@ -143,25 +142,19 @@ pub struct Death {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchCounts {
     pub samples: SampleStats,
-    /// Records, and what the kernel lost or kept back.
     pub rings: RingStats,
-    /// Threads and processes.
     pub tracker: TrackerStats,
-    /// Mapped files.
     pub images: ImageStats,
     pub unwind: UnwindStats,
     pub sampler: SamplerStats,
-    /// The target's CPU time.
     pub target: TargetStats,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleStats {
-    /// Samples taken out of the rings.
     pub received: u64,
     /// Samples that found the kernel at work.
     pub in_kernel: u64,
-    /// Samples ccsd dropped because its own queue was full.
     pub dropped: u64,
     /// Of these, the samples that the queue had no room for.
     pub dropped_by_queue: u64,
@@ -202,10 +195,8 @@ pub struct SamplerStats {
     pub cost: Option<SampleCost>,
 }
 
-/// The target's CPU time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TargetStats {
-    /// Sum of the events' counters, where it has been read.
     pub counted: Option<EventCounts>,
     /// CPU time of the target that the events did not count, by the clocks of its processes, or somewhat less, nanoseconds.
     pub uncounted_ns: u64,
@@ -220,8 +211,7 @@ impl BatchCounts {
         self.samples_of(self.rings.lost)
     }
 
-    /// Estimates how many of `lost` records were samples, where the rings have others, too: the kernel gives no types, so the
-    /// observed mix is used.
+    /// Estimates how many of `lost` records were samples. The kernel gives no types, so the observed mix is used.
     #[must_use]
     pub fn samples_of(&self, lost: u64) -> u64 {
         let SampleStats { received, dropped, .. } = self.samples;
@@ -236,7 +226,6 @@ pub fn part_of(number: u64, own: u128, all: u128) -> u64 {
     if all == 0 { number } else { u64::try_from((u128::from(number) * own).div_ceil(all)).unwrap_or(number) }
 }
 
-/// Why a batch was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mark {
     /// It was a round's worth.
@@ -255,8 +244,7 @@ pub struct Batch {
     pub items: Vec<BatchItem>,
     /// The frames of all its samples, one after the other, each stack innermost first.
     pub frames: Vec<Frame>,
-    /// The weights of its samples by the metrics after the first [`MAX_METRICS`], one sample after the other. Only imports
-    /// have as many metrics.
+    /// Weights by the metrics after the first [`MAX_METRICS`], sample by sample. Only imports have them.
     pub further_weights: Vec<u64>,
     /// Counts at its end; what takes system calls to know, as of the last interval.
     pub counts: BatchCounts,
@@ -297,7 +285,6 @@ mod tests {
         };
         let (frames, items) = kept(1 << 20);
         assert!(frames <= MAX_KEPT_BYTES && items <= MAX_KEPT_BYTES, "{frames} {items}");
-        // What the next needs is there, if it is no more than usual.
         assert_eq!(kept(1000), (frames, items));
     }
 }

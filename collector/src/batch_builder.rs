@@ -12,19 +12,15 @@ use crate::unwinding::Unwinding;
 
 /// A batch is handed on when it has grown to this, even in the middle of a round: 64 KiB of frames are some 150 stacks.
 const BATCH_BYTES: usize = 64 << 10;
-/// A batch that is smaller than that waits this long, in nanoseconds, so that the aggregator wakes a few times a second
-/// and not at every look at the rings.
+/// A smaller batch waits this long, nanoseconds, so that the aggregator wakes a few times a second.
 const BATCH_NS: u64 = 200_000_000;
 
-/// Fills a batch and sends it.
 pub struct BatchBuilder {
     batch: Batch,
-    /// The largest that it may grow while the aggregator is busy, bytes. By default, at depth 24 and 999 Hz, that is 40 s of
-    /// one CPU.
+    /// Limit while the aggregator is busy, bytes. By default 40 s of one CPU at depth 24 and 999 Hz.
     most_bytes: usize,
     /// Images that the aggregator knows.
     announced_images: usize,
-    /// The aggregator's queue was full at the last attempt.
     queue_full: bool,
     /// When the last batch was due, `CLOCK_MONOTONIC` nanoseconds.
     handed_on: u64,
@@ -36,13 +32,11 @@ impl BatchBuilder {
         BatchBuilder { batch: Batch::default(), most_bytes, announced_images: 0, queue_full: false, handed_on: 0 }
     }
 
-    /// Whether there is no room for samples.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.batch.bytes() >= self.most_bytes
     }
 
-    /// Whether it is to be sent in the middle of a round.
     #[inline]
     pub fn is_large(&self) -> bool {
         self.batch.bytes() >= BATCH_BYTES && !self.queue_full
@@ -64,17 +58,14 @@ impl BatchBuilder {
         self.batch.bytes() > (self.most_bytes / 4).max(8 * BATCH_BYTES)
     }
 
-    /// The queue may have room again.
     pub fn retry_queue(&mut self) {
         self.queue_full = false;
     }
 
-    /// Says why the batch is sent.
     pub fn mark(&mut self, mark: Mark) {
         self.batch.mark = mark;
     }
 
-    /// Says something to readers of the profile.
     pub fn note(&mut self, note: String) {
         self.batch.items.push(BatchItem::Note(note));
     }
@@ -115,7 +106,6 @@ impl BatchBuilder {
         self.batch.items.iter().filter_map(ended)
     }
 
-    /// No process has an image mapped any more.
     pub fn close_image(&mut self, index: ImageIndex) {
         self.batch.items.push(BatchItem::ImageClosed(index));
     }
@@ -147,14 +137,12 @@ impl BatchBuilder {
         }
     }
 
-    /// A thread has another name.
     pub fn rename(&mut self, renamed: ThreadRename) {
         let ThreadRename { thread: key, process, name } = renamed;
         self.batch.items.push(BatchItem::ThreadName { key, process, name });
     }
 
-    /// Adds the ends of announced threads since the last call, and removes what the unwinder remembers of these threads and
-    /// of processes that have ended.
+    /// Adds the ends of announced threads, and removes their and ended processes' unwinding state.
     pub fn end_threads(&mut self, tracker: &mut Tracker, unwinding: &mut Unwinding) {
         for thread in tracker.take_ended() {
             unwinding.remove_thread(thread);
@@ -163,12 +151,10 @@ impl BatchBuilder {
         tracker.take_ended_processes().for_each(|process| unwinding.remove_process(process));
     }
 
-    /// A thread has used so much CPU time, as the kernel accounts for it.
     pub fn thread_time(&mut self, key: ThreadKey, ns: u64, is_whole: bool) {
         self.batch.items.push(BatchItem::ThreadTime { key, ns, is_whole });
     }
 
-    /// A thread's stack at some time.
     #[inline]
     pub fn stack(
         &mut self,
@@ -182,7 +168,6 @@ impl BatchBuilder {
         self.batch.items.push(BatchItem::Sample { thread, time, frames, common, gap, root, weights });
     }
 
-    /// The stack of a thread that dies of a signal.
     #[cold]
     pub fn crash(&mut self, thread: ThreadKey, time: u64, unwound: Unwound, frames: &[Frame], death: Death) {
         let (Unwound { root, common, gap }, frames) = (unwound, self.push_frames(frames));
@@ -208,13 +193,11 @@ impl BatchBuilder {
         std::mem::replace(&mut self.batch, next)
     }
 
-    /// The queue has no room for the batch that was just taken.
     pub fn put_back(&mut self, full: Batch) {
         self.batch = full;
         self.queue_full = true;
     }
 
-    /// Bytes in the batch.
     #[cfg(test)]
     pub fn bytes(&self) -> usize {
         self.batch.bytes()

@@ -1,22 +1,21 @@
-//! What a session may have in memory, and how it is divided among what it remembers.
+//! A session's memory and its division among tables.
 //!
-//! One number is given ([`Budget::of`]), and every table has a fixed part of it. A table that is full sheds: what has no
-//! room goes to a coarser place (`[elided]`, `[other]`, `[unknown]`), or is forgotten and found out again when it is needed,
-//! and is counted (see [`ccsd_profile::Shed`]). No weight is lost. Nothing is allocated before it is needed: usual programs
-//! take a few percent of the default.
+//! Every table has a fixed part of the total ([`Budget::of`]). A full table sheds: entries go to a coarser place
+//! (`[elided]`, `[other]`, `[unknown]`) or are forgotten and found out again, and are counted ([`ccsd_profile::Shed`]).
+//! No
+//! weight is lost. Nothing is allocated before it is needed.
 //!
-//! Contexts and charges are what grows with time: when they come near to their part, they get half of what other tables
-//! do not use ([`Budget::lend`]).
+//! Contexts and charges grow with time: near their limit, they get half of what other tables do not use
+//! ([`Budget::lend`]).
 
 use ccsd_profile::{MIN_CONTEXT_BYTES, ProfileLimits};
 
-/// Parts that the memory of a session is divided into. The tables below have 53 of them; the others are for ccsd itself,
-/// the updates under way, and an image whose debug information alone takes twice the part of all.
+/// Parts of a session's memory. Tables have 53; the others are for ccsd itself, updates under way, and an image whose
+/// debug information takes twice its part.
 const PARTS: u64 = 64;
 
-/// Bytes that an entry takes at most, with its part of an index: of frames resolved, functions, source lines, images (with
-/// the name, in both threads), processes, threads, and a frame of a stack remembered (32 bytes in one thread, 24 in the
-/// other, and room to grow).
+/// Maximum bytes of an entry with its part of an index: resolved frames, functions, lines, images (both threads),
+/// processes, threads, and frames of remembered stacks (32 and 24 bytes in the two threads, and room to grow).
 const ADDRESS_BYTES: u64 = 64;
 const FUNCTION_BYTES: u64 = 128;
 const LINE_BYTES: u64 = 64;
@@ -97,8 +96,8 @@ impl Budget {
         }
     }
 
-    /// Gives contexts and charges half of what names, functions, generated code and debug information leave unused, once
-    /// and for good: the parts stay within the whole, and each lender keeps as much again as it lends.
+    /// Gives contexts and charges half of what names, functions, generated code and debug information leave unused,
+    /// once and for good. Each lender keeps as much again as it lends.
     #[must_use]
     pub fn lend(&mut self, used: &Used) -> &ProfileLimits {
         let half = |all: usize, used: usize| all.saturating_sub(used) / 2;
@@ -126,7 +125,6 @@ impl Budget {
     }
 }
 
-/// What the tables that can lend have in use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Used {
     /// Bytes of all names in the profile.
@@ -134,7 +132,6 @@ pub struct Used {
     pub functions: usize,
     /// Bytes of the names of generated code.
     pub generated_code: usize,
-    /// Bytes of symbols and debug information.
     pub debug_information: u64,
 }
 
@@ -160,7 +157,6 @@ mod tests {
             assert!(limits.string_bytes >= 2 * used.name_bytes && limits.cost_centres >= 2 * used.functions);
             assert!(budget.debug_information > used.debug_information);
             assert_parts(budget.clone());
-            // Who uses all has nothing to lend.
             let used = Used {
                 name_bytes: usize::MAX,
                 functions: usize::MAX,

@@ -1,7 +1,7 @@
 //! Starting the program to be recorded, so that it notices nothing.
 //!
-//! The child is forked early and waits on a pipe while its events are opened; then it calls `execve`, at which the
-//! events switch themselves on. It keeps ccsd's terminal, standard streams, environment, directory and limits.
+//! The child is forked early and waits on a pipe while its events are opened; `execve` then switches them on. It keeps
+//! ccsd's terminal, standard streams, environment, directory and limits.
 
 use std::ffi::CString;
 use std::io::{self, Read, Write};
@@ -18,8 +18,7 @@ use nix::unistd::{ForkResult, Pid, fork, pipe2, setpgid};
 
 use crate::error::{Error, Result, doing};
 
-/// A forked child that has not called `execve` yet. Dropped without [`WaitingChild::start`], it ends without running
-/// anything.
+/// A forked child that has not called `execve` yet. Dropped without [`WaitingChild::start`], it runs nothing.
 pub struct WaitingChild {
     pid: Pid,
     program: String,
@@ -85,13 +84,12 @@ impl WaitingChild {
         let (go_read, go_write) = pipe()?;
         let (outcome_read, outcome_write) = pipe()?;
 
-        // Made before the fork: the child must not allocate.
         let arguments: Vec<*const libc::c_char> =
             words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
 
-        // SAFETY: between fork and exec the child only makes system calls that are async-signal-safe (close, read, setpgid,
-        // sigaction, sigprocmask, write, _exit), and execvp, whose search of PATH in glibc and musl uses the stack only.
-        // It takes no lock that another thread may have held, and allocates nothing.
+        // SAFETY: between fork and exec the child only makes async-signal-safe system calls (close, read, setpgid,
+        // sigaction, sigprocmask, write, _exit), and execvp, whose PATH search in glibc and musl uses the stack only.
+        // No lock, no allocation.
         match unsafe { fork() } {
             Ok(ForkResult::Child) => {
                 drop(go_write);
@@ -141,8 +139,7 @@ impl WaitingChild {
         let source = io::Error::from_raw_os_error(i32::from_le_bytes(code));
         let _ = wait(self.pid());
         let program = std::mem::take(&mut self.program);
-        // A script whose interpreter is missing is there, and ENOENT all the same. A name without a path is not looked for in
-        // this directory.
+        // ENOENT also means a script's missing interpreter. A name without a path is not looked for in this directory.
         let is_there = program.contains('/') && std::path::Path::new(&program).exists();
         if source.raw_os_error() == Some(libc::ENOENT) && !is_there {
             return Err(Error::ProgramNotFound(program));
@@ -195,8 +192,7 @@ fn exit_now(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// What ccsd was started with and Rust's runtime changes before `main`: it opens `/dev/null` where a standard stream is
-/// closed, and ignores SIGPIPE.
+/// What Rust's runtime changes before `main`: it opens `/dev/null` for closed standard streams and ignores SIGPIPE.
 struct Surroundings {
     closed: [bool; 3],
     sigpipe_ignored: bool,
@@ -205,9 +201,8 @@ struct Surroundings {
 
 static SURROUNDINGS: OnceLock<Surroundings> = OnceLock::new();
 
-/// Notes what this process was started with, for [`WaitingChild`] to give to the program. To be called before Rust's runtime
-/// begins: the binary that records programs calls it from `.init_array`. Without it, the program inherits the streams, the
-/// disposition of SIGPIPE and the blocked signals that ccsd has when it starts the program.
+/// Notes what this process was started with, for [`WaitingChild`]. Call it before Rust's runtime begins: the binary
+/// calls it from `.init_array`. Otherwise the program inherits ccsd's streams, SIGPIPE disposition and blocked signals.
 pub extern "C" fn note_surroundings() {
     // SAFETY: F_GETFD only asks; a descriptor that is not open is an answer.
     let closed = [0, 1, 2].map(|fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1);
@@ -221,8 +216,8 @@ pub extern "C" fn note_surroundings() {
     let _ = SURROUNDINGS.set(Surroundings { closed, sigpipe_ignored: action.sa_sigaction == libc::SIG_IGN, mask });
 }
 
-/// The program must find closed streams, SIGPIPE and blocked signals as ccsd's own parent left them. Signals that ccsd
-/// catches become default by `execve` itself.
+/// Restores closed streams, SIGPIPE and blocked signals as ccsd's parent left them. `execve` resets caught signals
+/// itself.
 fn restore_surroundings() {
     let Some(found) = SURROUNDINGS.get() else { return };
     for (fd, closed) in (0..).zip(found.closed) {

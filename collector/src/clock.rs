@@ -10,8 +10,7 @@ pub fn now_ns() -> u64 {
     read_ns(ClockId::CLOCK_MONOTONIC)
 }
 
-/// Converts a record's time to clock ticks since boot, as /proc counts them. /proc's clock runs while the machine is
-/// suspended, the records' clock does not.
+/// Converts a record's time to /proc's clock ticks since boot, which go on during suspend; the records' clock does not.
 pub fn boot_ticks(monotonic_ns: u64) -> u64 {
     let suspended = read_ns(ClockId::CLOCK_BOOTTIME).saturating_sub(now_ns());
     monotonic_ns.saturating_add(suspended) / TICK_NS

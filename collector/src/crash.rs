@@ -22,9 +22,7 @@ const MAX_COMPARED: usize = 1024;
 /// Outermost frames of the last stack that are looked at to see what starts the program or the thread.
 const MAX_STARTUP: usize = 16;
 
-/// All that is known of a thread's stack.
 pub struct WholeStack {
-    /// Innermost first.
     pub frames: Vec<Frame>,
     /// After how many of them some may be missing, and why.
     pub gap: Option<(usize, TruncationReason)>,
@@ -101,9 +99,9 @@ pub fn tell(death: Death, stack: WholeStack, time: u64, profile: &mut Profile, r
     }
 }
 
-/// Of the thread's last stack, `earlier`, outermost first, the part that may have called what was found of the present one:
-/// up to the outermost frame of a function that the present one has next to where it was cut short, such as the one that
-/// recurses. Where they have none in common, what starts the program or the thread, and the first function after that.
+/// The part of the last stack `earlier`, outermost first, that may have called the present one: up to the outermost
+/// frame of a function that is next to the cut in the present stack. With none in common, the start of the program or
+/// thread and the first function after it.
 fn callers<'a>(
     frames: &[Frame],
     gap_after: Option<usize>,
@@ -137,12 +135,10 @@ fn callers<'a>(
     }
 }
 
-/// Every different entry once.
 struct DistinctFrames {
     list: Vec<FrameInfo>,
     /// The entries of a step, innermost first.
     known: HashMap<FrameOrGap, Vec<u32>>,
-    /// How many there may be.
     most: usize,
 }
 
@@ -166,7 +162,6 @@ impl DistinctFrames {
     }
 }
 
-/// The functions of a frame, innermost first.
 fn functions(frame: Frame, time: u64, profile: &mut Profile, resolver: &mut Resolver) -> Vec<FrameInfo> {
     let resolved = resolver.resolve(profile, frame, time);
     let centres: Vec<CostCentreId> = resolver.cost_centres(&resolved).iter().rev().copied().collect();

@@ -2,17 +2,17 @@
 //!
 //! ```text
 //! perf rings -> sorter -> Record -> tracker + unwinder -> batch builder               (sampling thread, `sampler`)
-//!            -> batches  -> resolver -> contexts -> profile -> Update                (aggregating thread, `aggregator`)
+//! -> batches  -> resolver -> contexts -> profile -> Update                (aggregating thread, `aggregator`)
 //! ```
 //!
 //! The caller starts a [`Session`] on a new program ([`Session::record`]) or on running ones ([`Session::attach`]) and
 //! reads its [`SessionEvent`]s until [`SessionEvent::Finished`]. The target is never stopped. Each thread owns its
-//! state; the two talk by bounded channels, and where one is full, samples are dropped and counted, nothing else.
+//! state; the two talk by bounded channels, and where one is full, samples are dropped and counted.
 //!
-//! A [`dump`] is something else: it takes the stacks of all threads of a process once, and stops each for a moment.
+//! A [`dump`] takes the stacks of all threads of a process once, and stops each for a moment.
 //!
-//! `unsafe` stands in six modules, each time because the kernel's interface needs it: `perf::event` and `sched_priority`
-//! (system calls), `perf::ring_buffer` (shared memory), `perf::closer` (clone), `child` (fork, wait4) and `dump::ptrace`.
+//! `unsafe` stands in six modules, for the kernel's interface: `perf::event` and `sched_priority` (system calls),
+//! `perf::ring_buffer` (shared memory), `perf::closer` (clone), `child` (fork, wait4) and `dump::ptrace`.
 
 mod aggregator;
 #[cfg(test)]

@@ -5,13 +5,11 @@ use crate::procfs;
 /// Nanoseconds of a unit of /proc/stat: `USER_HZ` is 100 on every architecture that ccsd runs on.
 const TICK_NS: u64 = 10_000_000;
 
-/// CPU time of the machine since a beginning.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineTime {
     began: MachineTimes,
 }
 
-/// What all CPUs together have spent, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MachineTimes {
     pub user: u64,
@@ -22,7 +20,6 @@ pub struct MachineTimes {
 }
 
 impl MachineTime {
-    /// Begins now. `None` where /proc/stat cannot be read.
     pub fn begin() -> Option<MachineTime> {
         Some(MachineTime { began: read()? })
     }
@@ -41,8 +38,7 @@ fn read() -> Option<MachineTimes> {
     parse(&procfs::read("/proc/stat").ok()?)
 }
 
-/// The first line of /proc/stat, see proc_stat(5). Time that a hypervisor has given to other machines is neither busy nor
-/// idle.
+/// The first line of /proc/stat, see proc_stat(5). Steal time is neither busy nor idle.
 fn parse(bytes: &[u8]) -> Option<MachineTimes> {
     let line = bytes.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"cpu "))?;
     let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace().map(|field| field.parse::<u64>().ok());

@@ -19,11 +19,11 @@ pub struct NamedLater {
     pub without: BTreeSet<String>,
 }
 
-/// Names the functions without names of all images that have a build id. `find` opens the debug file of an image, or the image
-/// itself with its symbols; only a file with the image's build id is used.
+/// Names the nameless functions of all images that have a build id. `find` opens the debug file of an image, or the
+/// image
+/// itself; only a file with the build id is used.
 ///
-/// The function that has the address is named. Which functions were inlined into it, and on which line it was, is not known
-/// later: the profile has no addresses within functions.
+/// The function at the address is named, without inlining and lines: the profile has no addresses within functions.
 pub fn name_functions(profile: &mut Profile, mut find: impl FnMut(&Image) -> Option<File>) -> NamedLater {
     let mut result = NamedLater::default();
     let mut asked: BTreeMap<ImageId, Vec<(CostCentreId, u64)>> = BTreeMap::new();

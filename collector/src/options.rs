@@ -19,26 +19,24 @@ pub struct Options {
     pub scope: Scope,
     /// Samples per second of CPU time; see [`crate::perf::choice::check_rate`]. With a budget it is not used.
     pub rate_hz: u32,
-    /// What sampling may take, of the target's CPU time: the rate is chosen and adjusted by it. What a sample costs is
-    /// measured before the session, which takes 50 ms.
+    /// Maximum cost of sampling in the target's CPU time; the rate follows it. Measured before the session, in 50 ms.
     pub overhead: Option<Overhead>,
-    /// Whether the rate is lowered where the machine does not keep up, and raised again. Not with [`Options::owner`]: new
-    /// events on a process that has become somebody else's in the meantime would be events on what is not his.
+    /// Lowers the rate where the machine does not keep up. Not with [`Options::owner`]: new events might be on somebody
+    /// else's process.
     pub adapts: bool,
     /// Whether threads and processes that the target starts are sampled too.
     pub inherit: bool,
-    /// Whether to sample CPUs and keep what is the target's, instead of following its threads: threads however short are
-    /// seen then. (Where the target has too many threads to follow them all, that is chosen anyway.)
+    /// Sample CPUs and keep the target's samples, instead of following threads: sees threads however short. Also chosen
+    /// for targets with too many threads.
     pub per_cpu: bool,
-    /// Whether CPUs may be sampled, where `per_cpu` asks for it or the target has too many threads: then samples of
-    /// other programs are taken, too, before they are dropped. Where it is forbidden, `per_cpu` is refused.
+    /// Whether CPUs may be sampled, which also takes other programs' samples before dropping them. If not, `per_cpu` is
+    /// refused.
     pub whole_machine: bool,
-    /// Whether this process does nothing else, and ends with it: then what it costs is what the session costs, and what
-    /// the session holds need not be given back. Else its cost is the CPU time of its own threads.
+    /// Whether this process does nothing else and ends with the session: its cost is the session's, and memory need not
+    /// be freed.
     pub own_process: bool,
-    /// Whose processes are followed, and no others, where ccsd may do more than whom it serves. `None` for all that the
-    /// kernel lets it. Not with whole CPUs: the kernel does not end the events on these. The session's threads then have the
-    /// ordinary priority.
+    /// Follows only this owner's processes, where ccsd may do more than whom it serves. Not with whole CPUs, whose
+    /// events the kernel does not end. The session's threads then have ordinary priority.
     pub owner: Option<Owner>,
     /// Bounds the files that the session may have open.
     pub files: Option<Arc<dyn FileShare>>,

@@ -1,10 +1,9 @@
 //! How often samples are taken: decided from what became of those before.
 //!
-//! Two things bring the rate down, and one rule combines them. A *budget* of overhead says how many samples a second are
-//! affordable at what one costs; where samples are *missing* because the machine does not keep up, the rate is halved, step
-//! by step, and doubled again when nothing has been missing for long. Everything here is a pure function of what it is
-//! told: no clock is read and nothing is opened. Threads that end before their first sample are no reason to go slower:
-//! fewer samples would see less of them.
+//! A *budget* of overhead says how many samples a second are affordable at what one costs. Where samples are *missing*
+//! because the machine does not keep up, the rate is halved, step by step, and doubled again after a good while.
+//! Everything
+//! here is a pure function of its inputs. Threads that end before their first sample do not lower the rate.
 
 use crate::error::{Error, Result};
 
@@ -17,8 +16,8 @@ pub fn halved(rate_hz: u32, halvings: u8) -> u32 {
     (rate_hz >> halvings.min(HALVINGS)).max(1)
 }
 
-/// The rates of a budget, samples per second: from the highest down by the square root of two. All are odd, and none
-/// divides what programs do every 1, 10 or 100 ms.
+/// The rates of a budget, samples per second, down by the square root of two. All odd; none divides common periods of
+/// 1, 10 or 100 ms.
 const RUNGS: [u32; 23] =
     [4_999, 3_533, 2_499, 1_767, 1_249, 883, 623, 441, 313, 221, 157, 109, 79, 53, 39, 29, 19, 13, 9, 7, 5, 3, 1];
 /// What a sample costs ccsd itself until it has been measured, nanoseconds: a stack of 20 frames of known code.
@@ -43,12 +42,11 @@ const FEW: u64 = 10;
 /// The part that is missing from a bad window, percent, and from one that needs no second.
 const BAD_PERCENT: u64 = 2;
 const TERRIBLE_PERCENT: u64 = 20;
-/// Good time after which a halving is taken back, nanoseconds. It doubles, up to the second, each time that trouble is back
+/// Good time after which a halving is taken back, nanoseconds. Doubles, up to the second value, when trouble is back
 /// within it.
 const PATIENCE_NS: u64 = 10_000_000_000;
 const LONGEST_PATIENCE_NS: u64 = 320_000_000_000;
-/// Time after a change that could not be made in which none is tried, nanoseconds. It doubles, up to the second, until one is
-/// made.
+/// Pause after a change that failed, nanoseconds. Doubles, up to the second value, until one succeeds.
 const PAUSE_NS: u64 = 5_000_000_000;
 const LONGEST_PAUSE_NS: u64 = 320_000_000_000;
 /// Of so many changes at most that could not be made it is said.
@@ -61,12 +59,12 @@ const SPARE_PERCENT: u64 = 40;
 pub struct Overhead(u32);
 
 impl Overhead {
-    /// In percent, as users say it.
+    /// In percent.
     pub const PERCENT: std::ops::RangeInclusive<f64> = 0.01..=25.0;
     /// The smallest.
     pub const LEAST: Overhead = Overhead(100);
 
-    /// Of so many percent.
+    /// From percent.
     ///
     /// # Errors
     /// [`Error::Overhead`](crate::Error::Overhead) outside of [`Overhead::PERCENT`].
@@ -78,10 +76,10 @@ impl Overhead {
         }
     }
 
-    /// Of so many millionths.
+    /// From millionths.
     ///
     /// # Errors
-    /// The same.
+    /// As [`Overhead::percent`].
     pub fn ppm(ppm: u32) -> Result<Overhead> {
         Overhead::percent(f64::from(ppm) / 1e4)
     }
@@ -93,7 +91,6 @@ impl Overhead {
     }
 }
 
-/// What a sample costs, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleCost {
     /// The target: the interrupt, and the copy of its registers and stack.
@@ -102,17 +99,13 @@ pub struct SampleCost {
     pub own_ns: u64,
 }
 
-/// What happened in a stretch of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateWindow {
-    /// Its length, nanoseconds.
     pub elapsed_ns: u64,
     pub received: u64,
     /// Samples that the kernel lost, because a ring was full.
     pub lost: u64,
-    /// Samples that the kernel did not take, because there were too many.
     pub throttled: u64,
-    /// Samples that ccsd dropped.
     pub dropped: u64,
     /// Whether those that have been read wait for names.
     pub backlog: bool,
@@ -135,7 +128,6 @@ pub struct RateController {
     most_hz: u32,
     overhead: Option<Overhead>,
     adapts: bool,
-    /// It must not be changed.
     held: bool,
     rate_hz: u32,
     /// What the budget affords, one of [`RUNGS`].
@@ -148,7 +140,6 @@ pub struct RateController {
     refusals: RateRefusals,
 }
 
-/// What a change of the rate is decided from, as it was before one.
 #[derive(Clone, Copy, Debug)]
 struct RateBefore {
     rate_hz: u32,
@@ -156,7 +147,6 @@ struct RateBefore {
     shortage: Shortage,
 }
 
-/// Measures what a sample costs.
 #[derive(Clone, Debug)]
 struct CostMeter {
     target_ns: u64,
@@ -169,7 +159,6 @@ struct CostMeter {
     idle_share: f64,
 }
 
-/// Halves the rate where samples are missing.
 #[derive(Clone, Copy, Debug)]
 struct Shortage {
     halvings: u8,
@@ -183,7 +172,6 @@ struct Shortage {
     since_raise_ns: Option<u64>,
 }
 
-/// Changes that could not be made.
 #[derive(Clone, Copy, Debug)]
 struct RateRefusals {
     /// What is left of the time in which no change is tried, and how long the next one is, nanoseconds.
@@ -238,13 +226,11 @@ impl RateController {
         self.rate_hz
     }
 
-    /// The budget, if there is one.
     #[must_use]
     pub fn overhead(&self) -> Option<Overhead> {
         self.overhead
     }
 
-    /// Whether the rate may change at all.
     #[must_use]
     pub fn is_variable(&self) -> bool {
         !self.held && (self.adapts || self.overhead.is_some())
@@ -300,8 +286,8 @@ impl RateController {
         self.refusals.next_pause_ns = PAUSE_NS;
     }
 
-    /// That the last change could not be made: the rate is what it was, and for a while no other is tried. What is so then
-    /// decides anew. Returns whether it is worth saying: the first time in a row, and a few times in all.
+    /// The last change failed: the old rate stays, and no other is tried for a while. Returns whether to report it: the
+    /// first time in a row, and a few times in all.
     pub fn refused(&mut self) -> bool {
         let RateBefore { rate_hz, rung_hz, shortage } = self.before;
         (self.rate_hz, self.rung_hz) = (rate_hz, rung_hz);
@@ -339,7 +325,6 @@ impl RateController {
 }
 
 impl CostMeter {
-    /// Of a sample that costs the target so much.
     fn new(target_ns: u64) -> CostMeter {
         CostMeter {
             target_ns,
@@ -358,8 +343,8 @@ impl CostMeter {
     }
 
     fn measure(&mut self, window: &RateWindow) {
-        // A target that is mostly idle has few samples and as many looks: divided among them, these would make a sample dear,
-        // the rate low, and samples fewer still.
+        // An idle target has few samples and as many looks: dividing these would make a sample dear and samples fewer
+        // still.
         if window.received <= NEARLY_NONE && window.elapsed_ns > 0 {
             let share = window.own_cpu_ns as f64 / window.elapsed_ns as f64;
             if share < self.idle_share * LESS {
@@ -438,7 +423,6 @@ fn rung(affordable: f64) -> u32 {
     RUNGS.into_iter().find(|&rung| f64::from(rung) <= affordable).unwrap_or(1)
 }
 
-/// The highest rate of a budget.
 pub const MOST_HZ: u32 = RUNGS[0];
 
 #[cfg(test)]

@@ -14,10 +14,8 @@ const CLEAN: RateWindow = RateWindow {
 };
 const BAD: RateWindow = RateWindow { lost: 25, ..CLEAN };
 const TERRIBLE: RateWindow = RateWindow { lost: 500, ..CLEAN };
-/// Good windows after which a halving is taken back.
 const PATIENCE: usize = (PATIENCE_NS / WINDOW_NS) as usize;
 
-/// The rates after each of the windows.
 fn rates(pace: &mut RateController, windows: &[RateWindow]) -> Vec<u32> {
     windows
         .iter()
@@ -29,7 +27,6 @@ fn rates(pace: &mut RateController, windows: &[RateWindow]) -> Vec<u32> {
         .collect()
 }
 
-/// Good windows until the rate changes.
 fn until_raised(pace: &mut RateController) -> usize {
     (1..10_000).find(|_| pace.review(&CLEAN).is_some()).unwrap()
 }
@@ -42,7 +39,6 @@ fn without_trouble_nothing_changes() {
     let few = RateWindow { received: 10, lost: 9, ..CLEAN };
     let seldom = RateWindow { received: 5_000, lost: 50, throttled: 30, dropped: 19, ..CLEAN };
     assert_eq!(rates(&mut pace, &[few, few, seldom, seldom, seldom]), [999; 5]);
-    // Once is chance.
     assert_eq!(rates(&mut pace, &[BAD, CLEAN, BAD, CLEAN, CLEAN]), [999; 5]);
 }
 
@@ -111,7 +107,6 @@ fn trouble_that_comes_back_is_given_more_time() {
     assert_eq!(until_raised(&mut pace) - 1, PATIENCE);
 }
 
-/// Within a budget, if a sample costs the target 16 us.
 fn budgeted(percent: f64) -> RateController {
     RateController::within(Overhead::percent(percent).unwrap(), 16_000, MOST_HZ, true)
 }
@@ -136,7 +131,6 @@ fn a_budget_affords_a_rate() {
 #[test]
 fn a_budget_follows_what_samples_cost() {
     let mut pace = budgeted(1.0);
-    // 8 us as assumed: nothing to do.
     assert_eq!(rates(&mut pace, &[CLEAN; 100]), [313; 100]);
     // Four windows in which names are read are outliers.
     let names = RateWindow { own_cpu_ns: 400_000_000, ..CLEAN };

@@ -8,8 +8,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::users::PasswdUsers;
 
-/// Largest /proc file read: the default `vm.max_map_count` is 65,530 mappings of about 100 bytes; a process may raise
-/// neither by itself.
+/// Largest /proc file read: the default `vm.max_map_count` is 65,530 mappings of about 100 bytes.
 const MAX_FILE: u64 = 64 << 20;
 /// `PF_KTHREAD` of `linux/sched.h`.
 pub const PF_KTHREAD: u64 = 0x0020_0000;
@@ -96,8 +95,7 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     })
 }
 
-/// Whether `/proc` numbers processes as the kernel does for us: it does not where ccsd runs in a PID namespace of its own
-/// and `/proc` was mounted outside.
+/// Whether `/proc` is of our PID namespace: it is not if it was mounted outside.
 pub fn is_ours() -> bool {
     std::fs::read_link("/proc/self").is_ok_and(|link| link.to_str() == Some(&std::process::id().to_string()))
 }
@@ -141,8 +139,8 @@ pub fn thread_cpu_ns(pid: u32, tid: u32) -> Option<u64> {
     std::str::from_utf8(&bytes).ok()?.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Whether a process has ended: it does not exist any more, or is a zombie with no other thread. (A main thread may end
-/// before the others: then it is a zombie among live threads.) What cannot be looked at is taken to be alive.
+/// Whether a process has ended: it does not exist, or is a zombie with no other thread. (A main thread may end first.)
+/// Unreadable ones count as alive.
 pub fn has_ended(pid: u32) -> bool {
     match stat(pid) {
         Ok(stat) => matches!(stat.state, 'Z' | 'X' | 'x') && threads(pid).is_ok_and(|threads| threads.len() <= 1),
@@ -200,8 +198,7 @@ pub struct Named {
 /// Bytes of a name that the kernel keeps: `TASK_COMM_LEN` without the final zero.
 const COMM_BYTES: usize = 15;
 
-/// The running processes whose name, or whose executable's file name, is `name`, by their numbers: no threads of the kernel,
-/// and not this process.
+/// The running processes, by number, with this name or executable file name, without kernel threads and this process.
 pub fn named(name: &str) -> Vec<Named> {
     let own = std::process::id();
     let pids = numbers_in("/proc").unwrap_or_default().into_iter().filter(|&pid| pid != own);
@@ -245,8 +242,8 @@ fn words(bytes: &[u8]) -> Vec<String> {
     text.split(|&b| b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-/// The user that a process runs as, for messages: the number, and the name if this machine's own file has it. A name service
-/// is not asked, because that may take for ever.
+/// The user of a process, for messages: number, and name by this machine's own file. A name service might take for
+/// ever.
 pub fn owner_label(pid: u32) -> String {
     let Ok(uid) = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid()) else { return "another user".to_owned() };
     match PasswdUsers::read().name(uid) {
@@ -277,8 +274,7 @@ pub fn executable_maps(pid: u32) -> io::Result<Vec<MapEntry>> {
     Ok(threads(pid)?.into_iter().find_map(maps).unwrap_or_default())
 }
 
-/// The executable mappings in an open `/proc/PID/maps`: those of the program that ran when it was opened, or none if that
-/// program has gone.
+/// The executable mappings in an open `/proc/PID/maps`: of the program at opening, or none if it has gone.
 ///
 /// # Errors
 /// Those of reading.
@@ -286,7 +282,6 @@ pub fn executable_maps_in(file: &mut File) -> io::Result<Vec<MapEntry>> {
     Ok(executable_lines_in(file)?.unwrap_or_default())
 }
 
-/// Those of one file. `None` if it is empty.
 fn executable_lines(path: &str) -> io::Result<Option<Vec<MapEntry>>> {
     executable_lines_in(&mut File::open(path)?)
 }

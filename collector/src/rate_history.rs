@@ -7,7 +7,6 @@ use crate::pace::{Overhead, RateChange, SampleCost};
 /// Changes that are told each; a session that goes on for days has many.
 const TOLD: u64 = 8;
 
-/// The rates so far.
 pub struct RateHistory {
     past: SamplingRates,
     rate_hz: u32,

@@ -1,7 +1,8 @@
 //! From frames to cost centres, each distinct frame once.
 //!
-//! The answer to a frame is a run of cost centres, because functions may have been inlined into the one that the frame
-//! is in. Answers are remembered until there are [`Budget::addresses`] of them; then all are forgotten.
+//! The answer is a run of cost centres, because of inlining. Up to [`Budget::addresses`] answers are remembered; then
+//! all are
+//! forgotten.
 
 mod generated;
 mod image_symbols;
@@ -25,12 +26,12 @@ use crate::usage::{Aside, aside, aside_briefly};
 use image_symbols::{DroppedImages, ImageSymbols, SymbolBatch};
 use kernel::KernelNames;
 
-/// How often it is checked what is kept of images, in frames resolved: adding up takes about as long as resolving ten frames.
-/// It is checked after every image that is read, too.
+/// Frames resolved between checks of what images hold: adding up costs as much as resolving ten. Also checked after
+/// reading an image.
 const FRAMES_PER_CHECK: u64 = 512;
 
-/// Addresses of an image that stand for themselves where neither symbols nor unwind tables tell in which function they are, so
-/// that they can be named later. All others of the image are one function.
+/// Addresses of an image that stand for themselves if neither symbols nor unwind tables tell the function. All others
+/// are one function.
 const MAX_BARE_ADDRESSES: u32 = 1024;
 
 /// For how long a frame goes without a name where there was nobody to ask, nanoseconds.
@@ -39,9 +40,7 @@ const RETRY_NS: u64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug)]
 pub struct Resolved {
     centres: Centres,
-    /// Source line of the innermost.
     pub line: LineId,
-    /// Whether the innermost has a name.
     pub named: bool,
     /// Until when this is right, nanoseconds: code that is generated may be replaced.
     pub until: u64,
@@ -113,8 +112,7 @@ impl Resolver {
         }
     }
 
-    /// Says through which door the session opens files, for what it says was withheld. A user who may not know where the kernel's
-    /// functions are gets no names of them.
+    /// Says through which door the session opens files. A user who may not know kernel addresses gets no kernel names.
     #[must_use]
     pub fn through(mut self, door: Door) -> Resolver {
         if door.user().is_some() && !system::kernel_symbols_are_public() && self.kernel.take().is_some() {
@@ -223,8 +221,8 @@ impl Resolver {
         self.cost_centres(resolved).iter().copied().zip(lines.iter().copied())
     }
 
-    /// The functions of a frame in an image's file, innermost first: that of the frame and those inlined into it there, each
-    /// with its source line. None where no symbols tell. Not remembered.
+    /// The functions of a frame, innermost first, with source lines: its own and those inlined. None without symbols.
+    /// Not remembered.
     pub fn functions(&mut self, frame: Frame) -> &[Function] {
         self.find_functions(frame);
         &self.functions
@@ -322,7 +320,6 @@ impl Resolver {
                 None => function.name.to_owned(),
             }),
             display_name: None,
-            // Where functions begin is not known without their names: each address stands for itself.
             start: Some(function.as_ref().map_or(address, |function| function.definition.unwrap_or(function.offset))),
             file: None,
             line: 0,

@@ -1,9 +1,10 @@
 //! The sampling thread: rings in, batches of unwound stacks out.
 //!
-//! It owns the rings, the process table and the unwinder. Stacks are unwound where they lie in the ring, because their
-//! bytes are gone once the room is given back; everything that can wait (names, contexts) is the aggregator's. If the
-//! aggregator falls behind, the batch grows to a limit and then samples are dropped and counted; mappings, forks and
-//! names never are.
+//! Owns the rings, the process table and the unwinder. Stacks are unwound in the ring, as their bytes are gone
+//! afterwards;
+//! names and contexts are the aggregator's. If that falls behind, the batch grows to a limit, then samples are dropped
+//! and
+//! counted; mappings, forks and names never are.
 
 mod active_events;
 mod attach;
@@ -65,15 +66,12 @@ pub struct Sampler {
     source: RecordSource,
     sleep: Sleep,
     interval: Duration,
-    /// Whether the process ends with the session.
     exits: bool,
     /// Attached, not spawned: there is no `wait4` usage for the target.
     attached: bool,
     /// Whether the session ends with its last process. The one who waits for a child says so himself.
     ends_with_target: bool,
-    /// Whether all that runs is the target.
     observes_machine: bool,
-    /// Whether it has the ordinary priority.
     is_ordinary: bool,
     /// When the first event was opened, if that was before [`Sampler::run`].
     started: Option<u64>,
@@ -93,14 +91,13 @@ pub struct Schedule {
 }
 
 impl Sampler {
-    /// Through which files are opened for the session.
     pub fn door(&self) -> &Door {
         self.source.pipeline.tracker.images.door()
     }
 
-    /// A sampler for `events`, whose rings are `sorter`, of all processes or of an owner's alone. An update is due every
-    /// `interval`. What it remembers keeps to `budget`. `pace` has the rate that they have, and says when they are to have
-    /// another.
+    /// A sampler for `events`, whose rings are `sorter`, of all processes or an owner's. An update is due every
+    /// `interval`.
+    /// `pace` has the current rate and decides its changes.
     ///
     /// # Errors
     /// [`Error::OpenFiles`]
@@ -138,7 +135,6 @@ impl Sampler {
         self.exits = true;
     }
 
-    /// The thread has the ordinary priority.
     pub fn is_ordinary(&mut self) {
         self.is_ordinary = true;
     }
@@ -168,8 +164,9 @@ impl Sampler {
         pipeline.tracker.enter_waiting_child(pid).map_err(|denied| refusal(denied, pid))
     }
 
-    /// Opens the events of every thread of `pids`, and with `children` of every process that descends from them, until a
-    /// look at /proc finds no thread that is neither open nor inherited.
+    /// Opens the events of every thread of `pids`, and with `children` of all descendants, until a scan of /proc finds
+    /// no thread
+    /// that is neither open nor inherited.
     ///
     /// # Errors
     /// [`Error::DiedDuringAttach`] if all are gone before any could be opened, [`Error::NotPermitted`],
@@ -191,11 +188,11 @@ impl Sampler {
         }
     }
 
-    /// Follows more processes, with all that descend from them, or the first ones of a session that goes on when all have
-    /// ended. Those that are followed already stay as they are. Returns those whose events the kernel refuses.
+    /// Follows more processes and their descendants; followed ones stay as they are. Returns those whose events the
+    /// kernel refuses.
     ///
     /// # Errors
-    /// [`Error::TooManyFiles`]; some of the processes may be followed then, or some of their threads.
+    /// [`Error::TooManyFiles`]; some processes or threads may be followed then.
     pub fn add(&mut self, pids: &[u32]) -> Result<Vec<u32>> {
         self.attached = true;
         self.started = self.started.or_else(|| Some(now_ns()));
@@ -212,8 +209,8 @@ impl Sampler {
     pub fn observe_machine(&mut self) {
         self.observes_machine = true;
         self.source.pipeline.tracker.observe_machine();
-        // No sample before it is known what runs: the rings would be full.
-        // What runs now has mapped things of which no record tells. Threads of the kernel have not.
+        // No sample before running processes are known: rings would overflow, and no record tells of their mappings.
+        // Kernel threads have none.
         for (looked_at, pid) in procfs::processes().into_iter().enumerate() {
             if looked_at % BETWEEN_READS == 0 {
                 self.source.read_recent();
@@ -359,8 +356,8 @@ impl Sampler {
         }
     }
 
-    /// The same, and finds out what the target has spent beyond what the events counted, as far as the clocks of its
-    /// processes know. Without inheritance, what a process starts is not the session's, and nothing is known.
+    /// The same, and what the target spent beyond the events' counts, by its processes' clocks. Unknown without
+    /// inheritance.
     fn read_counters_and_clocks(&mut self) {
         if self.observes_machine {
             return self.read_counters();
@@ -376,8 +373,8 @@ impl Sampler {
         pipeline.target = time.stats();
     }
 
-    /// Reads the CPU time of threads, where much of the target's is in no sample, so that it is charged to those who have spent
-    /// it. Returns how long to wait for the next time, nanoseconds.
+    /// Reads threads' CPU time where much of the target's is in no sample, to charge the right ones. Returns
+    /// nanoseconds until the next time.
     fn read_thread_times(&mut self) -> u64 {
         let received = self.source.pipeline.counts().samples.received;
         let Pipeline { tracker, batch, target, .. } = &mut self.source.pipeline;

@@ -1,10 +1,12 @@
-//! Being run soon after waking, where many threads want the CPU.
+//! Running soon after waking, where many threads want the CPU.
 //!
-//! A ring holds some 64 ms of the largest samples. Among 200 busy threads on two CPUs a thread that wakes waits 140 ms for
-//! its turn (measured; neither a shorter slice nor a nice value of -20 changes that much, because the scheduler is fair),
-//! and half of the samples are lost. A real-time thread does not wait. It takes the CPU from the target no longer than the
-//! same work would take later, as long as there is not too much of it; [`Urgency`] sees to that. (The kernel keeps but 5%
-//! of each second for others from one that never sleeps.)
+//! A ring holds some 64 ms of the largest samples. Among 200 busy threads on two CPUs a waking thread waits 140 ms
+//! (measured;
+//! neither a shorter slice nor nice -20 helps), and half of the samples are lost. A real-time thread does not wait, and
+//! takes
+//! no more CPU than later, as long as there is not too much work: [`Urgency`] sees to that. (From one that never sleeps
+//! the
+//! kernel keeps 5% of each second.)
 
 use std::io;
 
@@ -20,8 +22,8 @@ const REST_NS: u64 = 10_000_000_000;
 /// The nice value of favoured threads: nine times the share of 0.
 const FAVOURED: i32 = -10;
 
-/// Whether the calling thread is urgent. One that has more to do than half a CPU can takes the rest from its target and
-/// from everyone else, so it has to wait for its turn like them; samples are lost then, and counted.
+/// Whether the calling thread is urgent. One with more than half a CPU of work has to wait like others; samples are
+/// then lost and counted.
 #[derive(Debug, Default)]
 pub struct Urgency {
     urgent: bool,
@@ -72,8 +74,8 @@ impl Urgency {
     }
 }
 
-/// Makes the calling thread, but nothing that it starts, a real-time thread of the lowest priority, if it is scheduled as
-/// ordinary threads are. Returns whether it was.
+/// Makes the calling thread, not its children, real-time with the lowest priority, if it is ordinary. Returns whether
+/// it was.
 ///
 /// # Errors
 /// EPERM for those who are neither root (CAP_SYS_NICE) nor allowed it by `RLIMIT_RTPRIO`.
@@ -89,9 +91,8 @@ pub fn become_ordinary() -> io::Result<bool> {
     change(libc::SCHED_RR, libc::SCHED_OTHER, 0)
 }
 
-/// Lets the calling thread, and what it starts, have several times the share of the CPU that an ordinary one has, where
-/// that is allowed (CAP_SYS_NICE, `RLIMIT_NICE`). For work that can wait, but not for ever: among 200 busy threads on two
-/// CPUs an ordinary thread has 1% of one, and 200 stacks of 50,000 frames are more than that can follow.
+/// Gives the calling thread and its children several times the ordinary CPU share, if allowed (CAP_SYS_NICE,
+/// `RLIMIT_NICE`). Among 200 busy threads on two CPUs 1% of one is too little for 200 stacks of 50,000 frames.
 pub fn become_favoured() {
     let which = libc::PRIO_PROCESS;
     // SAFETY: getpriority(2) and setpriority(2) take numbers; on Linux 0 is the calling thread.

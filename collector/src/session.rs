@@ -31,11 +31,10 @@ use crate::session_event::{Held, SessionEvent};
 use crate::system;
 use crate::watchdog::{LOOK, Watchdog, WatchdogWait};
 
-/// Batches between the two threads. Each is some 64 KiB; if all are full the sampler goes on with a growing one.
-/// While the aggregator does not keep up, each may become as large as that one may.
+/// Batches between the two threads, some 64 KiB each. If all are full the sampler's grows, as each may while the
+/// aggregator is late.
 const BATCHES: usize = 4;
-/// Stack of the two threads: reading debug information and demangling are recursive, up to a depth that they limit. Only
-/// what is used takes memory.
+/// Stack of the two threads: debug information and demangling are read recursively, to a limited depth.
 const STACK_BYTES: usize = 8 << 20;
 /// Updates between the aggregator and its reader, who should be done with one before the next is due.
 const UPDATES: usize = 4;
@@ -56,8 +55,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Makes everything ready to observe a program from its first instruction. It runs when the caller says so, by
-    /// [`WaitingChild::start`].
+    /// Prepares to observe a program from its first instruction; [`WaitingChild::start`] runs it.
     ///
     /// # Errors
     /// All of [`Error`](crate::Error) that concern events; nothing runs then.
@@ -68,8 +66,9 @@ impl Session {
         Ok((Session::record_child(options, words, child.pid())?, child))
     }
 
-    /// The same for a child, of whomever, that has yet to call `execve`: its events switch themselves on there. Whoever
-    /// started it lets it go, and calls [`Session::stop`] at its end.
+    /// The same for a child of anybody that has yet to call `execve`. Whoever started it lets it go, and calls
+    /// [`Session::stop`]
+    /// at its end.
     ///
     /// # Errors
     /// As [`Session::record`], and those of [`check_target`].
@@ -85,8 +84,7 @@ impl Session {
         prepared.start()
     }
 
-    /// Attaches to running processes: to all their threads, and with `options.inherit` to all their descendants. They
-    /// are not stopped.
+    /// Attaches to all threads of running processes, with `options.inherit` to all descendants. They are not stopped.
     ///
     /// # Errors
     /// As [`check_target`] for each, and all that concern events.
@@ -106,8 +104,8 @@ impl Session {
         Ok(session)
     }
 
-    /// Follows processes that come and go, by the name of `target`: those of `pids` that run and may be followed, and all
-    /// their descendants; more by [`Session::add`]. It goes on when none is left. Returns those that the kernel refuses, too.
+    /// Follows those of `pids` that run and may be followed, with all descendants, under the name `target`; more by
+    /// [`Session::add`]. Goes on when none is left. Also returns those that the kernel refuses.
     ///
     /// # Errors
     /// All that concern events.
@@ -116,8 +114,7 @@ impl Session {
         Session::on_running(&options, target, Vec::new(), pids, |sampler| sampler.add(pids))
     }
 
-    /// Samples the selected processes of all that run on the machine, as long as they are selected. Those that start later are
-    /// found, too.
+    /// Samples the selected processes of the machine, as long as they are selected, and those that start later.
     ///
     /// # Errors
     /// [`Error::MachineRefused`], [`Error::ForeignProc`], and all that concern events.
@@ -126,8 +123,7 @@ impl Session {
         Session::on_machine(&Options { filter, ..options.clone() }, selection.describe())
     }
 
-    /// Samples all that runs on the machine, by the name of `target`; with `options.filter` what of it fits, as long as it
-    /// does. Processes that start later are found, too.
+    /// Samples all that runs on the machine and fits `options.filter`, under the name `target`, and what starts later.
     ///
     /// # Errors
     /// As [`Session::machine`].
@@ -180,13 +176,14 @@ impl Session {
         Err(refused)
     }
 
-    /// Follows more processes, with all that descend from them; those followed already stay as they are. Returns those that
-    /// the kernel refuses. What has ended is no error. To be called by the thread that reads the events, or another one
-    /// must read them meanwhile.
+    /// Follows more processes and all descendants; followed ones stay as they are. Returns those that the kernel
+    /// refuses; ended
+    /// ones are no error. Events must be read meanwhile, by this or another thread.
     ///
     /// # Errors
-    /// [`Error::TooManyFiles`]: of some of them not all threads are followed then. [`Error::Ended`] after the end, or where
-    /// the session can only be ended, because the sampling thread hangs.
+    /// [`Error::TooManyFiles`]: some threads are not followed then. [`Error::Ended`] after the end, or if the sampling
+    /// thread
+    /// hangs.
     pub fn add(&self, pids: &[u32]) -> Result<Vec<u32>> {
         let (answer, answered) = bounded(1);
         let add = SamplerCommand::Add { pids: pids.to_vec(), answer };
@@ -212,20 +209,19 @@ impl Session {
         &self.events
     }
 
-    /// What the session has in memory, bytes, about: its rings, its profile, and what it knows of its images. As of its last
-    /// update.
+    /// Bytes of the session in memory, about: rings, profile, images. As of its last update.
     pub fn held_bytes(&self) -> u64 {
         self.held.bytes()
     }
 
-    /// Sets whether full tables of contexts and charges begin a new generation, instead of eliding. For callers that keep every
-    /// update in a file: [`SessionEvent::Finished`] then has the last generation alone.
+    /// Sets whether full tables begin a new generation instead of eliding, for callers that keep every update:
+    /// [`SessionEvent::Finished`] then has the last generation alone.
     pub fn set_generations(&self, generations: bool) {
         self.watchdog.set_generations(generations);
     }
 
-    /// Asks for the end. `child` is how the recorded program ended, if it did. The last update and
-    /// [`SessionEvent::Finished`] follow.
+    /// Asks for the end. `child` is how the recorded program ended. The last update and [`SessionEvent::Finished`]
+    /// follow.
     pub fn stop(&self, child: Option<&ChildEnd>) {
         self.stop_with(child.map(ChildEnd::cpu_ns));
     }
@@ -253,10 +249,11 @@ impl Drop for Session {
     }
 }
 
-/// Whether a process can be attached to, as far as can be said before trying.
+/// Whether a process can be attached to, as far as can be told before trying.
 ///
 /// # Errors
-/// [`Error::ForeignProc`], [`Error::NoSuchProcess`], [`Error::NotAProcess`], [`Error::Itself`], [`Error::KernelThread`],
+/// [`Error::ForeignProc`], [`Error::NoSuchProcess`], [`Error::NotAProcess`], [`Error::Itself`],
+/// [`Error::KernelThread`],
 /// [`Error::Zombie`].
 pub fn check_target(pid: u32) -> Result<()> {
     if !procfs::is_ours() {
@@ -304,8 +301,7 @@ fn choose_with_pace(options: &Options) -> Result<(ChosenEvent, RateController)> 
     Ok((choice, pace))
 }
 
-/// The layouts to try on running processes, the best first, each with its event and a note that says why it is not the
-/// usual one.
+/// The layouts to try on running processes, the best first, with event and a note for an unusual one.
 fn layouts(choice: ChosenEvent, options: &Options, pids: &[u32]) -> Result<Vec<(ChosenEvent, EventLayout)>> {
     if options.per_cpu {
         let mut choice = choice;
@@ -381,7 +377,6 @@ fn sample_cpus(choice: &mut ChosenEvent, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Everything there is before the first sample.
 struct Prepared {
     info: SessionInfo,
     sampler: Sampler,

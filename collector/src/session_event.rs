@@ -30,7 +30,6 @@ impl Held {
         self.0[1].store(bytes, Ordering::Relaxed);
     }
 
-    /// All of it, bytes.
     pub fn bytes(&self) -> u64 {
         let [rings, others] = &*self.0;
         rings.load(Ordering::Relaxed).saturating_add(others.load(Ordering::Relaxed))

@@ -1,22 +1,21 @@
 //! What two threads of ccsd remember of a thread's last stack, so that the next one is sent as the difference.
 //!
-//! Stacks change at their inner end, so of each is sent what it has in [`Common`] with the one before, and its other
-//! frames. A deep recursion that returns and comes again between two samples would have to be sent whole each time; so the
-//! outer part of a deep stack is kept in reserve even when a stack ends inside it, and a later one may share more of it
-//! again.
+//! Stacks change at their inner end: only frames not in [`Common`] with the last one are sent. The outer part of a deep
+//! stack
+//! stays in reserve when the recursion returns, so that a later stack can share it again.
 //!
-//! The writer is the unwinder's [`ShadowStack`](crate::unwind::shadow::ShadowStack): it finds out what is in common, and
-//! remembers the stack by [`LastStack::write`]. The reader is the aggregator: it takes what is in common from its own
-//! [`LastStack`] by [`LastStack::begin`], adds the other frames, and ends with [`LastStack::end`]. The reader remembers no
-//! less than the writer, so that it has whatever the writer may name.
+//! The writer, the unwinder's [`ShadowStack`](crate::unwind::shadow::ShadowStack), finds what is in common and
+//! remembers the
+//! stack by [`LastStack::write`]. The reader, the aggregator, takes that from its own [`LastStack`] by
+//! [`LastStack::begin`],
+//! adds the other frames, and ends with [`LastStack::end`]. It remembers no less than the writer.
 
-/// Frames beyond the reserve that are remembered of a stack, at most, by either thread. Without that, each thread of the
-/// target that was once deep where there was no room for its reserve would hold its whole stack.
+/// Maximum frames beyond the reserve remembered of a stack: each once deep thread without room for a reserve would hold
+/// its whole stack.
 pub const MAX_OWN: usize = 4096;
 /// The same where all threads together remember as much as they may: thousands of threads can be deep.
 pub const FEW_OWN: usize = 64;
 
-/// A thread's last stack, outermost frame first, and the deeper one that it may grow back into.
 #[derive(Clone, Debug)]
 pub struct LastStack<T> {
     reserve: Vec<T>,
@@ -45,7 +44,6 @@ impl Common {
     }
 }
 
-/// What becomes of the reserve with a new stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reserve {
     #[default]
@@ -78,23 +76,20 @@ impl<T> LastStack<T> {
         &self.own
     }
 
-    /// Frames of the stack.
     pub fn depth(&self) -> usize {
         self.shared + self.own.len()
     }
 
-    /// Bytes allocated.
     pub fn bytes(&self) -> usize {
         (self.reserve.capacity() + self.own.capacity()) * size_of::<T>()
     }
 
-    /// The innermost frame.
     pub fn last(&self) -> Option<&T> {
         self.own.last().or_else(|| self.reserve.get(self.shared.checked_sub(1)?))
     }
 
-    /// The writer's half: makes a stack the last one, by what it has in common with the one before and its other frames,
-    /// outermost first. Whether frames that were remembered are forgotten.
+    /// The writer's half: makes a stack the last one, from `common` and its other frames, outermost first. Whether
+    /// remembered frames are forgotten.
     pub fn write(&mut self, common: Common, frames: impl ExactSizeIterator<Item = T>) -> bool {
         let own = common.own as usize + frames.len();
         self.begin(common);
@@ -105,14 +100,13 @@ impl<T> LastStack<T> {
         self.end(common)
     }
 
-    /// The same for a stack that is not whole, or whose places are not known: the next can have only the reserve in common
-    /// with it.
+    /// The same for a partial stack or unknown places: the next one can share only the reserve.
     pub fn interrupt(&mut self) {
         self.begin(Common::default());
     }
 
-    /// The reader's half: cuts the stack down to what a new one has in common with it. Then come the new one's frames, by
-    /// [`LastStack::push`], and [`LastStack::end`].
+    /// The reader's half: cuts the stack to what a new one shares. Then follow [`LastStack::push`] and
+    /// [`LastStack::end`].
     pub fn begin(&mut self, common: Common) {
         if common.reserve == Reserve::Dropped {
             self.reserve = Vec::new();
@@ -121,7 +115,6 @@ impl<T> LastStack<T> {
         self.own.truncate(common.own as usize);
     }
 
-    /// Adds an inner frame.
     #[inline]
     pub fn push(&mut self, frame: T) {
         self.own.push(frame);
@@ -140,8 +133,8 @@ impl<T> LastStack<T> {
         }
     }
 
-    /// Ends a stack: makes it the reserve, if `common` says so, and forgets what lies further beyond the reserve than is to
-    /// be remembered, memory included. Whether there was any. No later stack has more than that in common with it.
+    /// Ends a stack: makes it the reserve if `common` says so, and forgets frames too far beyond the reserve, with
+    /// their memory. Whether there were any.
     pub fn end(&mut self, common: Common) -> bool {
         if common.reserve == Reserve::Replaced {
             self.reserve.truncate(self.shared);
@@ -219,8 +212,8 @@ mod tests {
         assert_eq!((stack(&last), last.reserve().len(), last.last()), (vec![7], 0, Some(&7)));
     }
 
-    /// What a writer says of random stacks is enough for a reader to have each of them whole, though the writer does not
-    /// know their innermost frames.
+    /// A writer's word is enough for a reader to rebuild random stacks, whose innermost frames the writer does not
+    /// know.
     #[test]
     fn a_reader_has_what_the_writer_names() {
         let mut seed = 1u64;

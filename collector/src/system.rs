@@ -28,14 +28,13 @@ pub fn kptr_restrict() -> Option<i32> {
     number("/proc/sys/kernel/kptr_restrict")
 }
 
-/// Whether everybody may read where the kernel's functions are: as `kallsyms_show_value` in `kernel/kallsyms.c` decides for who
-/// has no CAP_SYSLOG.
+/// Whether everybody may read kernel addresses, as `kallsyms_show_value` in `kernel/kallsyms.c` decides without
+/// CAP_SYSLOG.
 pub fn kernel_symbols_are_public() -> bool {
     kptr_restrict() == Some(0) && perf_event_paranoid().is_some_and(|paranoid| paranoid <= 1)
 }
 
-/// `kernel.yama.ptrace_scope`: from 1 on, only descendants may be traced by those who are not root. `None` where the kernel
-/// is built without it.
+/// `kernel.yama.ptrace_scope`: from 1 on, non-root may trace only descendants. `None` without Yama.
 pub fn ptrace_scope() -> Option<i32> {
     number("/proc/sys/kernel/yama/ptrace_scope")
 }
@@ -74,7 +73,6 @@ pub fn raise_file_limit() -> u64 {
 
 /// Files that this process has open. Takes a microsecond or so for each.
 pub fn open_files() -> u64 {
-    // One of them is the directory's own.
     fs::read_dir("/proc/self/fd").map_or(0, |files| files.count().saturating_sub(1) as u64)
 }
 

@@ -28,7 +28,6 @@ pub struct Unwinding {
 }
 
 impl Unwinding {
-    /// Never takes more than this budget.
     pub fn within(budget: &Budget) -> Unwinding {
         Unwinding {
             unwinder: StackUnwinder::within(budget.unwind_tables, budget.unwind_rules),
@@ -41,8 +40,8 @@ impl Unwinding {
         }
     }
 
-    /// Unwinds a sample of a thread and remembers the stack for its next sample. `is_dying`: a signal has killed the thread,
-    /// and its stack will be shown.
+    /// Unwinds a sample and remembers the stack. `is_dying`: a signal has killed the thread, and its stack will be
+    /// shown.
     #[inline]
     pub fn unwind(
         &mut self,
@@ -83,13 +82,11 @@ impl Unwinding {
         Unwound { root, common: Common::default(), gap: None }
     }
 
-    /// Removes what is remembered of a thread that has ended.
     pub fn remove_thread(&mut self, thread: ThreadKey) {
         let removed = self.stacks.remove(&thread).map_or(0, |shadow| shadow.remembered());
         self.remembered = self.remembered.saturating_sub(removed);
     }
 
-    /// Removes what is remembered of a process that has ended.
     pub fn remove_process(&mut self, process: ProcessKey) {
         self.goroutines.remove(process);
     }
@@ -114,7 +111,6 @@ impl Unwinding {
         self.unwinder.read_too_late()
     }
 
-    /// Bytes that unwind tables take, and what is remembered of addresses.
     pub fn held_bytes(&self) -> u64 {
         self.unwinder.held_bytes()
     }

@@ -12,8 +12,8 @@ use crate::clock::now_ns;
 /// What the process had spent when [`begin`] was called.
 static BEFORE: OnceLock<u64> = OnceLock::new();
 
-/// Begins to count: what this process has spent before is not ccsd's. It may have been another program until it called
-/// `execve`, which keeps the times: `cargo run` builds for minutes and becomes what it has built. To be called first in `main`.
+/// Begins to count: earlier time of this process is not ccsd's, as it may have been another program until `execve`
+/// (`cargo run` builds for minutes first). Call first in `main`.
 pub fn begin() {
     BEFORE.get_or_init(process_cpu_ns);
 }
@@ -88,12 +88,10 @@ pub enum Aside {
     KernelNames,
 }
 
-/// What this thread has counted by [`aside`].
 #[derive(Clone, Copy, Default)]
 struct AsideUsage {
     /// CPU time, nanoseconds.
     sums: [u64; 2],
-    /// Whether something is done aside now.
     nested: bool,
     /// The thread's CPU time when it was last read.
     read_at: u64,
@@ -103,8 +101,7 @@ thread_local! {
     static ASIDE: Cell<AsideUsage> = const { Cell::new(AsideUsage { sums: [0; 2], nested: false, read_at: 0 }) };
 }
 
-/// Work that takes no longer is counted by [`aside_briefly`] by the time that passes, nanoseconds: reading that takes no
-/// system call, and in so short a time there is hardly any waiting.
+/// Shorter work is counted by [`aside_briefly`] by elapsed time, nanoseconds: no system call, and hardly any waiting.
 const BRIEF_NS: u64 = 200_000;
 
 /// Does something and counts the CPU time that this thread spends on it. What is counted within counts once, as the outer.
@@ -112,8 +109,8 @@ pub fn aside<T>(what: Aside, work: impl FnOnce() -> T) -> T {
     counted(what, work, thread_cpu_ns, |before| thread_cpu_ns().saturating_sub(before))
 }
 
-/// The same of what is mostly done in some microseconds, a thousand times a second. If it takes longer, and waits, what the
-/// thread has done since its clock was last read may be counted in place of the waiting.
+/// The same for work of mostly some microseconds, a thousand times a second. If it takes longer and waits, CPU time
+/// since the clock was last read may count in place of the waiting.
 pub fn aside_briefly<T>(what: Aside, work: impl FnOnce() -> T) -> T {
     let read_at = ASIDE.get().read_at;
     counted(what, work, now_ns, |before| {

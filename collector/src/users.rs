@@ -15,7 +15,6 @@ const MAX_NAME: usize = 256;
 pub struct PasswdUsers(HashMap<u32, String>);
 
 impl PasswdUsers {
-    /// Reads the file; none if that fails.
     pub fn read() -> PasswdUsers {
         let mut bytes = Vec::new();
         let read = File::open(PASSWD).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));

@@ -1,17 +1,17 @@
 //! Whether the sampling thread still works.
 //!
-//! It opens files and reads memory that others may have to serve: a file system in user space or on another machine, the
-//! target's own `userfaultfd`. Where such a one does not answer, the kernel keeps the thread, and only the end of ccsd
-//! interrupts that. What can be seen beforehand is avoided; for the rest the session can be ended all the same, without
-//! the thread and what it held.
+//! It opens files and reads memory that others may have to serve: file systems in user space or on the network, the
+//! target's
+//! `userfaultfd`. If these do not answer, the kernel keeps the thread until ccsd ends. What can be foreseen is avoided;
+//! for
+//! the rest the session can be ended without the thread and what it held.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Time between two looks.
 pub const LOOK: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(1) };
-/// Looks in a row that may find the thread silent when it is asked for an answer: 10 s. No record takes that long, even
-/// where hundreds want the CPU. (What is stopped and goes on later has not looked meanwhile.)
+/// Silent looks in a row before an answer is given up: 10 s. No record takes that long. (A stopped ccsd does not look.)
 const PATIENCE: u32 = 10;
 
 /// What the sampling thread shows, and what is expected of it. Nothing else is ordered by these, so `Relaxed` does.
@@ -31,12 +31,10 @@ impl Watchdog {
         self.aggregator_cpu_ns.store(ns, Ordering::Relaxed);
     }
 
-    /// What it has told last.
     pub fn aggregator_cpu_ns(&self) -> u64 {
         self.aggregator_cpu_ns.load(Ordering::Relaxed)
     }
 
-    /// The thread is alive.
     #[inline]
     pub fn beat(&self) {
         // There is one that writes, so this need not be one indivisible step.
@@ -53,7 +51,6 @@ impl Watchdog {
         self.end_asked.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is to come to its end.
     pub fn end_asked(&self) -> bool {
         self.end_asked.load(Ordering::Relaxed)
     }

@@ -9,7 +9,6 @@ use crate::perf::layout::EventLayout;
 use crate::usage::{self, Aside};
 
 impl Aggregator {
-    /// Brings the accounting up to what has been counted. What went wrong is noted at the end.
     pub(super) fn account(&mut self, counts: &BatchCounts, last: bool) {
         let spec = self.spec;
         let named_later = self.resolver.take_named_later();
@@ -91,8 +90,8 @@ impl Aggregator {
 }
 
 impl Aggregator {
-    /// The session's own CPU time, and what it was spent for. Of a session that shares its process, that of its two threads
-    /// and of the process that reads images.
+    /// The session's CPU time by purpose. A session that shares its process counts its two threads and the image
+    /// reader.
     fn own_cpu(&self, counts: &BatchCounts) -> (u64, OwnCpu) {
         let worker = self.resolver.worker_cpu_ns();
         let here = usage::thread_cpu_ns();
@@ -119,24 +118,21 @@ impl Aggregator {
 const SLOW: &str = "samples were lost because ccsd had to wait for the CPU; it would not as root, or where it may have \
                     real-time priority (`ulimit -r 1`)";
 
-/// The part of a number that is of processes that fit the filter, where CPUs are sampled. Whose the samples are that did not
-/// come, or were dropped unjudged, is unknown: the same share as of the others.
+/// The part of a number that belongs to processes of the filter. Missing samples are taken to divide like the others.
 fn own_share(all: u64, counts: &BatchCounts) -> u64 {
     let own = u128::from(counts.samples.received);
     let others = counts.tracker.filtered.saturating_sub(counts.tracker.unjudged);
     part_of(all, own, own + u128::from(others))
 }
 
-/// How many of the samples that the kernel lost were probably the target's, where others are sampled, too: it does not say
-/// whose they were.
+/// How many lost samples were probably the target's, where others are sampled too: the kernel does not say.
 fn own_part(lost: u64, counts: &BatchCounts) -> u64 {
     let (own, all) =
         (u128::from(counts.samples.received), u128::from(counts.samples.received) + u128::from(counts.tracker.others));
     part_of(lost, own, all)
 }
 
-/// Samples of the target that the kernel lost. Where it loses other records from the same rings, how many of them were
-/// samples is an estimate, but no more than those that were expected and have not come.
+/// Lost samples of the target. Where rings lose other records too, an estimate, at most those expected and missing.
 fn lost_samples(counts: &BatchCounts, expected: Option<u64>) -> u64 {
     let lost = own_part(counts.lost_samples(), counts);
     let here = counts.samples.received.saturating_add(counts.rings.throttled).saturating_add(counts.samples.dropped);
@@ -150,8 +146,8 @@ const MAX_NOTES: usize = 10;
 /// Share of the expected samples that may be missing without a word, beyond those lost for a known reason.
 const UNSEEN_PERCENT: u64 = 5;
 
-/// A warning where much of the CPU time fell between samples, because shares then leave out short-lived threads. Of
-/// `leftovers`, a thread's time since its last sample on one CPU, there were so many at most.
+/// Warns where much CPU time fell between samples: shares then leave out short-lived threads. `leftovers` bounds the
+/// rests.
 fn unseen(accounting: &Accounting, layout: EventLayout, leftovers: u64, more_samples: &str) -> Option<String> {
     let (undelivered, expected) = (accounting.undelivered(), accounting.expected?);
     let short = format!(
@@ -178,7 +174,6 @@ fn unseen(accounting: &Accounting, layout: EventLayout, leftovers: u64, more_sam
     })
 }
 
-/// What went wrong and has no place of its own in the accounting, a line each.
 fn troubles(counts: &BatchCounts) -> impl Iterator<Item = String> {
     let line = |count: u64, what: &str| (count > 0).then(|| format!("{count} {what}"));
     [
@@ -214,9 +209,8 @@ fn troubles(counts: &BatchCounts) -> impl Iterator<Item = String> {
     .flatten()
 }
 
-/// Samples that a clock event should have given, of `due_milli` thousandths by the CPU time that it counted at the rates of
-/// that time. The clock counts kernel time too; where only user code is sampled, the kernel's own accounts say which part
-/// of it was that.
+/// Samples that a clock event should have given, of `due_milli` thousandths. Where only user code is sampled, the
+/// kernel's accounts say which part of the clock's time that was.
 fn expected(kernel: bool, due_milli: Option<u64>, user_share: Option<(u64, u64)>) -> Option<u64> {
     let all = due_milli?;
     let sampled = match (kernel, user_share) {

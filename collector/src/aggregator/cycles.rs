@@ -1,8 +1,8 @@
 //! TSC cycles, to a precision that a file can afford.
 //!
-//! Of a sample by the clock, which stands for a period whatever was run in it, the TSC says little more than that: what it
-//! differs by from sample to sample is mostly noise, of 16 bits. So cycles are rounded down to multiples of a part of the
-//! period, and what is cut off is added to the thread's next sample. Sums are as exact as ever.
+//! The differences from sample to sample are mostly noise, of 16 bits. So cycles are rounded down to multiples of a
+//! part of
+//! the period, and the rest is added to the thread's next sample: sums stay exact.
 
 /// Parts of a period on a machine of one cycle a nanosecond, the slowest: others have more.
 const PARTS: u64 = 16;
@@ -13,7 +13,6 @@ pub(super) const fn unit(period_ns: u64) -> u64 {
     if part == 0 { 1 } else { 1 << part.ilog2() }
 }
 
-/// The cycles of one thread that no sample has yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CycleRest(u64);
 

@@ -1,6 +1,5 @@
-//! Threads as the profile knows them, and their last stacks with the context reached at every frame.
-//!
-//! A new stack is compared with the last one from the root; only what differs is resolved and pushed.
+//! Threads and their last stacks with the context reached at every frame. Only what differs from the last stack,
+//! compared from the root, is resolved and pushed.
 
 use ccsd_profile::{ContextId, CostCentreId, LineId, Profile, RouteId, ThreadId};
 
@@ -21,8 +20,8 @@ pub(super) struct LastFrame {
     pub(super) route: RouteId,
 }
 
-/// Pushes what a frame adds: its cost centres to the context, and to the route those that called another of them. `called`
-/// is the innermost of the frame further out, which is now known to have called this one.
+/// Pushes a frame's cost centres to the context, and to the route those that call another. `called` is the innermost
+/// function of the frame further out.
 #[inline]
 fn push_frame(
     (mut context, mut route): (ContextId, RouteId),
@@ -65,7 +64,6 @@ pub(super) struct ThreadState {
 }
 
 impl ThreadState {
-    /// No stack yet.
     pub(super) fn new(id: ThreadId) -> ThreadState {
         ThreadState {
             id,
@@ -84,8 +82,7 @@ impl ThreadState {
         }
     }
 
-    /// Finds the contexts of the remembered frames anew: of the last stack, and of `shared` of the reserve, which the next
-    /// one has. They are those of whole stacks: the root is a real one.
+    /// Finds the contexts of the remembered frames anew: of the last stack, and of the `shared` frames of the reserve.
     #[cold]
     fn resolve_again(&mut self, profile: &mut Profile, resolver: &mut Resolver, shared: usize, time: u64) {
         self.resolved = shared.max(self.steps.shared());
@@ -103,7 +100,6 @@ impl ThreadState {
         });
     }
 
-    /// Makes `stack` the last one, and finds its context.
     #[inline]
     pub(super) fn follow(
         &mut self,
@@ -122,7 +118,6 @@ impl ThreadState {
             self.resolve_again(profile, resolver, shared, time);
             comparable = false;
         }
-        // Beyond what the sampler knew to be in common there may be more.
         let more = match comparable && common.shared as usize == self.steps.shared() {
             true => {
                 let steps = self.steps.own().iter().skip(common.own as usize);
@@ -202,8 +197,6 @@ pub(super) struct ChargeTarget {
     pub(super) context: ContextId,
     pub(super) line: LineId,
     pub(super) route: RouteId,
-    /// Whether the innermost function has a name.
     pub(super) named: bool,
-    /// Frames of the stack.
     pub(super) depth: u64,
 }

@@ -1,7 +1,7 @@
 //! What single threads have used of the CPU, and what of it is in no sample.
 
-/// The CPU time of one thread that timers sample, nanoseconds, by the kernel's account of it (`/proc/PID/task/TID/schedstat`),
-/// which has what passes while events are off, and is read now and then.
+/// CPU time of one thread that timers sample, nanoseconds, by `/proc/PID/task/TID/schedstat`, which includes time while
+/// events are off. Read now and then.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ThreadTime {
     /// What it has used since the session began; and the same as of the update before.
@@ -15,7 +15,6 @@ pub(super) struct ThreadTime {
 }
 
 impl ThreadTime {
-    /// A sample weighs so much.
     #[inline]
     pub(super) fn weigh(&mut self, weight: u64) {
         self.weighed = self.weighed.saturating_add(weight);
@@ -37,12 +36,10 @@ impl ThreadTime {
         self.used_before.saturating_sub(self.weighed.saturating_add(self.charged).saturating_add(slack))
     }
 
-    /// An update has been made.
     pub(super) fn end_interval(&mut self) {
         self.used_before = self.used;
     }
 
-    /// So much has been charged to `[not sampled]`.
     pub(super) fn charge(&mut self, ns: u64) {
         self.charged = self.charged.saturating_add(ns);
     }

@@ -4,19 +4,19 @@ use ccsd_profile::ThreadId;
 
 use super::thread_time::ThreadTime;
 
-/// Samples by whose chance a thread may have run ahead of its samples, or its samples ahead of it. With more, the noise of a
-/// short phase would be paid from the credit of a long one before it.
+/// Samples by which a thread may run ahead of its samples by chance, or they of it. With more, a long phase would pay
+/// for the noise of a short one.
 const CHANCE: u64 = 16;
 /// Threads that have ended of which it is remembered how much of their time is in no sample.
 const MAX_ENDED: usize = 16 << 10;
 
-/// The CPU time of one thread that ticks sample.
+/// CPU time of one thread that ticks sample.
 ///
-/// A tick that finds the thread stands for one period, as ticks come once a period, but by chance there are a few more or
-/// less of them. So each sample weighs all that the thread has run and no sample stands for yet, up to a credit of a period
-/// for each sample and two standard deviations. What is left is held until later samples have credit for it. A thread
-/// that runs mostly where no tick sees it (in bursts that begin and end in step with timers, or in the kernel with
-/// interrupts off) holds more and more.
+/// A tick stands for one period, with chance. So each sample weighs what the thread has run without samples, up to a
+/// credit
+/// of a period for each sample and two standard deviations; the rest is held for later samples. A thread that runs
+/// mostly
+/// where no tick sees it (bursts in step with timers, or the kernel with interrupts off) holds more and more.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TickTime {
     samples: u64,
@@ -52,10 +52,8 @@ fn chance(samples: u64, period: u64) -> u64 {
     (2.0 * (samples as f64).sqrt() * period as f64) as u64
 }
 
-/// What has been charged to `[not sampled]`.
 #[derive(Debug, Default)]
 pub(super) struct UnseenTime {
-    /// All of it, nanoseconds.
     pub(super) charged: u64,
     /// CPU time of the target at the last update.
     pub(super) used_before: u64,

@@ -1,16 +1,16 @@
 //! CPU time that no sample stands for (I13).
 //!
-//! The events count the target's CPU time, and the clocks of its processes what passes while the kernel switches threads, when
-//! events are off. What samples do not stand for is charged to `[not sampled]`, so that shares are of the CPU time and not
-//! of what was sampled by chance.
+//! The events count the target's CPU time; the clocks of its processes also have thread switches, when events are off.
+//! What
+//! samples do not stand for is charged to `[not sampled]`.
 //!
-//! - A timer's sample stands for one period. What each thread has run on each CPU since its last sample there is less than
-//!   a period, and no more than rounding: as long as all that is missing can be that, and is not much, nothing is charged.
-//! - A tick's sample stands for what its thread has run since the last one, but not for more than ticks that come by chance
-//!   would let it: see [`TickTime`].
-//! - What is charged is never taken back, so while the session runs only what no later sample can stand for is charged.
-//! - Where the CPU time is not known exactly, nothing is charged: where whole CPUs are sampled, or user code alone, or other
-//!   processes are counted that do not fit a filter, and with cycles.
+//! - A timer's sample stands for one period. Rests of less than a period per thread and CPU are rounding: nothing is
+//! charged
+//! while they explain all that is missing.
+//! - A tick's sample stands for what its thread has run since the last one, within chance: see [`TickTime`].
+//! - A charge is never taken back, so a running session charges only what no later sample can stand for.
+//! - Nothing is charged where the CPU time is not exact: whole CPUs, user code alone, processes outside a filter,
+//! cycles.
 
 use ccsd_profile::{NotSampled, Process, Thread, ThreadId, Unseen};
 
@@ -28,7 +28,6 @@ const MAX_RESTS: u64 = 24;
 const QUIET_PERCENT: u64 = 3;
 
 impl Aggregator {
-    /// Charges what a thread that has ended holds, but for what may be chance.
     pub(super) fn charge_ended(&mut self, mut time: TickTime, thread: ThreadId) {
         let excess = time.take_excess(self.spec.period_ns());
         self.charge_unseen_time(thread, excess);
@@ -41,8 +40,8 @@ impl Aggregator {
         }
     }
 
-    /// Charges what the target has used and no sample stands for, as far as that is known. Called at each update, after
-    /// `accounting` has been brought up to date. Returns what to note at the end.
+    /// Charges the target's unsampled time, as far as it is known. Called at each update, after `accounting` is up to
+    /// date. Returns what to note at the end.
     pub(super) fn charge_unseen(&mut self, counts: &BatchCounts, last: bool) -> Option<String> {
         let period = self.spec.period_ns();
         let threads = self.threads.values_mut().filter(|thread| thread.tick.held > period);
@@ -96,8 +95,7 @@ impl Aggregator {
         note(&split, used, self.more_samples)
     }
 
-    /// The CPU time that the samples should stand for, where it is known exactly: by the events and,
-    /// as far as they did not count it, by the clocks of the target's processes.
+    /// CPU time that samples should stand for, if exact: by the events, else by the clocks of the target's processes.
     fn exact_cpu_ns(&self, counts: &BatchCounts) -> Option<u64> {
         let whole = !matches!(self.spec.event, Event::Cycles { .. })
             && self.spec.kernel
@@ -146,8 +144,7 @@ impl Aggregator {
         left
     }
 
-    /// Charges time of which only the process is known, if that: to the only thread, if there was no other, else to a thread
-    /// of its own.
+    /// Charges time of which at most the process is known: to its only thread, else to a thread of its own.
     fn charge_anyone(&mut self, counts: &BatchCounts, ns: u64) {
         if ns == 0 {
             return;
@@ -174,7 +171,6 @@ impl Aggregator {
         self.charge_unseen_time(thread, ns);
     }
 
-    /// What has been charged, by cause.
     fn split_unseen(&self, counts: &BatchCounts, used: u64) -> NotSampled {
         let accounting = self.profile.accounting();
         let counted = counts.target.counted.unwrap_or_default();
@@ -252,7 +248,6 @@ mod tests {
 
     const PERIOD: u64 = 4_000_000;
 
-    /// Sums of the weights and of what is left, of a thread that runs for `gained` before each sample.
     fn sums(time: &mut TickTime, gained: impl Iterator<Item = u64>) -> (u64, u64) {
         let (mut weight, mut ran) = (0, 0);
         for gained in gained {
@@ -289,7 +284,6 @@ mod tests {
         }
     }
 
-    /// What a thread runs between two ticks that find it by chance.
     fn gaps_of(samples: usize) -> impl Iterator<Item = u64> {
         chances().map(|chance| (-chance.ln() * PERIOD as f64) as u64).take(samples)
     }

@@ -1,9 +1,8 @@
-//! What depends on the processor architecture: a folder for each.
+//! What depends on the processor architecture: a folder for each. Imports nothing of the collector.
 //!
-//! It says which registers a sample carries and what they are for ([`registers`], [`user_regs`]), what instructions do to
-//! the stack ([`code`], [`prologue`]), what the kernel leaves there for a signal ([`signal`]), and what a stopped thread holds
-//! ([`stopped`]). It imports nothing of the
-//! collector.
+//! Registers of a sample ([`registers`], [`user_regs`]), instructions' effects on the stack ([`code`], [`prologue`]),
+//! signal
+//! frames ([`signal`]), stopped threads ([`stopped`]).
 
 mod x86_64;
 

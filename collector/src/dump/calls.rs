@@ -1,16 +1,16 @@
 //! Which system calls can be interrupted so that the program does not notice.
 //!
-//! A thread that is blocked in a system call leaves it to be stopped, and makes it again when it goes on. The kernel sees
-//! to that for most calls, with what is left of their timeouts. Three kinds are different:
+//! A stopped thread leaves its blocking system call and makes it again. The kernel does so for most calls, with what is
+//! left
+//! of their timeouts. Three kinds are different:
 //!
-//! - Some end with EINTR (see "Interruption of system calls and library functions by stop signals" in signal(7)). The dump
-//!   makes the kernel start them again. One with a timeout then waits for the whole of it once more, so that
-//!   is done only where that is a second at most.
-//! - Some end with what they have done so far: a blocked `write` to a pipe returns a smaller number. A program that is not
-//!   prepared for that would lose output.
+//! - Some end with EINTR (signal(7), "Interruption of system calls and library functions by stop signals"). The dump
+//! makes
+//! the kernel restart them. A timeout then begins anew, so only where that is a second at most.
+//! - Some end with a partial result: a blocked `write` to a pipe returns a smaller number, which may lose output.
 //! - For a few nothing is known.
 //!
-//! Threads in the last two kinds, and those that would wait for long, are not stopped: their stacks are read as they are.
+//! Threads in the last two kinds, or with long timeouts, are not stopped: their stacks are read as they are.
 
 use super::look::SystemCall;
 use crate::arch::system_calls::{EPOLL_WAIT, IO_PGETEVENTS};

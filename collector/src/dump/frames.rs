@@ -24,13 +24,11 @@ const MAX_FRAMES_IN_ALL: usize = 1 << 24;
 /// Instead of a process whose memory is read: none.
 const NO_PROCESS: u32 = u32::MAX;
 
-/// A thread's frames as numbers of different ones, innermost first.
 struct FrameNumbers {
     frames: Vec<u32>,
     end: End,
 }
 
-/// Every frame once.
 #[derive(Default)]
 struct Frames {
     numbers: HashMap<Frame, u32>,
@@ -46,8 +44,8 @@ impl Frames {
     }
 }
 
-/// Unwinds and names what was taken, and enters it into the dump. For an owner by these mappings, and without reading on in
-/// the process, which may run another program by now.
+/// Unwinds and names what was taken into the dump. For an owner by these mappings alone: the process may run another
+/// program by now.
 pub fn read(taken: Vec<Taken>, (owner, maps): (Option<Owner>, Option<Vec<MapEntry>>), dump: &mut Dump) {
     let pid = dump.pid;
     let mut tracker = Tracker::for_process(pid, owner, maps);

@@ -25,7 +25,6 @@ pub struct Look {
     switches: Option<u64>,
 }
 
-/// Where a thread is, as `/proc/PID/task/TID/syscall` tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyscallStatus {
     /// On a CPU, or waiting for one.
@@ -33,23 +32,18 @@ pub enum SyscallStatus {
     InCall(SystemCall),
     /// Blocked outside a system call: in a page fault, or stopped.
     Blocked {
-        /// Its stack pointer.
         sp: u64,
-        /// Its instruction pointer.
         ip: u64,
     },
     /// That may not be known, and why.
     Unknown(io::ErrorKind),
 }
 
-/// A system call that a thread is blocked in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SystemCall {
     pub number: i64,
     pub args: [u64; 6],
-    /// The stack pointer.
     pub sp: u64,
-    /// The instruction after the system call.
     pub ip: u64,
 }
 
@@ -90,7 +84,6 @@ impl Look {
         blocked && self.place == before.place && self.switches.is_some() && self.switches == before.switches
     }
 
-    /// The stack pointer and the instruction pointer of a thread that is blocked.
     pub fn pointers(&self) -> Option<(u64, u64)> {
         match self.place {
             SyscallStatus::InCall(SystemCall { sp, ip, .. }) | SyscallStatus::Blocked { sp, ip } => Some((sp, ip)),

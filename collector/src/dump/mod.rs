@@ -1,14 +1,16 @@
 //! Stack dumps: what every thread of a process is doing now, running or asleep.
 //!
 //! ```text
-//! look at /proc -> PTRACE_SEIZE, PTRACE_INTERRUPT -> registers, a part of the stack -> PTRACE_DETACH      (take, ptrace)
-//!               -> unwinding, names, lines                                                                (frames)
+//! look at /proc -> PTRACE_SEIZE, PTRACE_INTERRUPT -> registers, a part of the stack -> PTRACE_DETACH      (take,
+//! ptrace)
+//! -> unwinding, names, lines                                                                (frames)
 //! ```
 //!
-//! A thread is stopped one at a time and for well under a millisecond; all that is costly comes when it runs again. It is
-//! left as it was: no signal is sent, a process that is stopped stays so, and system calls go on ([`calls`] says which
-//! ones could not, so that their threads are not stopped). Where a thread may not be stopped, or another traces it, its
-//! stack is read as it is, if it is blocked; a [`Dump`] says of every thread how it was had, and why not more.
+//! Threads are stopped one at a time for well under a millisecond; all that is costly comes afterwards. No signal is
+//! sent, a
+//! stopped process stays so, and system calls go on ([`calls`]). A thread that may not be stopped, or is traced, is
+//! read as
+//! it is if it is blocked; a [`Dump`] says of every thread how its stack was taken.
 
 mod calls;
 mod frames;
@@ -45,8 +47,8 @@ const ATTEMPTS: u32 = 3;
 /// Stack of the thread that does the work: reading debug information is recursive, up to a depth that it limits.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Takes the stacks of all threads of a process. What cannot be had of a thread is said in its place. For an
-/// owner, debug information is read only from files that he may read.
+/// Takes the stacks of all threads of a process. Gaps are explained in their place. For an owner, debug information is
+/// read only from files that he may read.
 ///
 /// # Errors
 /// Those of [`check_target`], [`Error::DumpNotPermitted`], and [`Error::NoSuchProcess`] if it ends meanwhile.

@@ -37,8 +37,7 @@ pub struct ThreadDump {
     pub state: TaskState,
     /// The function of the kernel that it waited in, where that may be known.
     pub wait: Option<String>,
-    /// The kernel's part of its stack, innermost first, as the kernel prints it; only root may see it, and only of threads
-    /// that do not run.
+    /// The kernel's part of the stack, innermost first. Only root may see it, and only of threads that do not run.
     pub kernel_stack: Vec<String>,
     /// Positions in [`Dump::frames`], innermost first; inlined functions have places of their own.
     pub stack: Vec<u32>,
@@ -121,8 +120,8 @@ pub enum End {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
-    /// The thread was stopped for no longer than so many nanoseconds: from the last look that found it running to the moment
-    /// when it was let go.
+    /// The thread was stopped for at most so many nanoseconds: from the last look that found it running until it was
+    /// let go.
     Stopped {
         /// Nanoseconds.
         ns: u64,

@@ -1,8 +1,8 @@
-//! The few requests of ptrace(2) that a dump needs, for one thread at a time.
+//! The few ptrace(2) requests that a dump needs, for one thread at a time.
 //!
-//! A [`Tracer`] belongs to the thread of ccsd that made it: the kernel takes requests from no other. Whatever is still
-//! traced when that thread ends, the kernel lets go and on, in whatever state it is; the same if ccsd is killed.
-//! `PTRACE_SEIZE` is used without options and without SIGSTOP, so neither signals nor job control of the target change.
+//! A [`Tracer`] belongs to the thread that made it. When that thread ends, or ccsd is killed, the kernel lets traced
+//! threads
+//! go on. `PTRACE_SEIZE` without options and SIGSTOP leaves the target's signals and job control alone.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -24,7 +24,6 @@ pub enum TraceStop {
     Signal(i32),
 }
 
-/// What has become of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// It has not stopped yet.
@@ -33,7 +32,6 @@ pub enum Condition {
     Gone,
 }
 
-/// A thread of another process that this thread traces.
 #[derive(Debug)]
 pub struct Tracer {
     tid: libc::pid_t,
@@ -101,8 +99,9 @@ impl Tracer {
         Ok(Stopped { regs: unsafe { regs.assume_init() } })
     }
 
-    /// Makes a system call that the stop has ended with EINTR be made again when the thread goes on, as the kernel does it
-    /// by itself with most. If a signal's handler runs first, it is EINTR all the same.
+    /// Restarts a system call that the stop has ended with EINTR, as the kernel does with most. If a signal's handler
+    /// runs
+    /// first, it is EINTR all the same.
     ///
     /// # Errors
     /// ESRCH where the thread has been killed.
@@ -128,19 +127,16 @@ impl Tracer {
     }
 }
 
-/// What a stopped thread holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopped {
     regs: RawRegisters,
 }
 
 impl Stopped {
-    /// Its registers; `None` for those of a 32-bit program.
     pub fn user_regs(&self) -> Option<UserRegs> {
         stopped::user_regs(&self.regs)
     }
 
-    /// Its stack pointer.
     pub fn sp(&self) -> u64 {
         stopped::stack_pointer(&self.regs)
     }

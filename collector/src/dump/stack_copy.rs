@@ -13,7 +13,6 @@ use crate::process::owner::{Denied, Owner};
 
 /// The first piece: more than most stacks hold. It takes some 10 us.
 const FIRST: usize = 64 << 10;
-/// The pieces after that.
 const PIECE: usize = 128 << 10;
 /// Bytes copied at most. What lies beyond is read when the thread runs again.
 const MAX: usize = FIRST + 4 * PIECE;
@@ -35,7 +34,6 @@ impl Default for StackBuffer {
     }
 }
 
-/// Copies the stack of one thread.
 #[derive(Debug)]
 pub struct StackCopier {
     pid: u32,
@@ -45,12 +43,9 @@ pub struct StackCopier {
     memory: Option<File>,
 }
 
-/// The bytes from the stack pointer upwards.
 #[derive(Clone, Debug, Default)]
 pub struct StackCopy {
-    /// The bytes.
     pub bytes: Vec<u8>,
-    /// Whether there may be more.
     pub more: bool,
 }
 
@@ -81,8 +76,8 @@ impl StackCopier {
         process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(piece)], &remote).unwrap_or(0)
     }
 
-    /// Bytes of the next piece that can be read without waiting for a page to come: from a disk, or from a program that has
-    /// to provide it and may be the one that has stopped.
+    /// Bytes of the next piece that can be read without waiting for a page: from a disk, or from a program that
+    /// provides it and may be the stopped one.
     fn present(&self, address: u64, len: usize) -> usize {
         let Some(pagemap) = &self.pagemap else { return len };
         let page = PAGE as u64;
@@ -178,7 +173,6 @@ mod tests {
         while std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() != "sleep\n" {
             std::thread::yield_now();
         }
-        // Addresses of stacks differ; with the same one it would be the other program's.
         assert_eq!(copier.copy(sp, &mut room).0, 0);
         // While it is being executed its stack pointer may still be the old one.
         let mut pointers = std::iter::repeat_with(|| Look::at(pid, pid).unwrap().pointers()).flatten();

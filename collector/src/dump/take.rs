@@ -1,13 +1,13 @@
 //! Taking the registers and stacks of threads, one after the other.
 //!
-//! For an owner, each thread's rights are checked while it is stopped, and the memory and mappings that are read are those
-//! that it had then ([`StackCopier::bind`]): a process that executes a privileged program in between, and its own again
-//! afterwards, shows nothing of the privileged one.
+//! For an owner, each thread's rights are checked while it is stopped, and only its memory and mappings of that moment
+//! are
+//! read ([`StackCopier::bind`]): a privileged program executed in between shows nothing.
 //!
-//! One thread of ccsd's own traces all of them, because ptrace(2) belongs to a thread. It does nothing else while one is
-//! stopped: no allocation beyond the copy, no file of /proc opened, no unwinding. A thread that does not stop in
-//! time, or dies, stays traced; then the tracing thread ends, with which the kernel lets everything go that it traced, and a
-//! new one goes on with the next.
+//! One thread traces all, because ptrace(2) belongs to a thread. While a target thread is stopped, it allocates nothing
+//! beyond the copy, opens no file of /proc and does not unwind. A thread that does not stop in time, or dies, stays
+//! traced;
+//! then the tracing thread ends, so that the kernel lets it go, and a new one goes on.
 
 use std::fs::File;
 use std::io::IoSliceMut;
@@ -35,12 +35,10 @@ use super::stack_copy::{StackBuffer, StackCopier, StackCopy};
 
 /// How long a thread may take to stop. Running threads take some 10 us, sleeping ones until they get a CPU.
 const MAX_WAIT: Duration = Duration::from_millis(20);
-/// The same of one that is blocked in a system call: that needs a CPU for a moment, and on a machine where hundreds of
-/// threads want one that takes a second or two.
+/// The same for a thread in a system call, which needs a CPU to stop: a second or two on a very busy machine.
 const MAX_CALL_WAIT: Duration = Duration::from_secs(5);
 /// The same where all others have been looked at: it may have had to wait for a CPU.
 const MAX_LAST_WAIT: Duration = Duration::from_millis(500);
-/// Threads that are given this second chance.
 const SECOND_CHANCES: usize = 20;
 /// Looks without a pause at whether it has stopped.
 const QUICK_LOOKS: u32 = 4;
@@ -49,18 +47,16 @@ const PAUSE: Duration = Duration::from_micros(15);
 /// How often a thread that runs in between is looked at again.
 const TRIES: u32 = 3;
 
-/// In place of a register that is not known: nothing is read with it and unwinding ends there. (A frame pointer of 0 would
-/// mean that nothing called the frame.)
+/// In place of an unknown register: nothing is read with it and unwinding ends there. (A frame pointer of 0 would be a
+/// root.)
 const UNKNOWN: u64 = UNREADABLE;
 
 /// Why a thread is not stopped that was asked to.
 const TOO_SLOW: &str = "it did not stop";
-/// Why a thread is not stopped that the kernel does not let ccsd trace.
 pub const NOT_PERMITTED: &str = "it may not be traced";
 
 #[derive(Clone, Debug)]
 pub struct Taken {
-    /// Thread id.
     pub tid: u32,
     /// What /proc said of it just before.
     pub look: Look,
@@ -81,9 +77,7 @@ pub enum KnownRegisters {
 enum TracerState {
     /// As it was: the next one can follow.
     Clean(Taken),
-    /// It still traces.
     Tracing(Taken),
-    /// It still traces what has gone.
     TracingGone,
     Gone,
 }
@@ -128,8 +122,8 @@ impl Taking {
         let mut room = StackBuffer::default();
         while !rest.is_empty() {
             let mut trace = || {
-                // Neither is necessary. A tracer that waits for its turn is what makes a stop long, but a user's threads are
-                // his own, and others' work is not to wait for them.
+                // Neither is necessary: waiting for a CPU makes stops long, but a user's dump must not outrank others'
+                // work.
                 if self.owner.is_none() {
                     let _ = become_urgent();
                 }
@@ -212,8 +206,8 @@ impl Taking {
         wait: Duration,
     ) -> TracerState {
         let tid = tracer.tid();
-        // One that is blocked in a call leaves it when it is told to, however late it gets a CPU for that; if it were given up
-        // before, nobody would see to it that the call is made again.
+        // A thread blocked in a call leaves it however late it gets a CPU; given up before, nobody would restart the
+        // call.
         let blocked = matches!(look.place, SyscallStatus::InCall(_)) && look.state != TaskState::Uninterruptible;
         let wait = if blocked { wait.max(MAX_CALL_WAIT) } else { wait };
         let begun = Instant::now();
@@ -253,8 +247,8 @@ impl Taking {
         }
         let Ok(stopped) = tracer.registers() else { return TracerState::TracingGone };
         let copied = copier.copy(stopped.sp(), room);
-        // By what it was in when it stopped: since the look at it, it may have begun another call.
-        // Where a signal is being delivered, the kernel itself makes EINTR of it if a handler runs.
+        // By the call it was in when it stopped, which may be a later one. The kernel makes EINTR of it if a handler
+        // runs.
         if look.state != TaskState::Stopped && stopped.interrupted_call().is_some_and(can_be_made_again) {
             // Only a thread that has been killed refuses.
             let _ = tracer.restart(&stopped);
@@ -267,8 +261,8 @@ impl Taking {
         if detached.is_ok() { TracerState::Clean(taken) } else { TracerState::Tracing(taken) }
     }
 
-    /// What can be had without stopping a thread: the two pointers and the stack of one that is blocked. `None` if it runs
-    /// whenever it is looked at, or is not the owner's to observe.
+    /// What can be had without stopping: pointers and stack of a blocked thread. `None` if it runs, or is not the
+    /// owner's.
     fn quietly(
         &mut self,
         tid: u32,
@@ -294,7 +288,6 @@ impl Taking {
         None
     }
 
-    /// A thread that may not be traced.
     fn refused(
         &mut self,
         tid: u32,

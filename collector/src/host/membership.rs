@@ -16,12 +16,10 @@ const MAX_PATH: usize = 4096;
 /// Largest file of these: a process is in one group of each hierarchy.
 const MAX_PATHS: usize = 64;
 
-/// What /proc says a process belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessGroups {
     /// Paths of its control groups in all hierarchies, the one that names units and containers first.
     pub cgroups: Vec<String>,
-    /// Effective user.
     pub uid: Option<u32>,
 }
 
@@ -42,7 +40,6 @@ impl ProcessGroups {
 /// What processes belong to, each different one once.
 #[derive(Debug, Default)]
 pub struct Memberships {
-    /// Read when the first process is looked at.
     users: Option<PasswdUsers>,
     shared: HashMap<(String, Option<u32>), Arc<Membership>>,
 }
@@ -92,8 +89,8 @@ pub fn cgroup_path(file: &[u8]) -> String {
     String::from_utf8_lossy(path.unwrap_or_default()).into_owned()
 }
 
-/// The paths of all hierarchies, each once, that of [`cgroup_path`] first unless it is the root and another is not: where
-/// there is no systemd, a container may be in hierarchies of version 1 alone.
+/// The paths of all hierarchies, that of [`cgroup_path`] first unless only another is below the root: without systemd,
+/// a container may be in version 1 hierarchies alone.
 fn cgroup_paths(file: &[u8]) -> Vec<String> {
     let mut paths = vec![cgroup_path(file)];
     for (_, _, path) in file.split(|&byte| byte == b'\n').filter_map(parts) {
@@ -129,7 +126,6 @@ mod tests {
         assert_eq!(cgroup_paths(b"0::/a.service\n"), ["/a.service"]);
         let hybrid = b"12:cpu:/x\n4:memory:/x\n1:name=systemd:/a.service\n0::/\n";
         assert_eq!(cgroup_paths(hybrid), ["/a.service", "/x", "/"]);
-        // A runtime without systemd.
         assert_eq!(cgroup_paths(b"3:cpu,cpuacct:/docker/1\n1:name=systemd:/\n0::/\n"), ["/docker/1", "/"]);
         assert_eq!(cgroup_paths(b""), [""]);
         let many: String = (0..1_000).map(|number| format!("{number}:x:/{number}\n")).collect();

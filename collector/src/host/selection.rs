@@ -12,8 +12,7 @@ use crate::procfs;
 /// Where control groups are mounted.
 const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
-/// Processes of the machine. One is selected by any of the units, groups, containers and users, or if there are none, unless
-/// its name is excluded.
+/// Processes of the machine. Selected by any of the units, groups, containers and users, or all; excluded by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct ProcessSelection {

@@ -51,7 +51,6 @@ impl CallChain {
         self.kernel.iter().enumerate().map(address).map(|address| Frame { image: ImageIndex::KERNEL, address })
     }
 
-    /// The same of the user's addresses.
     pub fn user_addresses(&self) -> impl Iterator<Item = u64> + '_ {
         let address = |(at, &address): (usize, &u64)| if at == 0 { address } else { address.wrapping_sub(1) };
         self.user.iter().enumerate().map(address)

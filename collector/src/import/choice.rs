@@ -9,10 +9,8 @@ use super::error::ImportError;
 use super::header::{RecordedEvent, RecordingHeader};
 use super::records::{FileRecord, Records};
 
-/// The events that become metrics, by their numbers. There is one at least.
 pub struct MetricEvents {
     events: Vec<usize>,
-    /// Events of the group beyond the metrics that a profile can have.
     left_out: usize,
 }
 
@@ -34,7 +32,6 @@ impl MetricEvents {
         Ok(MetricEvents { events, left_out })
     }
 
-    /// The first event.
     pub fn first<'a>(&self, header: &'a RecordingHeader) -> Option<&'a RecordedEvent> {
         header.attributes.get(*self.events.first()?)
     }
@@ -91,7 +88,6 @@ fn first_group(file: &File, header: &RecordingHeader) -> Vec<usize> {
     if counted.len() > 1 {
         return counted;
     }
-    // A group whose events all sample.
     let group = header.groups.iter().find(|&&(leader, end)| (leader..end).contains(&first));
     group.map_or(vec![first], |&(leader, end)| (leader..end.min(header.attributes.len())).collect())
 }
@@ -115,7 +111,6 @@ fn named(attributes: &[RecordedEvent], event: &str) -> Result<usize, ImportError
     })
 }
 
-/// What an event counts, and its name.
 pub fn metric(event: &RecordedEvent) -> Metric {
     let named = event.name.clone();
     let (unit, name) = match event.attr.type_ {

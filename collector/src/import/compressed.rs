@@ -1,8 +1,8 @@
 //! Records that `perf record -z` has compressed.
 //!
-//! `PERF_RECORD_COMPRESSED` holds a piece of a zstd stream, `PERF_RECORD_COMPRESSED2` the same behind its length. What comes of
-//! the pieces is a sequence of records, of which one may be begun in one piece and ended in the next. The last of a piece
-//! that is not whole waits for the next one, as it does for perf.
+//! `PERF_RECORD_COMPRESSED` holds a piece of a zstd stream, `PERF_RECORD_COMPRESSED2` the same behind its length. A
+//! record
+//! may continue in the next piece.
 
 use std::io;
 
@@ -15,8 +15,7 @@ const COMPRESSED2: u32 = 83;
 /// Bytes of a record's header: type, flags, size.
 pub(super) const HEADER: usize = 8;
 
-/// How much larger than what it was made of a recording may become, beyond [`FREE_BYTES`]. Copies of stacks that are mostly
-/// zeros become a hundred times as small.
+/// Maximum growth of a recording beyond [`FREE_BYTES`]. Copies of stacks, mostly zeros, compress a hundredfold.
 const MAX_RATIO: u64 = 200;
 const FREE_BYTES: u64 = 64 << 20;
 /// Bytes that are decompressed at once.
@@ -33,7 +32,6 @@ pub struct Expander {
     given: u64,
 }
 
-/// The type and the size of the record that begins here.
 pub(super) fn head(bytes: &[u8]) -> Option<(u32, usize)> {
     let head = bytes.first_chunk::<HEADER>()?;
     let [a, b, c, d, _, _, low, high] = *head;
@@ -118,7 +116,6 @@ fn damaged(what: &str) -> ImportError {
     ImportError::Damaged(format!("it is damaged: {what}"))
 }
 
-/// What cannot be read or written.
 pub(super) fn io_error(error: &io::Error) -> ImportError {
     ImportError::Damaged(format!("it cannot be read: {error}"))
 }
@@ -158,7 +155,6 @@ mod tests {
                 .collect();
             assert!(expand(&pieces).unwrap() == plain, "{size}");
         }
-        // Without compression nothing changes.
         assert_eq!(expand(&[record(9, &[1; 8]), record(68, &[])]).unwrap().len(), 24);
     }
 

@@ -1,8 +1,9 @@
-//! What a perf.data file says of itself: its events, and what they were recorded of.
+//! A perf.data file's header: its events, and what they were recorded of.
 //!
-//! The layout is that of `tools/perf/Documentation/perf.data-file-format.txt`: magic, size, size of an attribute, three
-//! sections (attributes, data, event types; offset and size each), 256 bits of features; and after the data a section for
-//! each feature that there is. Nothing is allocated for a count or a length that the file does not have the bytes for.
+//! Layout: `tools/perf/Documentation/perf.data-file-format.txt`: magic, size, size of an attribute, three sections
+//! (attributes, data, event types; offset and size each), 256 bits of features; a section for each feature after the
+//! data.
+//! Nothing is allocated for a count or a length that the file does not have the bytes for.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -47,9 +48,7 @@ const SIMPLEPERF_META_INFO: usize = 129;
 const DAMAGED: &str = "it is damaged: what it says of itself goes beyond its end";
 
 pub struct RecordedEvent {
-    /// What was asked of the kernel.
     pub attr: PerfEventAttr,
-    /// Which counters its samples carry.
     pub reads: ReadFormat,
     /// Its name, where perf has noted one.
     pub name: Option<String>,
@@ -57,7 +56,6 @@ pub struct RecordedEvent {
     pub ids: Vec<u64>,
 }
 
-/// What the file says of itself.
 pub struct RecordingHeader {
     pub attributes: Vec<RecordedEvent>,
     /// Groups of events: the number of the leader, and of the event behind the last member. The numbers may be wrong.
@@ -68,7 +66,6 @@ pub struct RecordingHeader {
     pub version: String,
     pub arch: Option<String>,
     pub command_line: Vec<String>,
-    /// Build ids of files, by path.
     pub build_ids: HashMap<String, Vec<u8>>,
 }
 
@@ -129,7 +126,6 @@ pub fn read(file: &File) -> Result<RecordingHeader, &'static str> {
     })
 }
 
-/// The parts of a file.
 struct Sections<'a> {
     file: &'a File,
     length: u64,
@@ -140,7 +136,6 @@ impl Sections<'_> {
         offset.checked_add(size).is_some_and(|end| end <= self.length)
     }
 
-    /// Reads a part, whose size the caller bounds.
     fn read(&self, offset: u64, size: u64) -> Result<Vec<u8>, &'static str> {
         if !self.has((offset, size)) {
             return Err(DAMAGED);
@@ -151,7 +146,6 @@ impl Sections<'_> {
     }
 }
 
-/// Fields one after the other.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -190,8 +184,7 @@ fn until_zero(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned()
 }
 
-/// The events of `EVENT_DESC`: their number and the size of an attribute, then for each the attribute, the number of its
-/// ids, its name, and the ids.
+/// The events of `EVENT_DESC`: number, size of an attribute, then for each attribute, number of ids, name, ids.
 fn described(section: &[u8]) -> Option<Vec<RecordedEvent>> {
     let mut fields = Fields(section);
     let (count, each) = (u64::from(fields.u32()?), u64::from(fields.u32()?));
@@ -270,8 +263,7 @@ fn groups(section: &[u8]) -> Vec<(usize, usize)> {
     (0..count).map_while(|_| group()).collect()
 }
 
-/// The build ids that perf has noted of files of programs: records of a header, a process, 24 bytes with the build id, and a
-/// path.
+/// perf's build ids of program files: record header, process, 24 bytes with the build id, path.
 fn build_ids(section: &[u8]) -> HashMap<String, Vec<u8>> {
     /// `PERF_RECORD_MISC_CPUMODE_MASK`, `PERF_RECORD_MISC_USER`.
     const MODE: u32 = 7;

@@ -1,13 +1,13 @@
-//! Samples that a recording has lost, from records that tell of the same in more than one way.
+//! Lost samples of a recording, which several records report.
 //!
-//! - The kernel writes `PERF_RECORD_LOST` into a ring that was full, when there is room again: how many records it had to
-//!   leave out, of whichever event and kind.
-//! - perf (since 6.2, of kernels since 6.0) asks each event at the end how many it has lost (`PERF_FORMAT_LOST`), and writes
-//!   `PERF_RECORD_LOST_SAMPLES` for those that have: a header, the number (64 bits), and the trailer that names the event,
-//!   whose time is 0. They are the same ones, without other events', and with those that were lost last.
-//! - The kernel writes `PERF_RECORD_LOST_SAMPLES` where hardware says that it had to drop samples, with a time. There never
-//!   were records of these.
-//! - Samples that a filter was to drop (`perf record --filter`) are told like the second, with a mark. They are not lost.
+//! - The kernel writes `PERF_RECORD_LOST` into a ring that was full: how many records, of any event and kind, are
+//! missing.
+//! - perf (since 6.2, with kernels since 6.0) asks each event at the end (`PERF_FORMAT_LOST`) and writes
+//! `PERF_RECORD_LOST_SAMPLES`: a header, the number (64 bits), and a trailer that names the event, with time 0. They
+//! are the
+//! same samples, for one event, including those lost last.
+//! - The kernel writes `PERF_RECORD_LOST_SAMPLES` with a time where hardware dropped samples. There never were records.
+//! - Samples dropped by a filter (`perf record --filter`) look like the second, with a mark. They are not lost.
 
 use linux_perf_event_reader::{RawEventRecord, RecordType};
 
@@ -76,13 +76,11 @@ mod tests {
         record(kind, misc, &[body, &[0, time, event]].concat())
     }
 
-    /// A recording of two events, 100 and 200, with one sample of the first and these records behind it: how many samples
-    /// were lost, by its profile, and how many records made no sense.
+    /// Lost samples and malformed records of a recording of two events, 100 and 200, with one sample and these records.
     fn lost(records: &[Vec<u8>]) -> (u64, usize) {
         // IP, TID, TIME, IDENTIFIER.
         const SAMPLE_TYPE: u64 = 1 | 2 | 4 | 1 << 16;
         const SAMPLE_ID_ALL: u64 = 1 << 18;
-        // A software event; the clock of the CPU.
         let mut attribute = words(&[1 | 136 << 32, 0, 1_000_000, SAMPLE_TYPE, 0, SAMPLE_ID_ALL]);
         attribute.resize(136, 0);
         let mut events = words(&[2 | 136 << 32]);
@@ -124,7 +122,6 @@ mod tests {
         assert_eq!(lost(&[ring(5), at_end(100, 1000, 1 << 15)]), (5, 0));
         assert_eq!(lost(&[ring(5), hardware(30), at_end(100, 7, 0)]), (37, 0));
         assert_eq!(lost(&[at_end(100, u64::MAX, 0), at_end(100, 2, 0), hardware(3)]), (u64::MAX, 0));
-        // Too short for a number.
         assert_eq!(lost(&[record(LOST_SAMPLES, 0, &[]), ring(2)]), (2, 1));
         assert_eq!(lost(&[with_trailer(LOST_SAMPLES, 0, &[], 0, 100), ring(2)]), (2, 1));
     }

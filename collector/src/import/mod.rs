@@ -1,12 +1,15 @@
 //! Profiles from what `perf record` has written.
 //!
-//! A recording is a source of records like the rings: mappings, forks and names go to the [`Tracker`], samples with registers
-//! and stack bytes (`--call-graph dwarf`) through the unwinder, and all into batches for the [`Aggregator`]. Stacks that
-//! perf has followed itself (`-g`, `--call-graph fp`) are taken as they are. Nothing of the running system is taken for what
-//! it was then but files that are still the ones that were mapped ([`RecordedFiles`]).
+//! A recording is a source of records like the rings: mappings, forks and names go to the [`Tracker`], samples with
+//! registers and stack bytes (`--call-graph dwarf`) through the unwinder, and all into batches for the [`Aggregator`].
+//! Stacks
+//! of `-g` and `--call-graph fp` are taken as they are. Of the running system only files that are still the mapped ones
+//! are
+//! used ([`RecordedFiles`]).
 //!
-//! The file is untrusted: [`header`] and [`records`] allocate nothing on its word, and where the parser of single records
-//! panics, that record makes no sense. (Who calls this decides whether the panic is printed.)
+//! The file is untrusted: [`header`] and [`records`] allocate nothing on its word, and a panic of the record parser
+//! makes
+//! that record malformed. (The caller decides whether the panic is printed.)
 
 mod chain;
 mod choice;
@@ -60,9 +63,8 @@ pub enum Recording<'a> {
     Pipe(&'a mut dyn Read),
 }
 
-/// Reads a file of `perf record`, or what it has written to a pipe, and of it the samples of `event`; without one of its
-/// first event that has some, and of those in its group, each as a metric. `update` is given the profile as it grows, with
-/// what it is of.
+/// Reads the samples of `event` from a file or pipe of `perf record`; by default the first event with samples and its
+/// group, each as a metric. `update` is given the growing profile.
 ///
 /// # Errors
 /// [`ImportError`]; what `update` was given before is right.
@@ -168,13 +170,10 @@ fn session(header: &RecordingHeader, choice: &MetricEvents, first: &RecordedEven
 /// What a sample stands for, by each metric.
 type Weights = [u64; ccsd_profile::MAX_METRICS];
 
-/// Finds out what samples stand for.
 struct SampleWeigher {
-    /// Of each event: what one sample stands for where samples do not say, and whether each thread that inherits the event
-    /// has a counter of its own.
+    /// For each event: a sample's default weight, and whether each inheriting thread has a counter of its own.
     events: Vec<(u64, bool)>,
     counters: Counters,
-    /// Samples of events that are no metrics.
     others: u64,
 }
 
@@ -188,8 +187,8 @@ impl SampleWeigher {
         SampleWeigher { events, counters: Counters::default(), others: 0 }
     }
 
-    /// What a sample stands for, by each metric. `None` if it is of another event, or its counters have gained nothing since
-    /// the group's last sample: perf makes no sample of these, either.
+    /// A sample's weight by each metric. `None` for other events, or if its counters have gained nothing since the
+    /// group's last sample: perf makes no sample of these, either.
     fn weigh(&mut self, choice: &MetricEvents, record: &FileRecord<'_>, sample: &SampleRecord<'_>) -> Option<Weights> {
         let mut weights = [0; ccsd_profile::MAX_METRICS];
         let (period, inherited) = self.events.get(record.event).copied().unwrap_or((1, false));
@@ -223,12 +222,10 @@ struct ImportCounts {
     by_frame_pointers: u64,
 }
 
-/// The times of samples, nanoseconds.
 #[derive(Default)]
 struct SampleTimes {
     first: Option<u64>,
     last: u64,
-    /// When the last update was made.
     updated: u64,
 }
 
@@ -236,7 +233,6 @@ struct Import<'a> {
     tracker: Tracker,
     unwinding: Unwinding,
     batch: BatchBuilder,
-    /// A batch to be filled next.
     spare: Batch,
     aggregator: Option<Aggregator>,
     /// The profile before the first sample.
@@ -323,7 +319,6 @@ impl<'a> Import<'a> {
                 let kernel: Vec<u8> = chain.kernel.iter().flat_map(|address| address.to_le_bytes()).collect();
                 let one = Sample {
                     id: 0,
-                    // No process has this number: nothing is read of what runs now.
                     pid: 0,
                     tid,
                     time,

@@ -1,8 +1,8 @@
-//! Recordings that are no plain files: what `perf record -o -` has written through a pipe, and what `-z` has compressed.
+//! Recordings that are no plain files: pipes (`perf record -o -`) and compressed ones (`-z`).
 //!
-//! Either becomes a plain file, in the folder for temporary files and without a name, and goes the way of all plain files
-//! then. In a pipe a recording is a header of 16 bytes and records: what stands in the header of a file comes as records
-//! among the others (`tools/perf/Documentation/perf.data-file-format.txt`, "Pipe-mode data").
+//! Either becomes a nameless temporary file first. In a pipe, a 16-byte header is followed by records that also carry
+//! what a
+//! file's header has (`tools/perf/Documentation/perf.data-file-format.txt`, "Pipe-mode data").
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -59,10 +59,6 @@ pub fn plain(mut file: File) -> Result<PlainRecording, ImportError> {
     Ok(PlainRecording { file, is_cut: false })
 }
 
-/// Makes what comes through a pipe a plain file.
-///
-/// # Errors
-/// As [`plain`].
 pub fn from_stream(stream: &mut dyn Read) -> Result<PlainRecording, ImportError> {
     let mut start = [0; PIPE_HEADER as usize];
     stream.read_exact(&mut start).map_err(|error| io_error(&error))?;
@@ -103,7 +99,6 @@ impl Writer {
         Ok(())
     }
 
-    /// The file, with what is known of it now at its start.
     fn finish(self, header: &[u8]) -> Result<File, ImportError> {
         let mut file = self.out.into_inner().map_err(|error| io_error(error.error()))?;
         let written = file.rewind().and_then(|()| file.write_all(header)).and_then(|()| file.rewind());
@@ -111,7 +106,6 @@ impl Writer {
     }
 }
 
-/// Reads the next record. False at the end; `is_cut` says whether that is within a record.
 fn next(input: &mut impl Read, record: &mut Vec<u8>, is_cut: &mut bool) -> Result<bool, ImportError> {
     record.clear();
     Read::by_ref(input).take(HEADER as u64).read_to_end(record).map_err(|error| io_error(&error))?;
@@ -145,7 +139,6 @@ fn from_pipe(input: &mut impl Read) -> Result<PlainRecording, ImportError> {
         let body = record.get(HEADER..).unwrap_or_default();
         match head(&record).map(|(kind, _)| kind) {
             Some(ATTRIBUTE) => {
-                // The attribute says its size in its second word; the ids of its events follow.
                 let size = (word(body, 0) >> 32) as usize;
                 let (attribute, ids) = body.split_at_checked(size).ok_or_else(|| damaged("an event is cut short"))?;
                 if attributes.len() >= MAX_ATTRIBUTES {

@@ -1,10 +1,10 @@
 //! Counters that samples carry (`PERF_SAMPLE_READ`): what `perf record -e '{leader,member}:S'` writes.
 //!
-//! The leader of such a group samples, and each of its samples has the counters of all members. A member's weight is what
-//! its counter has gained since the group's last sample, as for perf (`deliver_sample_group` of `tools/perf/util/session.c`).
+//! The leader samples, and each sample has the counters of all members. A member's weight is its counter's gain since
+//! the
+//! group's last sample, as for perf (`deliver_sample_group` of `tools/perf/util/session.c`).
 //!
-//! The parser of records mistakes the format of a group for that of a single counter, and does not know
-//! `PERF_FORMAT_LOST`. So the counters are cut out of a sample before it is parsed.
+//! The record parser mistakes a group's format and does not know `PERF_FORMAT_LOST`, so counters are cut out before.
 
 use std::collections::HashMap;
 
@@ -34,7 +34,6 @@ pub struct Counter {
 /// How the samples of an event carry counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadFormat {
-    /// `perf_event_attr.sample_type` and `read_format`.
     sample_type: u64,
     read_format: u64,
 }
@@ -47,7 +46,6 @@ impl ReadFormat {
         ReadFormat { sample_type: word(24), read_format: word(32) }
     }
 
-    /// Whether samples have counters at all.
     pub fn has_counters(self) -> bool {
         self.sample_type & READ != 0
     }
@@ -98,7 +96,6 @@ impl ReadFormat {
     }
 }
 
-/// The last values of all counters.
 #[derive(Debug, Default)]
 pub struct Counters {
     values: HashMap<(u64, i32), u64>,
@@ -107,8 +104,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// What a counter has gained. Where threads inherit the event, each has a counter of its own by the same id; `thread`
-    /// is 0 elsewhere.
+    /// A counter's gain. Threads that inherit the event have counters of their own by the same id; else `thread` is 0.
     pub fn gain(&mut self, id: u64, thread: i32, value: u64) -> u64 {
         let key = (id, thread);
         if self.values.len() >= MAX_COUNTERS && !self.values.contains_key(&key) {
@@ -166,7 +162,6 @@ mod tests {
     fn counters_that_are_not_there_make_no_sense() {
         assert_eq!(cut(GROUP, &[u64::MAX]), None);
         assert_eq!(cut(GROUP | ID, &[5, 1, 2, 3]), None);
-        // A format that later kernels may have.
         assert_eq!(cut(1 << 5, &[1]), None);
         assert_eq!(ReadFormat::of(&[0; 8]).cut(&mut Vec::new(), &mut Vec::new()), Some(()));
         let format = ReadFormat { sample_type: READ, read_format: ID };
@@ -177,7 +172,6 @@ mod tests {
     fn a_counter_gains_since_its_last_sample() {
         let mut counters = Counters::default();
         assert_eq!([10, 10, 25].map(|value| counters.gain(1, 0, value)), [10, 0, 15]);
-        // Another event, another thread, and one that runs backwards.
         assert_eq!([counters.gain(2, 0, 7), counters.gain(1, 5, 30), counters.gain(1, 0, 20)], [7, 30, 0]);
     }
 }

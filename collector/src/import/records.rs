@@ -1,8 +1,10 @@
 //! The records of a perf.data file, in order of time.
 //!
-//! Each ring is in order; the rings of different CPUs are interleaved. perf marks where it has read all rings once: what was
-//! written before the last mark but one comes before everything behind the last (`PERF_RECORD_FINISHED_ROUND`). Without marks
-//! the order of the last [`MAX_PENDING_BYTES`] is what can be known.
+//! Each ring is in order, rings are interleaved. perf marks each round of reading (`PERF_RECORD_FINISHED_ROUND`): what
+//! was
+//! written before the last mark but one comes before everything behind the last. Without marks, records are ordered
+//! within
+//! [`MAX_PENDING_BYTES`].
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -30,15 +32,12 @@ const AUXTRACE: u32 = 71;
 const COMPRESSED: u32 = 81;
 const COMPRESSED2: u32 = 83;
 
-/// Why there are no more records.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordsError {
-    /// A record is shorter than its header, or goes beyond the end.
     #[error("a record has an impossible size")]
     Size,
     #[error("a part is compressed")]
     Compressed,
-    /// Reading failed.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -68,7 +67,6 @@ pub struct Records {
     pending_bytes: usize,
     /// Nothing comes any more that belongs before this.
     settled: RecordOrder,
-    /// The last of the round before, and of this one.
     last_before: RecordOrder,
     last: RecordOrder,
     failure: Option<RecordsError>,

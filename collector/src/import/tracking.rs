@@ -12,7 +12,6 @@ fn is_kernel(mode: CpuMode, pid: i32) -> bool {
     mode == CpuMode::Kernel || pid == -1
 }
 
-/// Where the kernel's text began, if a record says so.
 pub fn kernel_text(record: &EventRecord<'_>) -> Option<u64> {
     let (is_kernel, path, offset) = match record {
         EventRecord::Mmap(mmap) => (is_kernel(mmap.cpu_mode, mmap.pid), &mmap.path, mmap.page_offset),

@@ -11,8 +11,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::process::jit_code::JitSource;
 
-/// Bytes read in one look, so that a file that grows for ever does not hold up the samples. A map of 100,000 functions
-/// has 10 MiB.
+/// Bytes read in one look, so that an endless file does not hold up samples. A map of 100,000 functions has 10 MiB.
 const LOOK_BYTES: u64 = 16 << 20;
 /// Bytes read of a file in all.
 const MAX_FILE_BYTES: u64 = 512 << 20;
@@ -23,17 +22,14 @@ const TAIL: usize = 64;
 /// How much a file's time may lie before the start of its process: clocks of file systems tick more coarsely.
 const CLOCK_SLACK: Duration = Duration::from_secs(1);
 
-/// What a look at a file brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileGrowth {
-    /// Nothing.
     No,
     Yes,
     /// It is another file than before: what was read must be forgotten, and the next look begins anew.
     Anew,
 }
 
-/// A file that is written to while it is read.
 #[derive(Debug)]
 pub struct GrowingFile {
     file: File,
@@ -62,7 +58,6 @@ impl GrowingFile {
         &self.key
     }
 
-    /// Whether another handle is of the same file.
     pub fn is_same(&self, other: &File) -> bool {
         let identity = |file: &File| file.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
         identity(&self.file).is_some_and(|own| identity(other) == Some(own))
@@ -84,8 +79,7 @@ impl GrowingFile {
         is_believed(&file, source).then(|| GrowingFile::new(file, source.pid).ok()).flatten()
     }
 
-    /// Reads on. `feed` takes bytes and says how many it used, which may be more than it got. True if a whole look was
-    /// not enough.
+    /// Reads on. `feed` returns how many bytes it used, possibly more than it got. True if a whole look was not enough.
     pub fn look(&mut self, mut feed: impl FnMut(&[u8]) -> u64) -> (FileGrowth, bool) {
         let Ok(len) = self.file.metadata().map(|meta| meta.len()) else { return (FileGrowth::No, false) };
         if len < self.len || !self.tail_holds() {
@@ -131,8 +125,8 @@ impl GrowingFile {
     }
 }
 
-/// Whether a file belongs to the process's user, or to root, who lets everybody read it, and was written to since the process
-/// started. What root keeps to himself is no map, whatever has brought it here.
+/// Whether a file belongs to the process's user, or to root and is readable by all, and was written since the process
+/// started.
 fn is_believed(file: &File, source: &JitSource) -> bool {
     let Ok(meta) = file.metadata() else { return false };
     let owner = source.user == Some(meta.uid()) || meta.uid() == 0 && meta.mode() & 0o004 != 0;
@@ -176,7 +170,6 @@ mod tests {
         assert_eq!(look(&mut seen), FileGrowth::No);
         out.write_all(b"o\n").unwrap();
         assert_eq!((look(&mut seen), seen.as_slice()), (FileGrowth::Yes, &b"one\ntwo\n"[..]));
-        // Written anew: shorter, then longer than before.
         for text in ["x\n", "xyz\nand much more than there was before\n"] {
             std::fs::write(&path, text).unwrap();
             assert_eq!(look(&mut seen), FileGrowth::Anew);
@@ -202,7 +195,6 @@ mod tests {
         };
         out.write_all(b"2xx5x").unwrap();
         assert_eq!((look(&mut seen), seen.as_slice()), (FileGrowth::Yes, &b"25"[..]));
-        // Neither is it another file because of that, nor is what is missing read as if it were something.
         assert_eq!(look(&mut seen), FileGrowth::No);
         out.write_all(b"xx").unwrap();
         assert_eq!(look(&mut seen), FileGrowth::No);

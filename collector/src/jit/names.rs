@@ -12,8 +12,7 @@ use crate::clock::now_ns;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::jit_code::JitSource;
 
-/// The image that all functions with a name belong to, of whatever process: two that run the same program run the same
-/// functions.
+/// The image of all named functions, of any process: two that run the same program run the same functions.
 const NAMED: &str = "[jit]";
 /// Addresses remembered per process, named ones; at the limit all are forgotten and looked up again.
 const MAX_KNOWN: usize = 1 << 16;
@@ -35,11 +34,9 @@ const LEAST_ENTRIES: usize = 16;
 /// Looks at the end, each at a limited number of bytes.
 const LAST_LOOKS: usize = 32;
 
-/// What a frame of generated code is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JitFrameName {
     pub centre: CostCentreId,
-    /// Whether that has a name.
     pub named: bool,
     /// When the answer begins to hold, nanoseconds.
     pub from: u64,
@@ -47,7 +44,6 @@ pub struct JitFrameName {
     pub until: u64,
 }
 
-/// A frame that has no name yet.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     centre: CostCentreId,
@@ -82,7 +78,6 @@ pub struct JitNames {
 }
 
 impl JitNames {
-    /// Nothing is read yet.
     pub fn new(source: JitSource) -> JitNames {
         JitNames {
             source,
@@ -111,8 +106,8 @@ impl JitNames {
             + self.waiting.allocation_size()
     }
 
-    /// Sets how many bytes it may take from now on: half for what the files say, a quarter for what has been looked up, an
-    /// eighth for what waits.
+    /// Sets the memory limit: half for the files' contents, a quarter for looked-up names, an eighth for waiting
+    /// frames.
     pub fn allot(&mut self, bytes: usize) {
         let files = usize::from(self.map.is_some()) + self.dumps.len();
         let each = bytes / 2 / files.max(1);
@@ -153,7 +148,6 @@ impl JitNames {
         self.looked = false;
     }
 
-    /// Whether the files may be looked at for a frame without a name.
     pub fn may_look(&self) -> bool {
         !self.looked
     }
@@ -175,9 +169,8 @@ impl JitNames {
         Some(JitFrameName { centre, named: false, from: 0, until: self.unnamed_until(address, first, time) })
     }
 
-    /// Until when an address has no name, that has had none since `first`. Where a dump may still name the code that was
-    /// there then, the answer is for one sample: all have to be known, to tell whether they are of the same code. Where
-    /// the dumps have gone past that, this address's wait is in vain, and only a later record may tell of other code.
+    /// Until when an address is nameless, unnamed since `first`. While a dump may still name the code of that time, the
+    /// answer is for one sample. Afterwards only a later record may tell of other code.
     fn unnamed_until(&self, address: u64, first: u64, time: u64) -> u64 {
         let is_past = |(_, dump): &(_, JitDump)| dump.is_over() || dump.latest() >= first.saturating_add(DISORDER_NS);
         if self.dumps.is_empty() {
@@ -250,14 +243,12 @@ impl JitNames {
         JitFrameName { centre, named: false, from: 0, until }
     }
 
-    /// Counts a sample that ended at an address without a name.
     pub fn count_leaf(&mut self, address: u64) {
         if let Some(waiting) = self.waiting.get_mut(&address) {
             waiting.as_leaf += 1;
         }
     }
 
-    /// Reads on in the files. Whether there was anything.
     pub fn look(&mut self) -> bool {
         self.looked = true;
         // What was charged until now has the names that were known in the last look.
@@ -300,8 +291,8 @@ impl JitNames {
         grown
     }
 
-    /// Counts the addresses whose names, taken to hold until now, have not held until `charged_until`: a runtime that keeps
-    /// records to itself for a time leaves nothing else to be done about samples that have been charged.
+    /// Counts addresses whose names did not hold until `charged_until`: the runtime reported too late for charged
+    /// samples.
     fn count_late(&mut self, charged_until: u64) {
         if self.dumps.is_empty() {
             return;
@@ -312,8 +303,8 @@ impl JitNames {
         self.told_late = self.told_late.saturating_add(late as u64);
     }
 
-    /// Gives what waits the names that are known now. `inherited` finds the names of the process that forked this one.
-    /// Returns how many samples have got a name for where they ended.
+    /// Names what waits, if known now; `inherited` finds names of the forking process. Returns how many samples got a
+    /// name for their leaf.
     pub fn name_waiting(&mut self, profile: &mut Profile, inherited: Option<&JitNames>) -> u64 {
         let mut named_samples = 0;
         let mut still = std::mem::take(&mut self.waiting);

@@ -1,7 +1,6 @@
-//! Which event samples the target, and the `perf_event_attr` that says so to the kernel.
+//! Which event samples the target, and its `perf_event_attr`.
 //!
-//! Everything here is a pure function of a [`EventSpec`]; nothing is opened. The layout of a sample record follows from
-//! the `sample_type` chosen here and is parsed in [`super::record`].
+//! Pure functions of an [`EventSpec`]; [`super::record`] parses the record layout that follows from `sample_type`.
 
 use perf_event_open_sys::bindings as sys;
 
@@ -11,9 +10,9 @@ use crate::arch::user_regs::SAMPLED;
 
 /// Bytes of user stack that the kernel copies with every sample.
 ///
-/// The kernel's own limit is 65,528 (`sample_stack_user` is a multiple of 8 below 64 KiB, and a record's size is a
-/// `u16`). Only the bytes between the stack pointer and the end of the stack are really copied, so a shallow stack
-/// costs no more; what the size costs is room in the ring, where each record takes the full size.
+/// The kernel's limit is 65,528 (a multiple of 8 below 64 KiB, and a record's size is a `u16`). Only bytes up to the
+/// stack's
+/// end are copied; what the size costs is room in the ring, where each record takes the full size.
 pub const MAX_STACK_BYTES: u32 = 65_528 - 1_024;
 
 /// What drives the sampling.
@@ -26,16 +25,16 @@ pub enum Event {
     },
     /// The per-task CPU clock, a high-resolution timer that runs while the task runs.
     CpuClock,
-    /// [`Event::CpuClock`] as group leader with the time stamp counter (`msr/tsc/`) read at every sample, so that each
-    /// sample also carries the TSC cycles since the one before.
+    /// [`Event::CpuClock`] as group leader with the time stamp counter (`msr/tsc/`), for TSC cycles since the sample
+    /// before.
     CpuClockTsc {
         /// `perf_event_attr.type` of the `msr` PMU.
         pmu_type: u32,
         /// `perf_event_attr.config` of its `tsc` event.
         config: u64,
     },
-    /// The scheduler's tick as group leader with the thread's own clock, so that each sample also carries the CPU time since
-    /// the one before; see [`super::tick`].
+    /// The scheduler's tick as group leader with the thread's clock, for CPU time since the sample before; see
+    /// [`super::tick`].
     Tick {
         /// `perf_event_attr.config`: the tracepoint's number.
         id: u64,
@@ -75,11 +74,9 @@ pub struct EventSpec {
     pub enable_on_exec: bool,
     /// Bytes of user stack copied per sample, a multiple of 8, at most [`MAX_STACK_BYTES`].
     pub stack_bytes: u32,
-    /// Whether the event says, when it is read, how many of its records the kernel lost (`PERF_FORMAT_LOST`, since Linux
-    /// 6.0).
+    /// Whether reading the event tells how many records the kernel lost (`PERF_FORMAT_LOST`, since Linux 6.0).
     pub tells_lost: bool,
-    /// Whether samples carry the user's call chain, as frame pointers lead. Only stacks of Go need it, and it costs the target
-    /// about a microsecond a sample.
+    /// Whether samples carry the user's call chain by frame pointers: for Go only; costs about a microsecond a sample.
     pub user_chain: bool,
 }
 
@@ -166,8 +163,8 @@ impl EventSpec {
         attr.read_format = self.read_format();
         self.apply_scope(&mut attr);
         if matches!(self.event, Event::Tick { .. }) {
-            // The group is enabled as a whole once it is there: a clock that joins a tracepoint which is on already counts
-            // only from the thread's next switch on, and a thread with a CPU to itself makes none.
+            // The group is enabled as a whole: a clock that joins a running tracepoint counts only from the thread's
+            // next switch on.
             attr.set_disabled(1);
         }
         attr
@@ -190,8 +187,8 @@ impl EventSpec {
         Some(attr)
     }
 
-    /// The attributes of the event that samples a thread: in [`EventLayout::Compact`] it also reports what
-    /// [`EventSpec::tracking_attr`] does.
+    /// The attributes of a thread's sampling event; in [`EventLayout::Compact`] it also tracks
+    /// ([`EventSpec::tracking_attr`]).
     pub fn thread_attr(&self, layout: EventLayout) -> sys::perf_event_attr {
         let mut attr = self.sampling_attr();
         if layout == EventLayout::Compact {
@@ -209,8 +206,8 @@ impl EventSpec {
         (sampling, spec.tracking_attr())
     }
 
-    /// The attributes of an event on a CPU that tells, once it has its filter and is switched on, of every signal that kills
-    /// (`signal:signal_deliver`, whose number is `tracepoint`), with the user's registers and stack.
+    /// The attributes of an event on a CPU for every signal that kills (`signal:signal_deliver`, number `tracepoint`),
+    /// with user registers and stack.
     pub fn fatal_signal_attr(&self, tracepoint: u64) -> sys::perf_event_attr {
         let mut attr = base_attr();
         attr.type_ = sys::PERF_TYPE_TRACEPOINT;
@@ -240,8 +237,8 @@ impl EventSpec {
         attr
     }
 
-    /// The attributes of the event that reports mappings, forks, execs, names and exits. It counts nothing, so its ring
-    /// fills with these records alone and sampling cannot push them out.
+    /// The attributes of the event for mappings, forks, execs, names and exits. It counts nothing: sampling cannot
+    /// crowd out its records.
     pub fn tracking_attr(&self) -> sys::perf_event_attr {
         let mut attr = dummy_attr();
         report_changes(&mut attr);
@@ -258,8 +255,8 @@ impl EventSpec {
     }
 }
 
-/// The attributes of a ring's owner: an event of ccsd's own process that never fires. The ring lives as long as its
-/// owner, and no exit of a target thread hangs it up. `watermark` is the number of bytes after which a reader is woken.
+/// The attributes of a ring's owner: an event of ccsd itself that never fires, so that no exit of a target thread hangs
+/// up the ring. `watermark`: bytes after which a reader is woken.
 pub fn ring_owner_attr(watermark: u32) -> sys::perf_event_attr {
     let mut attr = dummy_attr();
     attr.set_exclude_kernel(1);
@@ -283,10 +280,9 @@ fn dummy_attr() -> sys::perf_event_attr {
     attr
 }
 
-/// What every event has in common: the trailer with identifier, thread and time on every record, and the clock.
-///
-/// Events that share a ring must share a clock (`perf_event_set_output` refuses a mixture). `CLOCK_MONOTONIC` can be
-/// read by ccsd too, which is how the event sorter knows what is old enough to be complete.
+/// What all events share: the trailer (identifier, thread, time) on every record, and the clock. Events of one ring
+/// must share a clock (`perf_event_set_output`); ccsd reads `CLOCK_MONOTONIC` too, so the sorter knows what is
+/// complete.
 fn base_attr() -> sys::perf_event_attr {
     let mut attr = sys::perf_event_attr {
         size: size_of::<sys::perf_event_attr>() as u32,

@@ -1,11 +1,11 @@
-//! What a sample costs whoever is sampled, measured on a thread of our own.
+//! What a sample costs the target, measured on a thread of our own.
 //!
-//! The thread does the same work over and over, by turns without and with the event that will sample the target, and the
-//! difference in time, divided by the samples, is what one costs: the interrupt (most of it in a virtual machine, where
-//! setting a timer leaves the machine) and the copy of registers and stack. The stack is [`STACK_BYTES`] deep, as those of
-//! most programs are; a deeper one costs some 0.1 us more for each KiB. The clock is that of the wall: a kernel that counts
-//! interrupts apart keeps them out of a thread's own. Turns in which the thread had to leave the CPU to others do not count
-//! if there are enough others, and of what else spoils single turns the median is free.
+//! The thread does the same work in turns without and with the event; the difference divided by the samples is the
+//! cost: the
+//! interrupt (most of it in a virtual machine, where setting a timer leaves the machine) and the copy of registers and
+//! stack. The stack is [`STACK_BYTES`] deep; each further KiB costs some 0.1 us. By wall clock, as some kernels keep
+//! interrupts out of a thread's own. Turns that left the CPU do not count if there are enough others; the median
+//! decides.
 
 use std::hint::black_box;
 use std::io;
@@ -22,8 +22,8 @@ use crate::usage::thread_cpu_ns;
 
 /// Samples per second while measuring: a few in each turn, and few enough for no kernel to throttle.
 const RATE_HZ: u32 = 4_999;
-/// Turns that count, of each kind, those that are tried at most, and how long one takes, nanoseconds: 50 ms in all, or up to
-/// 150 ms where others want the CPU.
+/// Turns that count of each kind, turns tried at most, and nanoseconds of one: 50 ms in all, up to 150 ms on a busy
+/// CPU.
 const TURNS: usize = 16;
 const MAX_TURNS: usize = 48;
 const TURN_NS: u64 = 1_500_000;
@@ -122,7 +122,6 @@ fn measure(spec: &EventSpec) -> io::Result<Option<u64>> {
     Ok(cost(&turns))
 }
 
-/// The same work twice, nanoseconds, and how often it was sampled the second time.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     without: u64,

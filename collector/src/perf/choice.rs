@@ -1,7 +1,8 @@
 //! Which event this machine and user can have, found out by trying.
 //!
-//! The order is DESIGN's: hardware cycles with the least skid, else the CPU clock with the time stamp counter, else the
-//! CPU clock; kernel and user, else user only. Every step down is one line in the notes.
+//! Hardware cycles with the least skid, else the CPU clock with the time stamp counter, else the CPU clock; kernel and
+//! user,
+//! else user only. Every step down is a note.
 
 use std::io;
 use std::str::FromStr;

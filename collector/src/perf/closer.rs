@@ -1,8 +1,8 @@
-//! Closing what takes long to close, when ccsd itself has nothing left to do.
+//! Leaves slow closes to a child, so that ccsd itself can end.
 //!
-//! When the last event of a tracepoint is closed the kernel waits until no CPU can be in its handler any more
-//! (`tracepoint_synchronize_unregister`): some 40 ms, in which whoever waits for ccsd would wait for nothing. So at its end
-//! ccsd leaves these files to a child that does not run anything: it has them open until ccsd has gone, and ends then.
+//! Closing a tracepoint's last event waits until no CPU can be in its handler (`tracepoint_synchronize_unregister`),
+//! some
+//! 40 ms. The child holds these files open until ccsd has gone, and then ends.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -12,14 +12,12 @@ use nix::fcntl::OFlag;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::unistd::pipe2;
 
-/// Files that a child may keep at most; one for each CPU of the largest machines that Linux supports. Others are closed by
-/// who has them.
+/// Files that a child may keep: one for each CPU of the largest machines that Linux supports.
 const MAX_KEPT: usize = 8192;
 
 /// Bytes of the child's stack, of which three system calls take a part.
 const STACK_BYTES: usize = 32 << 10;
 
-/// What the child knows.
 struct Kept {
     /// What it leaves open, in order.
     files: Vec<RawFd>,
@@ -27,12 +25,12 @@ struct Kept {
     until: RawFd,
 }
 
-/// Keeps `files` open in a child until the [`LeavingChild`] that is returned is dropped, at the latest by the end of this
-/// process. `None` where that cannot be done: then closing them takes as long as it takes.
+/// Keeps `files` open in a child until the returned [`LeavingChild`] is dropped or this process ends. `None` if that
+/// fails.
 ///
-/// The child has the memory of this process, not a copy. A copy would have the kernel copy the page tables, and then every
-/// page that is written to; and so what a process has in memory when it ends is given back by the child, too. A few
-/// kilobytes are never given back before that.
+/// The child shares this process's memory: a copy would copy page tables and every page written to. So the child also
+/// frees
+/// this process's memory at the end; a few kilobytes are never freed before.
 pub fn leave(files: &[OwnedFd]) -> Option<LeavingChild> {
     // (An empty range is EINVAL where it is known, since Linux 5.9. In the child it must not fail: see `keep`.)
     let unknown = !close_range(RawFd::MAX, 0) && Errno::last() == Errno::ENOSYS;
@@ -48,9 +46,9 @@ pub fn leave(files: &[OwnedFd]) -> Option<LeavingChild> {
     // It may outlive whoever is here.
     let kept = Box::leak(Box::new(Kept { files: kept, until: until.as_raw_fd() }));
     let stack = Box::leak(vec![0u128; STACK_BYTES / size_of::<u128>()].into_boxed_slice());
-    // SAFETY: the stack is that of the child alone, from its upper end downwards as on all machines but one, aligned, and
-    // never freed; nor is `kept`, which nobody writes to. The child has files and signals of its own (no CLONE_FILES, no
-    // CLONE_SIGHAND) and ends alone (no CLONE_THREAD). It runs `keep` only, which see.
+    // SAFETY: the stack is the child's alone, downwards from its aligned upper end, and never freed, like `kept`, which
+    // nobody writes to. The child has its own files and signals (no CLONE_FILES, no CLONE_SIGHAND), ends alone (no
+    // CLONE_THREAD) and runs `keep` only, which see.
     let pid = unsafe {
         let top = stack.as_mut_ptr_range().end.cast();
         libc::clone(keep, top, libc::CLONE_VM | libc::SIGCHLD, std::ptr::from_mut(kept).cast())
@@ -60,15 +58,14 @@ pub fn leave(files: &[OwnedFd]) -> Option<LeavingChild> {
     (pid > 0).then_some(LeavingChild { _gone: gone })
 }
 
-/// All that the child does. It allocates nothing, takes no lock, and touches nothing of the thread whose thread-local variables
-/// it sees, but `errno` where a system call fails. (`read` of the C library would: threads can be cancelled there.)
+/// The child: no allocation, no lock, no thread-local of its creator but `errno`. (The C library's `read` would:
+/// threads can be cancelled there.)
 extern "C" fn keep(kept: *mut c_void) -> c_int {
     // SAFETY: what `leave` has made, which is never freed and nobody writes to.
     let kept = unsafe { &*kept.cast::<Kept>() };
     // Above all the standard streams, whose readers wait for their end, and the pipe's other end.
     if close_others(&kept.files) {
         let mut byte = 0u8;
-        // SAFETY: read(2) of one byte into a variable that is there.
         unsafe { libc::syscall(libc::SYS_read, kept.until, &raw mut byte, 1usize) };
     }
     0

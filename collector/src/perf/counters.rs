@@ -5,14 +5,12 @@ use std::os::fd::OwnedFd;
 use super::attr::{Event, EventSpec};
 use super::event;
 
-/// Sums over the events of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CounterTotals {
     /// What they counted. `None` if none of them can be read, or if there were too many threads to count them all.
     pub counted: Option<EventCounts>,
-    /// Records of samples that the kernel lost, those included of which no record tells yet. Never more than there are, but
-    /// less where the kernel does not say so: before Linux 6.0, and of groups that threads alive have inherited (see
-    /// [`event::Reading`]).
+    /// Samples that the kernel lost, reported by records or not yet. Too few before Linux 6.0, and for groups that live
+    /// threads have inherited (see [`event::Reading`]).
     pub lost: u64,
 }
 

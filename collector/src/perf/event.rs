@@ -18,8 +18,8 @@ pub fn open(
 ) -> io::Result<OwnedFd> {
     let mut attr = *attr;
     let group = leader.map_or(-1, |fd| fd.as_raw_fd());
-    // SAFETY: `attr` is a live, initialised perf_event_attr whose `size` field is its own size; the kernel only reads
-    // it (and writes `size` on E2BIG). The other arguments are plain integers.
+    // SAFETY: `attr` is a live, initialised perf_event_attr with its own size in `size`; the kernel reads it (and
+    // writes `size` on E2BIG). The other arguments are integers.
     let fd = unsafe { perf::perf_event_open(&mut attr, pid, cpu, group, perf::bindings::PERF_FLAG_FD_CLOEXEC.into()) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -79,16 +79,14 @@ pub fn id(event: &OwnedFd) -> io::Result<u64> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(id) }
 }
 
-/// What an event says when it is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Its count with that of everything that inherited it: nanoseconds for a clock, cycles for cycles.
     pub count: u64,
     /// That of the other event of its group.
     pub member: u64,
-    /// Records of it, and of everything that inherited it, that found no room in its ring: samples, and what else it writes. Of
-    /// a group, 0 for as long as anything lives that has inherited it (the kernel, up to 6.18 at least, overwrites the
-    /// number with that of the last heir, whose losses the first event counts).
+    /// Records of the event and its heirs that found no room in the ring. 0 for a group while any heir lives (up to
+    /// Linux 6.18 at least, the kernel overwrites the number with the last heir's).
     pub lost: u64,
 }
 

@@ -1,5 +1,4 @@
-//! Counts the open event files of all sessions of this process, which share one limit. The daemon bounds each user's part
-//! ([`FileShare`]).
+//! Counts the open event files of all sessions of this process. The daemon bounds each user's part ([`FileShare`]).
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -41,7 +40,6 @@ pub trait FileShare: Debug + Send + Sync {
     fn reason(&self) -> String;
 }
 
-/// One session's part of [`EVENT_FILES`].
 #[derive(Default)]
 pub struct CountedFiles {
     files: u64,
@@ -49,7 +47,6 @@ pub struct CountedFiles {
 }
 
 impl CountedFiles {
-    /// It has so many open now.
     pub fn set(&mut self, files: u64) {
         // Relaxed: a number that is compared with a limit, nothing else depends on it.
         EVENT_FILES.fetch_add(files, Ordering::Relaxed);
@@ -66,7 +63,6 @@ impl CountedFiles {
         }
     }
 
-    /// Files are bounded by a share from now on.
     pub fn share(&mut self, share: Arc<dyn FileShare>) {
         share.set_events(self.files);
         self.share = Some(share);

@@ -1,19 +1,19 @@
-//! How the events of a session are spread over threads and CPUs, so that descriptors stay bounded.
+//! How a session's events are spread over threads and CPUs, so that descriptors stay bounded.
 //!
-//! An inherited event must be bound to a CPU to write into a ring, so following threads takes events for every thread
-//! *and* CPU that there are at the beginning (threads that start later inherit theirs and cost no descriptor). Where that
-//! would be too many, the layouts with fewer come in; which one it was is said in the session's notes.
+//! An inherited event must be bound to a CPU to write into a ring, so following threads takes an event for every
+//! initial
+//! thread *and* CPU. Where that is too many, a layout with fewer is used, and a note says so.
 
 /// How the events are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventLayout {
-    /// On every thread and CPU an event that samples, one that tells of mappings, forks and names, and the TSC where it
-    /// is read. Nothing but the target is sampled, and under load nothing but samples can be lost.
+    /// On every thread and CPU a sampling event, a tracking event, and the TSC if read. Only the target is sampled, and
+    /// only samples can be lost.
     Threads,
-    /// On every thread and CPU one event that samples and tells of mappings: a full ring may lose either. (Processes are
-    /// looked at anew where it did.)
+    /// On every thread and CPU one event for samples and mappings: a full ring may lose either. (Processes are then
+    /// read anew.)
     Compact,
-    /// On every CPU events for all that runs there; ccsd drops what is not the target's before it is unwound. Needs the
-    /// right to observe the whole machine. A thread costs one counting event, so that the expected samples are known.
+    /// On every CPU events for all that runs; ccsd drops other programs' samples before unwinding. Needs the right to
+    /// observe the machine. Each thread has one counting event for the expected samples.
     Cpus,
 }

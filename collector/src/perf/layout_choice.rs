@@ -3,11 +3,10 @@
 use super::attr::{Event, EventSpec};
 use super::layout::EventLayout;
 
-/// Files that ccsd needs beside events: those of the images that the target has mapped (256 and more; see
-/// [`crate::process::images`]), the profile, pipes.
+/// Files beside events: images (256 and more; see [`crate::process::images`]), the profile, pipes.
 const OTHER_FILES: u64 = 400;
-/// Events beyond which another layout is better, whatever the limit: each is some 2 KiB of the kernel's memory and 10 us
-/// to open, and the target's threads pass them on when they start others.
+/// Events beyond which another layout is better: each is some 2 KiB of kernel memory and 10 us to open, and new threads
+/// inherit them.
 const MANY_EVENTS: u64 = 32_768;
 
 /// What a layout is chosen by.
@@ -37,8 +36,8 @@ impl LayoutChoice {
         per_cpu.saturating_mul(targets).saturating_add(4).saturating_mul(self.cpus)
     }
 
-    /// The layouts to try with their events, the best first; the last resort is tried even if it should not fit.
-    /// `asked_for` says whether the user named the event, so that no other will do.
+    /// The layouts to try, the best first; the last is tried even if it should not fit. `asked_for`: the user named the
+    /// event, so no other will do.
     pub fn candidates(&self, spec: &EventSpec, asked_for: bool) -> Vec<(EventLayout, EventSpec)> {
         let fits = |layout, spec, most: u64| self.files(layout, spec) <= most.min(self.room());
         let mut candidates = Vec::new();
@@ -71,8 +70,8 @@ pub fn files_per_target(layout: EventLayout, spec: &EventSpec) -> u64 {
     }
 }
 
-/// Whether an event makes sense on a CPU: what is read at a sample, the TSC or a clock, says what went by since the sample
-/// before, which there may be another program's, or sleep.
+/// Whether an event makes sense on a CPU: a TSC or clock read at a sample covers the time since the last one there,
+/// which may be another program's.
 pub fn can_be_per_cpu(spec: &EventSpec) -> bool {
     !spec.reads_group()
 }

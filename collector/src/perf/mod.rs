@@ -1,9 +1,9 @@
 //! Perf events: which are chosen, how they are opened, and the records they write.
 //!
-//! `attr` says what is wanted, `choice` finds out what the kernel takes, `event` is the system call, `ring_buffer` the
-//! shared memory, `record` its contents, `layout` how events are spread, `set` all events of a session, `signals` those
-//! that kill, `tick` what the scheduler's tick needs, `calibrate` what a sample costs, `closer` closes what takes long, and
-//! `sorter` turns the rings of all CPUs into one stream in order of time.
+//! `attr`: attributes; `choice`: what the kernel takes; `event`: system calls; `ring_buffer`: shared memory; `record`:
+//! its
+//! contents; `layout`: how events are spread; `set`: all events of a session; `signals`: those that kill; `tick`: the
+//! scheduler's tick; `calibrate`: what a sample costs; `closer`: slow closes; `sorter`: one stream in order of time.
 
 pub mod attr;
 pub mod calibrate;

@@ -1,8 +1,8 @@
 //! Perf records as typed values.
 //!
-//! The layouts are those of `linux/perf_event.h` for the `sample_type` of [`super::attr`]: a sample is
-//! `identifier, pid/tid, time, period, [group read], callchain, user registers, user stack`, and every other record
-//! ends in the trailer `pid/tid, time, identifier`. Bytes come from the kernel, but lengths are checked all the same.
+//! Layouts: `linux/perf_event.h` with the `sample_type` of [`super::attr`]: a sample is
+//! `identifier, pid/tid, time, period, [group read], callchain, user registers, user stack`; other records end in
+//! `pid/tid, time, identifier`. Lengths are checked although they come from the kernel.
 
 use perf_event_open_sys::bindings as sys;
 
@@ -28,8 +28,8 @@ pub struct SampleLayout {
     pub tells_lost: bool,
     /// Which of them tell of fatal signals.
     pub fatal: Option<FatalSignals>,
-    /// Where samples are taken in an interrupt: the return address of its outermost frame. The kernel's part of the stack
-    /// begins with it and those further in, which are not the target's.
+    /// The return address of the sampling interrupt's outermost frame. The kernel chain up to there is not the
+    /// target's.
     pub interrupt: Option<u64>,
 }
 
@@ -50,9 +50,8 @@ pub struct Sample<'a> {
     pub group_value: Option<u64>,
     /// Kernel addresses, innermost first, as raw little-endian words; context markers included.
     pub kernel_chain: Bytes<'a>,
-    /// What the kernel found by following the user's frame pointers at the time of the sample: the instruction pointer, the
-    /// word above that which `rbp` points to, the word above that which the word there points to, and so on, for as long
-    /// as there was memory to read and room in the chain. Nothing says that these are return addresses.
+    /// What the kernel found by the user's frame pointers: the instruction pointer, then the word above each frame
+    /// pointer, while memory was readable and there was room. Not necessarily return addresses.
     pub user_chain: Bytes<'a>,
     /// `None` where the thread has no user state (a kernel thread), or that of a 32-bit program.
     pub regs: Option<UserRegs>,
@@ -64,13 +63,10 @@ pub struct Sample<'a> {
     pub stack_full: bool,
 }
 
-/// A mapping of executable memory (`PERF_RECORD_MMAP2`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mmap {
     pub pid: u32,
-    /// First address.
     pub start: u64,
-    /// Bytes.
     pub len: u64,
     /// Offset in the file, bytes.
     pub file_offset: u64,
@@ -85,32 +81,22 @@ pub struct Mmap {
     pub path: Vec<u8>,
 }
 
-/// A new thread, or a new process with its first thread (`PERF_RECORD_FORK`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fork {
-    /// Process of the new thread.
     pub pid: u32,
-    /// The new thread.
     pub tid: u32,
-    /// Process of the thread that forked; `pid` for a thread.
     pub parent_pid: u32,
-    /// The thread that forked.
     pub parent_tid: u32,
 }
 
-/// What happened, for everything that is not a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetChange {
-    /// New executable mapping.
     Mmap(Mmap),
-    /// A thread or process began.
     Fork(Fork),
-    /// A thread ended.
     Exit {
         pid: u32,
         tid: u32,
     },
-    /// A thread's name changed.
     Comm {
         pid: u32,
         tid: u32,
@@ -119,7 +105,6 @@ pub enum TargetChange {
     },
     /// The kernel dropped `count` records of a ring that was full.
     Lost {
-        /// Records dropped.
         count: u64,
     },
     /// The kernel stopped (`true`) or resumed (`false`) an event that fired too often.
@@ -367,7 +352,6 @@ mod tests {
         );
         assert_eq!((sample.stack.len(), sample.stack_full), (8, false));
         for cut in 0..bytes.len() {
-            // Whatever is cut off, the parser answers.
             let _ = parse(Bytes::new(&bytes[..cut]), layout);
         }
     }

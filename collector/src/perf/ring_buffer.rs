@@ -1,9 +1,8 @@
 //! The ring buffer that the kernel shares with a reader of perf events.
 //!
-//! The layout is `struct perf_event_mmap_page` of `linux/perf_event.h`: one page of control words, then 2^n pages of
-//! data. The kernel appends records at `data_head` and never overwrites what lies between `data_tail` and it; when that
-//! is full, records are dropped and a `PERF_RECORD_LOST` follows. Records are read where they lie: a [`Bytes`] borrows
-//! the ring, and nothing is copied.
+//! `struct perf_event_mmap_page` of `linux/perf_event.h`: one page of control words, then 2^n pages of data. The kernel
+//! appends at `data_head` and never overwrites what lies from `data_tail` on; when full, it drops records, and a
+//! `PERF_RECORD_LOST` follows. A [`Bytes`] borrows a record from the ring; nothing is copied.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -32,9 +31,8 @@ pub struct RingBuffer {
 // - The kernel's side synchronises by data_head and data_tail (see ATOMICS below), whichever thread reads.
 unsafe impl Send for RingBuffer {}
 
-/// The bytes of one record: in one piece, or in two where it wraps around the end of the ring.
-///
-/// Rings and records are multiples of 8 bytes, so an aligned 8-byte word never straddles the wrap.
+/// The bytes of a record, in one or two pieces (at the ring's end). Rings and records are multiples of 8 bytes, so an
+/// aligned word never straddles the wrap.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes<'a> {
     first: &'a [u8],
@@ -138,7 +136,6 @@ impl RingBuffer {
         Ok(RingBuffer { base: base.cast(), data_bytes, owner, tail: 0, head: 0 })
     }
 
-    /// The event that owns the ring: what others are redirected to, and what can be polled.
     pub fn owner(&self) -> &OwnedFd {
         &self.owner
     }
@@ -161,9 +158,8 @@ impl RingBuffer {
         self.head != self.tail
     }
 
-    /// The next unread record, header included, without taking it. `None` at the head, or where the length in the
-    /// header makes no sense, which the kernel does not do: the rest of the ring is then given up by [`RingBuffer::refresh`]
-    /// and [`RingBuffer::release`] as read.
+    /// The next unread record, not taken. `None` at the head, or for an impossible length, which the kernel never
+    /// writes: the rest of the ring is then given up as read.
     #[inline]
     pub fn peek(&self) -> Option<Bytes<'_>> {
         let available = self.head.wrapping_sub(self.tail);

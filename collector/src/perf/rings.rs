@@ -8,22 +8,20 @@ use super::ring_buffer::{PAGE, RingBuffer};
 use crate::error::{Error, Result, doing};
 use crate::system;
 
-/// Pages of a sample ring at best: 4 MiB hold 64 samples of the largest size, 64 ms of a busy CPU at 999 Hz. (2 MiB lost
-/// samples when more threads than CPUs kept ccsd waiting for its turn.)
+/// Pages of a sample ring at best: 4 MiB hold 64 of the largest samples, 64 ms of a busy CPU at 999 Hz. (2 MiB lost
+/// samples under load.)
 const SAMPLE_PAGES: usize = 1024;
 /// The rate from which on it is so large. With fewer samples in the same time it is smaller, in proportion.
 const FULL_RATE_HZ: usize = 999;
-/// Pages of a sample ring that no rate makes too many: 16 samples of the largest size. Threads that began together are due
-/// together, however low the rate is.
+/// Pages that no rate makes too many: 16 of the largest samples. Threads that began together are due together.
 const SLOW_SAMPLE_PAGES: usize = 256;
 /// Pages of a sample ring at least: two samples of 8 KiB of stack. Below this, sampling makes no sense.
 const MIN_SAMPLE_PAGES: usize = 8;
 /// Pages of a tracking ring at best: 64 KiB hold about 600 mapping records.
 const TRACKING_PAGES: usize = 16;
-/// Pages of a tracking ring at least.
 const MIN_TRACKING_PAGES: usize = 1;
 pub struct Rings {
-    /// Two of each CPU: for samples, and for everything else.
+    /// Two for each CPU: for samples, and for everything else.
     pub rings: Vec<RingBuffer>,
     pub sample_pages: usize,
     pub tracking_pages: usize,
@@ -32,8 +30,9 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Maps two on each of these CPUs, of about `ring_bytes` in all where that is of use at the rate, or as large as the
-    /// locked-memory allowance lets them be.
+    /// Maps two rings for each CPU, of about `ring_bytes` in all if the rate can use them, or what the locked-memory
+    /// allowance
+    /// permits.
     ///
     /// # Errors
     /// [`Error::MlockAllowance`] where not even the smallest fit; [`Error::System`] for anything unforeseen.

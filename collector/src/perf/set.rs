@@ -1,9 +1,10 @@
-//! The events of one session: rings per CPU, and events that are spread as [`EventLayout`] says.
+//! The events of one session: rings per CPU, and events spread as [`EventLayout`] says.
 //!
-//! Each CPU has two rings, one for samples and one for mappings, forks, execs, names and exits, so that under load only
-//! samples can be dropped (but in [`EventLayout::Compact`]). A ring belongs to a dummy event on ccsd itself; all others are
-//! redirected to it. Events bound to a CPU are what `inherit` demands: the kernel gives no ring to an inherited event that
-//! may run on any.
+//! Each CPU has a ring for samples and one for mappings, forks, execs, names and exits, so that under load only samples
+//! are
+//! dropped (but in [`EventLayout::Compact`]). A dummy event of ccsd owns the ring; others are redirected to it.
+//! `inherit`
+//! demands events bound to a CPU: an inherited event that may run on any has no ring.
 
 mod ended;
 pub mod renew;
@@ -31,8 +32,7 @@ use crate::machine_time::{MachineTime, MachineTimes};
 use crate::procfs;
 use crate::system;
 
-/// Samples that a ring must hold at full size, so that the reader may be late by this many periods. A smaller ring makes
-/// the copy of the stack smaller instead.
+/// Full-size samples that a ring must hold, by which the reader may be late. A smaller ring shortens the stack copy.
 const SAMPLES_PER_RING: usize = 8;
 
 /// The events of one session.
@@ -47,7 +47,6 @@ pub struct EventSet {
     /// What else belongs to sampling at this rate: what rides in the groups of those, or the events that sample CPUs.
     samplers: Vec<OwnedFd>,
     others: Vec<OwnedFd>,
-    /// Those that tell of fatal signals.
     fatal: Vec<OwnedFd>,
     /// Events on threads that may have inherited others, by the identifier of the one that samples.
     late: HashMap<u64, LateEvents>,
@@ -55,7 +54,6 @@ pub struct EventSet {
     file_limit: u64,
     /// Those of this session among the events of all.
     counted: CountedFiles,
-    /// Bytes of all rings.
     ring_bytes: usize,
     /// Whether there are threads whose time nothing counts.
     uncounted: bool,
@@ -68,9 +66,7 @@ pub struct EventSet {
 /// Events on one CPU of a thread that may have inherited others on that CPU.
 struct LateEvents {
     sampling: OwnedFd,
-    /// What rides in its group.
     member: Option<OwnedFd>,
-    /// What tells of mappings.
     tracking: Option<OwnedFd>,
 }
 
@@ -80,22 +76,20 @@ impl LateEvents {
     }
 }
 
-/// What opening events on a thread came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenOutcome {
     Yes,
-    /// The thread had ended.
     Gone,
 }
 
 impl EventSet {
-    /// Maps the rings, of about `ring_bytes` in all, or as large as the locked-memory allowance lets them be, and adjusts `spec.stack_bytes` to them.
-    /// Returns the rings as one merged stream; a note says if they had to be small. In [`EventLayout::Cpus`], sampling begins
-    /// with [`EventSet::begin_cpus`].
+    /// Maps the rings , adjusts `spec.stack_bytes` to them, and returns them as one merged stream, with a
+    /// note if they had to be small. In [`EventLayout::Cpus`], sampling begins with [`EventSet::begin_cpus`].
     ///
     /// # Errors
-    /// [`Error::MlockAllowance`] where not even the smallest fit; [`Error::WholeMachineRefused`] for [`EventLayout::Cpus`];
-    /// [`Error::System`] for anything unforeseen.
+    /// [`Error::MlockAllowance`]; [`Error::WholeMachineRefused`] for [`EventLayout::Cpus`]; [`Error::System`] for
+    /// anything
+    /// unforeseen.
     pub fn new(
         mut spec: EventSpec,
         layout: EventLayout,
@@ -274,8 +268,8 @@ impl EventSet {
         Ok(())
     }
 
-    /// Takes the events on one CPU of a thread that has turned out to have inherited others there, by the identifier of
-    /// its samples. Whoever drops them closes them, with all that has inherited them, and may have to wait for that.
+    /// Takes the events of a thread that turned out to have inherited others on a CPU, by its samples' identifier.
+    /// Dropping closes them and all heirs, and may wait.
     pub fn take_late(&mut self, id: u64) -> Vec<OwnedFd> {
         let taken = self.late.remove(&id);
         self.count_files();
@@ -283,8 +277,7 @@ impl EventSet {
         taken.into_iter().flat_map(all).collect()
     }
 
-    /// An event on a thread that counts its time and that of all that it starts, on whatever CPU. Where there is no room
-    /// for it, the time of the whole is not known.
+    /// Counts a thread's time and that of all it starts, on any CPU. Without room for it, the total is unknown.
     fn count_thread(&mut self, tid: i32) -> io::Result<()> {
         if files_of_all_events() < room(self.file_limit) {
             self.counting.push(event::open(&self.spec.counting_attr(), tid, -1, None)?);
@@ -294,11 +287,11 @@ impl EventSet {
         Ok(())
     }
 
-    /// Opens what tells of fatal signals: one event per CPU, whoever's process it is there, because one per thread would
-    /// cost the threads time at every switch. They write among the samples.
+    /// Opens one event per CPU for fatal signals, as one per thread would cost at every switch. They write among
+    /// samples.
     ///
     /// # Errors
-    /// [`Unwatched`]: nothing will be told.
+    /// [`Unwatched`]: no signals will be reported.
     pub fn open_fatal_signals(&mut self) -> std::result::Result<FatalSignals, Unwatched> {
         let point = SignalPoint::find()?;
         let attr = self.spec.fatal_signal_attr(point.number());
@@ -361,8 +354,8 @@ impl EventSet {
         }
     }
 
-    /// What the events have to say up to now, of all rates. An event that cannot be read (the kernel says ECHILD where a thread
-    /// was forked while its group was being made) is left out.
+    /// What the events count up to now, at all rates, without unreadable events (ECHILD: a thread was forked while its
+    /// group was being made).
     pub fn read_counters(&self) -> CounterTotals {
         let late = self.late.values().map(|late| &late.sampling);
         let CounterTotals { counted, lost } = match self.layout {
@@ -417,8 +410,7 @@ fn open_sampler(
     Ok((leader, member))
 }
 
-/// What the kernel says of an event whose thread has exited since it was opened: it takes no part in anything any more
-/// (ENODEV, since Linux 6.15). To us that is a thread that has gone.
+/// The error for an event whose thread has exited since it was opened (ENODEV, since Linux 6.15): the thread has gone.
 fn revoked(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ENODEV) => io::Error::from_raw_os_error(libc::ESRCH),
@@ -438,7 +430,6 @@ mod tests {
     use crate::perf::record::{Record, TargetChange};
     use crate::usage::thread_cpu_ns;
 
-    /// Works for 0.2 ms of CPU time.
     fn work() {
         let until = thread_cpu_ns() + 200_000;
         while thread_cpu_ns() < until {
@@ -457,8 +448,8 @@ mod tests {
         lost
     }
 
-    /// Loses samples, in a thread that has inherited the events if `by_heir`, and returns how many the events say, and how many
-    /// records say before and after the ring has room again.
+    /// Loses samples, in an heir of the events if `by_heir`. Returns how many the events report, and the records before
+    /// and after there is room again.
     fn lose(event: EventChoice, by_heir: bool) -> Option<(u64, [u64; 2])> {
         // Where there is no such event, or none that tells, there is nothing to compare.
         let spec = choose(event, Scope::Auto, 999, true).ok()?.spec;

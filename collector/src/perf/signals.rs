@@ -1,8 +1,9 @@
-//! Signals that kill, at the moment at which they are delivered: the tracepoint `signal:signal_deliver`.
+//! Signals that kill, at delivery: the tracepoint `signal:signal_deliver`.
 //!
-//! Of a signal whose default is to leave a core dump the kernel tells there in the thread that has it, before the process
-//! dies of it; of all others that kill it says SIGKILL, to every thread. A filter in the kernel lets through only those of
-//! the first kind that no handler takes, so that programs which use signals a lot cost nothing.
+//! For a signal that dumps core by default, the kernel fires it in the thread that has it, before the process dies; for
+//! others that kill it reports SIGKILL to every thread. A kernel filter passes only unhandled signals of the first
+//! kind, so
+//! that programs with many signals pay nothing.
 
 use std::ffi::CStr;
 use std::fs;
@@ -10,7 +11,7 @@ use std::io;
 
 use super::ring_buffer::Bytes;
 
-/// No handler (`SIG_DFL` is 0), and a signal that leaves a core dump: `SIG_KERNEL_COREDUMP_MASK` of `linux/signal.h`, or
+/// No handler (`SIG_DFL` is 0), and a signal that dumps core: `SIG_KERNEL_COREDUMP_MASK` of `linux/signal.h`, or
 /// [`ccsd_profile::CORE_SIGNALS`].
 pub const FILTER: &CStr =
     c"sa_handler == 0 && (sig == 3 || sig == 4 || sig == 5 || sig == 6 || sig == 7 || sig == 8 || \
@@ -20,13 +21,10 @@ const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 /// Bytes of a description at most; this one has 600.
 const MAX_FORMAT: usize = 16 << 10;
 
-/// Why fatal signals cannot be seen.
 #[derive(Debug, thiserror::Error)]
 pub enum Unwatched {
-    /// tracefs may not be read.
     #[error("tracefs may not be read: that takes root or CAP_DAC_READ_SEARCH")]
     TracefsDenied,
-    /// It is not there, or does not have the tracepoint.
     #[error("this kernel shows no tracepoint signal:signal_deliver (is tracefs mounted at /sys/kernel/tracing?)")]
     NoTracepoint,
     /// The kernel does not give the event.
@@ -35,7 +33,6 @@ pub enum Unwatched {
     /// A daemon's session for somebody whom it does not trust with the whole machine.
     #[error("a daemon shows them to root and members of group ccsd only")]
     Untrusted,
-    /// Anything else.
     #[error("cannot trace signals: {0}")]
     System(io::Error),
 }
@@ -86,7 +83,6 @@ impl SignalPoint {
         Some(SignalPoint { number, signal_at: offset("sig")?, code_at: offset("code")? })
     }
 
-    /// Its number, `perf_event_attr.config`.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -98,7 +94,6 @@ impl SignalPoint {
     }
 }
 
-/// The events that tell of fatal signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FatalSignals {
     point: SignalPoint,

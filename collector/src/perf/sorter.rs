@@ -1,9 +1,8 @@
-//! Many rings, one stream in order of time.
+//! Merges the rings into one stream in order of time.
 //!
-//! Each ring is in order by itself (nearly: an interrupt may overtake by nanoseconds). The sorter always takes the ring
-//! whose next record is the oldest, and stops at a *horizon* a little before now: a record that is being written on
-//! another CPU may be older than what is already visible here, so what is younger than the horizon waits for the next
-//! round. Records are handled where they lie in the ring.
+//! Each ring is nearly in order. The sorter takes the ring with the oldest next record and stops at a *horizon* a
+//! little
+//! before now, because an older record may be in the making on another CPU. Records are handled where they lie.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,12 +11,10 @@ use super::record::{Record, SampleLayout, parse, time_of};
 use super::ring_buffer::{Bytes, RingBuffer};
 use super::signals::FatalSignals;
 
-/// How long a record may take from its time stamp to its publication, in nanoseconds. Copying 64 KiB of stack takes
-/// 10 to 30 us; a millisecond leaves room for an interrupt in between. A record that comes later than this is handled
-/// all the same and counted as late.
+/// Maximum time from a record's time stamp to its publication, nanoseconds. Copying 64 KiB of stack takes 10 to 30 us;
+/// the rest is for an interrupt. Later records are handled and counted as late.
 pub const MARGIN_NS: u64 = 1_000_000;
 
-/// The rings of a session.
 pub struct EventSorter {
     rings: Vec<RingBuffer>,
     layout: SampleLayout,
@@ -37,7 +34,6 @@ impl EventSorter {
         self.layout.fatal = Some(fatal);
     }
 
-    /// The rings, to poll or to redirect events to.
     pub fn rings(&self) -> &[RingBuffer] {
         &self.rings
     }
@@ -47,8 +43,8 @@ impl EventSorter {
         self.late
     }
 
-    /// Hands every record older than `horizon` (`CLOCK_MONOTONIC`, nanoseconds) to `handle`, oldest first, with the
-    /// index of its ring, and gives the room back. Returns how many there were.
+    /// Hands every record before `horizon` (`CLOCK_MONOTONIC`, nanoseconds) to `handle`, oldest first, with its ring's
+    /// index, and frees its room. Returns their number.
     #[inline]
     pub fn drain(&mut self, horizon: u64, mut handle: impl FnMut(usize, Record<'_>)) -> u64 {
         let layout = self.layout;

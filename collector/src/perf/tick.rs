@@ -1,21 +1,22 @@
 //! Sampling by the scheduler's tick.
 //!
-//! A sampling timer of its own costs a thread 15 to 20 us per sample on a machine without hardware counters. The
-//! scheduler's tick comes anyway, so a perf event on the tracepoint at which its timer expires samples for next to
-//! nothing. (The tracepoint at the entry of the interrupt, `irq_vectors:local_timer_entry`, will not do: the timers that a
-//! program sets itself come with the same interrupt, often just where it sets them, and it would be seen there.) What
-//! follows from that:
+//! Without hardware counters, a sampling timer costs a thread 15 to 20 us per sample. The scheduler's tick comes
+//! anyway, so
+//! a perf event on the tracepoint at which its timer expires samples for next to nothing. (The tracepoint at the
+//! interrupt's
+//! entry, `irq_vectors:local_timer_entry`, also fires for the program's own timers, just where it sets them.) So:
 //!
-//! - All timers pass by the tracepoint, so a filter in the kernel lets through only those that call the tick's function.
-//! - How often it comes is the kernel's choice (`CONFIG_HZ`, mostly 250 times a second), and where other threads want the
-//!   CPU it does not always find the same. So a sample weighs not a period but what the thread has run on that CPU since
-//!   its last one there, as far as chance explains that (see `aggregator::unseen`): a clock of the thread's rides in the
-//!   event's group and is read with each sample.
-//! - The sample is taken in the interrupt. The kernel's part of its stack begins with the interrupt's own frames, which are
-//!   not the target's, up to the return address in the interrupt's entry. That is the last address of the kernel's
-//!   part where the interrupt came in user code, and [`find`] learns it from samples of ccsd itself in a loop.
-//! - The event is one of the kernel: only who may sample the kernel may have it. Its number stands in a directory that is
-//!   root's on most machines, and the address of the function is shown only to who may have that.
+//! - All timers pass by the tracepoint; a filter in the kernel passes only those that call the tick's function.
+//! - The kernel chooses the rate (`CONFIG_HZ`, mostly 250), and with other threads on the CPU a tick does not always
+//! find
+//! the same one. So a sample weighs what the thread has run on that CPU since its last one there, within chance (see
+//! `aggregator::unseen`): a clock of the thread rides in the event's group.
+//! - The kernel's part of a sample's stack begins with the interrupt's own frames, up to the return address in its
+//! entry.
+//! [`find`] learns that address from samples of ccsd itself in a loop of user code.
+//! - The event is one of the kernel, its number is in a directory that is mostly root's, and so is the function's
+//! address:
+//! only who may sample the kernel may use it.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -36,8 +37,7 @@ const TRACEPOINT: &str = "events/timer/hrtimer_expire_entry/id";
 const HANDLERS: [&[u8]; 2] = [b"tick_nohz_handler", b"tick_sched_timer"];
 /// Bytes of the kernel's list of symbols at most; one of a distribution has 10 MB.
 const MAX_SYMBOLS: u64 = 256 << 20;
-/// Ticks that are waited for, and CPU time, in nanoseconds, after which those that have come must do: of the slowest kernels
-/// one comes every 10 ms.
+/// Ticks to wait for, and CPU time after which fewer must do, nanoseconds: the slowest kernels tick every 10 ms.
 const TICKS: usize = 8;
 const PATIENCE_NS: u64 = 100_000_000;
 /// How often kernels are built to tick, per second.
@@ -125,7 +125,6 @@ fn cpus_without(list: Option<&str>) -> Option<&str> {
     list.map(str::trim).filter(|list| list.starts_with(|first: char| first.is_ascii_digit()))
 }
 
-/// Samples this thread.
 fn probe(id: u64, handler: u64) -> Result<Event, String> {
     let spec = EventSpec {
         event: Event::Tick { id, handler, rate_hz: 0, entry: u64::MAX },
@@ -170,8 +169,8 @@ fn probe(id: u64, handler: u64) -> Result<Event, String> {
 struct Samples {
     /// When each was taken, nanoseconds.
     times: Vec<u64>,
-    /// The shortest of the kernel's parts of their stacks: its last address, and how many there are. (A sample may have
-    /// found the kernel at work.)
+    /// The shortest kernel part of a stack: its last address, and how many samples have it. (Others may have found the
+    /// kernel at work.)
     shortest: Option<(usize, u64)>,
 }
 
@@ -205,9 +204,8 @@ impl Samples {
     }
 }
 
-/// How often the tick comes, by when it has come. A thread that shares its CPU misses some: what lies between two that find
-/// it is a multiple of the time between two ticks, and that is the longest of which nearly all are multiples. `None` if
-/// there are no two.
+/// The tick rate: the longest interval of which nearly all intervals are multiples, as a thread that shares its CPU
+/// misses some. `None` without two ticks.
 fn rate(times: &[u64]) -> Option<u32> {
     let between: Vec<f64> =
         times.windows(2).map(|pair| pair[1].saturating_sub(pair[0]) as f64).filter(|&ns| ns > 0.0).collect();

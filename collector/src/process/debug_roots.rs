@@ -1,8 +1,10 @@
 //! Where the debug files of a process's images are: in the file system that it sees.
 //!
-//! Names are resolved later and by another thread. The process may be gone then, and its mount namespace with it: what
-//! was mounted there is then reached no more, not even from a root directory that is kept open. So for a process that
-//! sees another file system than we do, what may be debug files of an image are opened when the image is first seen.
+//! Names are resolved later, when the process and its mount namespace may be gone, and with it the mounts, even below
+//! an
+//! open root directory. So for a process with another file system, possible debug files are opened when the image is
+//! first
+//! seen.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,26 +22,21 @@ struct FileSystemView {
     root: PathBuf,
 }
 
-/// The views of the processes in a session.
 #[derive(Debug, Default)]
 pub struct DebugRoots {
-    /// That of this process; looked up when it is needed.
     own: Option<FileSystemView>,
     others: HashMap<FileSystemView, DebugFileFinder>,
-    /// Through which all files are opened.
     door: Door,
 }
 
 impl DebugRoots {
-    /// For a session whose files are opened through this door.
     pub fn through(door: Door) -> DebugRoots {
         DebugRoots { door, ..DebugRoots::default() }
     }
 
-    /// Where to look for debug files of an `image` that the process `pid` has mapped from `path`.
-    ///
-    /// Costs two system calls for a process that sees what we see. One that cannot be asked, because it is gone or not
-    /// ours, is taken for such a process.
+    /// Where to look for debug files of an `image` that the process `pid` has mapped from `path`. Two system calls if
+    /// it sees
+    /// what we see, which is also assumed of a process that has gone or is not ours.
     pub fn finder(&mut self, pid: u32, path: &str, image: Option<&ElfFile>) -> DebugFileFinder {
         let Some(image) = image else { return DebugFileFinder::none() };
         match self.in_view(pid) {
@@ -82,7 +79,6 @@ mod tests {
     fn nothing_is_kept_for_processes_that_see_what_we_see() {
         let mut roots = DebugRoots::default();
         assert!(roots.in_view(std::process::id()).is_none());
-        // Nobody: pids end at four million.
         assert!(roots.in_view(u32::MAX).is_none());
         assert!(roots.others.is_empty());
     }

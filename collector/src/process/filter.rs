@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A rule that a process must fit for as long as its samples are kept. Children are judged by the same rule: one that is
-/// forked is taken to be what its parent is, until it executes something, changes its name, or is looked at.
+/// A rule that a process must fit while its samples are kept. A forked child is taken to be like its parent until it
+/// executes, changes its name, or is looked at.
 pub trait ProcessFilter: fmt::Debug + Send + Sync {
     /// Whether a process fits, by what /proc says of it now. `None` where it has ended.
     fn keeps(&self, pid: u32) -> Option<bool>;
@@ -11,15 +11,15 @@ pub trait ProcessFilter: fmt::Debug + Send + Sync {
     /// Whether a process may have this name (that of its main thread), whatever else it is.
     fn keeps_name(&self, name: &str) -> bool;
 
-    /// Whether a process fits that has just executed a program, which gave it this name, where it did or did not before.
-    /// `None` where it has to be looked at; until then its samples are not kept.
+    /// Whether a process fits after executing a program of this name. `None`: must be looked at, and its samples are
+    /// not kept until then.
     fn keeps_after_exec(&self, name: &str, was_kept: bool) -> Option<bool> {
         let _ = (name, was_kept);
         None
     }
 
-    /// Judges a process that [`ProcessFilter::keeps_after_exec`] left undecided, by its records and by /proc. If the process has ended,
-    /// its parent's groups and user are taken for its own. `None` if that does not decide either.
+    /// Judges a process that [`ProcessFilter::keeps_after_exec`] left undecided, by records and /proc; if it has ended,
+    /// by its parent's groups and user. `None` if undecided.
     fn keeps_executed(&self, executed: &Executed<'_>) -> Option<bool> {
         let _ = executed;
         None

@@ -23,6 +23,5 @@ pub struct MappedImage {
     /// The file, if it could be opened and is an ELF file, and some process has it mapped.
     pub elf: Option<Arc<ElfFile>>,
     pub key: Option<FileKey>,
-    /// Where to look for its debug files.
     pub debug: DebugFileFinder,
 }

@@ -24,8 +24,8 @@ use crate::procfs;
 use crate::system;
 use crate::usage::{Aside, aside};
 
-/// Images with an open file from which on those that no process maps any more are closed. A busy desktop has some 500
-/// libraries mapped at once, but only through all its processes together.
+/// Open images from which on unmapped ones are closed. A busy desktop has some 500 libraries mapped in all its
+/// processes.
 const SWEEP_AT: usize = 256;
 /// Bytes that an image takes beside its name, in both of ccsd's threads; see [`Budget::images`].
 const IMAGE_BYTES: usize = 512;
@@ -37,8 +37,7 @@ const MAX_AWAITED: usize = 256;
 /// How long it may take to ask for them again. The rest has its turn the next time.
 const MAX_RETRY: Duration = Duration::from_millis(20);
 
-/// How long the images of a session may take in all, waiting for the workers of other users' files: most of what a program
-/// has mapped is then known before its first sample.
+/// Total wait of a session for workers of other users' files: most mappings are then known before the first sample.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The same of each image afterwards. What is not known then is awaited, and samples go on.
 const MAX_OPEN: Duration = Duration::from_millis(20);
@@ -46,8 +45,7 @@ const MAX_OPEN: Duration = Duration::from_millis(20);
 /// The shortest and the longest pause between two attempts to read images that are awaited.
 const RETRIES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// Files that are left for others than images, of all that may be open: to look at /proc, and for the profile. Where few may be,
-/// an eighth.
+/// Files left for other uses than images: /proc and the profile. An eighth of small limits.
 const FILES_LEFT: u64 = 64;
 
 /// What makes two mappings the same image.
@@ -73,7 +71,6 @@ struct Awaited {
     index: ImageIndex,
     file: File,
     key: FileKey,
-    /// A process that has it mapped.
     pid: u32,
 }
 
@@ -98,13 +95,12 @@ pub struct Images {
     sweep_at: usize,
     closed: HashSet<ImageIndex>,
     reopened: Vec<ImageIndex>,
-    /// Bytes that the list may take and takes, about. A program that maps new files without end has the later ones counted as
+    /// Maximum and current bytes of the list, about. Later files of a program that maps new ones without end are
     /// `[unknown]`.
     limit: usize,
     bytes: usize,
     /// The number that the file of an image may not have, because there are too many then.
     most_files: u64,
-    /// Bounds the files that may be open.
     share: Option<Arc<dyn FileShare>>,
     awaited: VecDeque<Awaited>,
     patience: Duration,
@@ -210,7 +206,6 @@ impl Images {
     /// Name of the images that anonymous executable memory is: code generated at run time.
     pub const ANONYMOUS: &'static str = "[anon]";
 
-    /// The image of a mapping; opened if it is new.
     fn find_or_open(&mut self, mapped: MappedFile<'_>) -> ImageIndex {
         match mapped.path {
             b"[vdso]" => self.intern(ImageIdentity::Name("[vdso]".to_owned()), "[vdso]", mapped.pid, || {
@@ -325,7 +320,6 @@ impl Images {
         self.recent.clear();
     }
 
-    /// The image that generated code is in where its process has none of its own.
     fn anonymous(&mut self) -> ImageIndex {
         self.intern(ImageIdentity::Name(Self::ANONYMOUS.to_owned()), Self::ANONYMOUS, 0, || OpenedImage::NoImage)
     }
@@ -426,8 +420,8 @@ impl Images {
         true
     }
 
-    /// Asks once more for what nobody could be asked. Returns which images are known now: addresses in them are others from
-    /// now on (see [`Images::to_svma`]), and what was made of them before is wrong.
+    /// Retries what could not be asked. Returns the images known now: addresses in them change (see
+    /// [`Images::to_svma`]).
     pub fn retry(&mut self) -> Vec<ImageIndex> {
         let mut found = Vec::new();
         let began = Instant::now();
@@ -458,8 +452,8 @@ impl Images {
         !self.awaited.is_empty()
     }
 
-    /// If many files are open: closes those of images that are not `mapped` and returns which. They keep their index,
-    /// and are opened again when they are mapped again.
+    /// If many files are open, closes those of images that are not `mapped`, and returns them. They keep their index
+    /// and are reopened when mapped.
     pub fn sweep(&mut self, mapped: impl FnOnce() -> HashSet<ImageIndex>) -> Option<Vec<ImageIndex>> {
         if self.open < self.sweep_at {
             return None;
@@ -505,9 +499,8 @@ impl Images {
         self.list.len()
     }
 
-    /// What is added to an address of a mapping to get the image's SVMA, wrapping.
-    ///
-    /// For a file without readable ELF headers the "SVMA" is the offset in the file; for what is no file, the address.
+    /// The offset from a mapping's address to the image's SVMA, wrapping. Without readable ELF headers the "SVMA" is
+    /// the file offset; without a file, the address.
     pub fn to_svma(&self, index: ImageIndex, start: u64, file_offset: u64) -> u64 {
         let Some(image) = self.get(index) else { return 0 };
         match &image.elf {
@@ -518,8 +511,7 @@ impl Images {
     }
 }
 
-/// What an open file holds beyond what is usual, bytes: very many sections, long names of these, or unwind information that
-/// came with its headers.
+/// Bytes of an open file's headers beyond the usual: very many sections, long names, or unwind information.
 fn unusual_bytes(elf: &ElfFile) -> usize {
     elf.held_bytes().saturating_sub(USUAL_HEADERS)
 }
@@ -534,10 +526,8 @@ fn in_memory(elf: Option<ElfFile>) -> OpenedImage {
     elf.map_or(OpenedImage::NoImage, |elf| OpenedImage::Image(Arc::new(elf)))
 }
 
-/// The SVMA of the first byte of an executable mapping. A mapping begins on a page and a segment may begin inside one, so
-/// that this byte may belong to the segment before, which shares the page in the file (lld lays programs out like that);
-/// what is mapped here is the executable one all the same. [`ElfFile::svma_of_file_offset`] answers the other question,
-/// whose the byte is.
+/// The SVMA of an executable mapping's first byte. The mapping's page may also hold the end of the segment before
+/// (lld); [`ElfFile::svma_of_file_offset`] would name that one.
 fn svma_of_mapping(elf: &ElfFile, file_offset: u64) -> u64 {
     let segment = elf.segments().iter().filter(|segment| segment.executable).find(|segment| {
         let first = segment.file_offset & !(PAGE as u64 - 1);
@@ -579,12 +569,10 @@ mod tests {
         assert_ne!(images.by_name("short"), ImageIndex::UNKNOWN);
     }
 
-    /// An ELF file with so many sections and nothing else.
     fn with_sections(count: u16) -> ElfFile {
         let mut bytes = vec![0; 64 + 64 * usize::from(count)];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
         put(0, b"\x7fELF\x02\x01\x01");
-        // ET_DYN, EM_X86_64; section headers behind the file header.
         put(16, &[3, 0, 62, 0]);
         put(40, &64u64.to_le_bytes());
         put(58, &64u16.to_le_bytes());

@@ -1,8 +1,10 @@
-//! The code that processes generate: one image for each such process, so that addresses of two never mix.
+//! The code that processes generate: one image for each such process, so that addresses never mix.
 //!
-//! Executable memory without a file, and files in memory that are no ELF files (runtimes map such a file twice, once to
-//! write and once to execute), belong to the process that mapped them. A child has its parent's until it maps some itself,
-//! because `fork` copied the code; from then on it has an image of its own, for the old mappings too.
+//! Executable memory without a file, and memory files that are no ELF files (mapped twice, for writing and executing),
+//! belong
+//! to the process that mapped them. A child has its parent's, as `fork` copied the code, until it maps some itself;
+//! then it
+//! has an image of its own, for the old mappings too.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,10 +15,8 @@ use ccsd_symbolizer::{Door, FileRoot};
 use super::image::ImageIndex;
 use crate::procfs;
 
-/// Processes that generate code and are alive, at most: each has a file or two open. Those beyond share one image, whose
-/// code goes without names.
+/// Live processes with generated code, each with a file or two open. Further ones share one nameless image.
 const MAX_ALIVE: usize = 512;
-/// Longest digits of a pid.
 const MAX_DIGITS: usize = 10;
 
 /// The generated code of one process, and of its children that have made none themselves.
@@ -31,16 +31,14 @@ pub struct JitCode {
 /// Where a process's runtime writes the names of its code, as far as that can be told while it is alive.
 #[derive(Debug)]
 pub struct JitSource {
-    /// The process, as it is numbered here.
     pub pid: u32,
     /// As it numbers itself: in its own namespace.
     pub own_pid: u32,
     /// Its user; nobody else but root is believed.
     pub user: Option<u32>,
-    /// Its `/tmp`, in its root and mount namespace. Held, because that namespace goes with its last process. None where that
-    /// cannot be told: what another namespace has there is another program's.
+    /// Its `/tmp`, in its root and mount namespace, held open because the namespace goes with its last process. `None`
+    /// if unknown: another namespace's would be another program's.
     pub tmp: Option<FileRoot>,
-    /// Through which its files are opened.
     pub door: Door,
     /// When it started, clock ticks since boot: older files are of others.
     pub start_time: u64,
@@ -57,14 +55,11 @@ impl JitSource {
     }
 }
 
-/// What happened to an image of generated code.
 #[derive(Debug)]
 pub enum JitEvent {
     /// It begins; the index may have been another's before.
     Begin(ImageIndex, Box<JitSource>),
-    /// Its process has mapped a jitdump.
     Dump(ImageIndex, File),
-    /// No process has it any more.
     End(ImageIndex),
 }
 
@@ -76,7 +71,7 @@ pub struct JitCodes {
 }
 
 impl JitCodes {
-    /// The image for what a process maps now; `code` is what it has so far. `index` gives a new one, if there may be
+    /// The image for what a process maps now; `code` is what it has so far. `index` returns a new one, if there may be
     /// more.
     pub fn own(
         &mut self,
@@ -102,7 +97,6 @@ impl JitCodes {
         Some(index)
     }
 
-    /// Enters a jitdump.
     pub fn add_dump(&mut self, index: ImageIndex, file: File) {
         self.events.push(JitEvent::Dump(index, file));
     }
@@ -121,13 +115,11 @@ impl JitCodes {
         !self.events.is_empty()
     }
 
-    /// Whether something has happened.
     #[inline]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// What has happened since the last call, in order.
     pub fn take_events(&mut self) -> Vec<JitEvent> {
         std::mem::take(&mut self.events)
     }
@@ -198,7 +190,6 @@ mod tests {
         child.take();
         assert!(codes.sweep());
         assert_eq!(codes.take_events().len(), 2);
-        // The numbers are used again.
         assert!(
             [of_parent, of_child]
                 .contains(&codes.own(&mut other, u32::MAX - 3, 0, &Door::default(), &mut index).unwrap())

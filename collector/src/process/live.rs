@@ -19,7 +19,6 @@ pub struct ThreadKey(pub u32);
 
 #[derive(Clone, Debug)]
 pub struct LiveProcess {
-    /// Its identity in this session.
     pub key: ProcessKey,
     /// The process that forked it, or that it was before `execve`.
     pub parent: Option<ProcessKey>,
@@ -29,15 +28,13 @@ pub struct LiveProcess {
     pub start_time: u64,
     /// How many `execve` calls of this pid the session has seen.
     pub exec_generation: u32,
-    /// Name of its main thread.
     pub name: String,
     /// What it belongs to, as of the last look; of one that has not been looked at, what its parent did.
     pub membership: Option<Arc<Membership>>,
-    /// Whether a sample has been charged to it, so that others know its key.
     pub announced: bool,
     pub mappings: Mappings,
-    /// From when on its samples may be shown, `CLOCK_MONOTONIC`, nanoseconds: 0 where everything may be, [`NEVER`](super::NEVER) before it
-    /// has been found permitted.
+    /// From when on its samples may be shown, `CLOCK_MONOTONIC` nanoseconds: 0 for always, [`NEVER`](super::NEVER)
+    /// until permitted.
     pub permitted_from: u64,
     /// The code that it, or whoever forked it, has generated.
     pub(super) jit: Option<Arc<JitCode>>,
@@ -52,13 +49,10 @@ pub struct LiveProcess {
 
 #[derive(Clone, Debug)]
 pub struct LiveThread {
-    /// Its identity in this session.
     pub key: ThreadKey,
     pub pid: u32,
     pub name: String,
-    /// Whether others know its key.
     pub announced: bool,
-    /// The group's second counter.
     pub group_values: GroupValues,
     /// When it was entered here, clock ticks since boot: it had started then.
     pub(super) known_since: u64,
@@ -94,8 +88,8 @@ impl GroupValues {
         }
     }
 
-    /// What the counter of a ring has gained since it was last read. The first value of a counter that began with the
-    /// thread is all gain; of one that began before, none of it is known to be.
+    /// A counter's gain in a ring since its last read. The first value is all gain if the counter began with the
+    /// thread, else none.
     #[inline]
     pub fn advance(&mut self, ring: usize, value: u64) -> u64 {
         if self.last.len() <= ring {

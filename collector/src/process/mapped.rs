@@ -14,7 +14,6 @@ use crate::perf::record::Mmap;
 use crate::procfs::{self, MapEntry};
 
 impl ProcessTable {
-    /// How many more mappings there is room for.
     pub(super) fn room_for_mappings(&self) -> usize {
         self.limit.saturating_sub(self.entered_bytes()) / MAPPING_BYTES
     }
@@ -109,8 +108,8 @@ impl ProcessTable {
         self.left_out.mappings += u64::from(!entered);
     }
 
-    /// Looks at a process anew whose mappings have no room: no record tells of munmap, so most of these may be gone. If few
-    /// are, it will soon be full again.
+    /// Reads the mappings of a full process again: records do not tell of munmap. If most remain, it is soon full
+    /// again.
     fn read_again(&mut self, pid: u32, images: &mut Images) {
         let began = now_ns();
         self.read_process(pid, images);
@@ -148,8 +147,8 @@ impl ProcessTable {
     }
 }
 
-/// The name of a process that /proc does not have. The kernel gives 0 for what is in another namespace, and `u32::MAX` for a
-/// thread at its very end (`perf_event_pid` in kernel/events/core.c).
+/// A name for a process that /proc lacks. The kernel gives 0 for other namespaces, and `u32::MAX` for a thread at its
+/// very end (`perf_event_pid` in kernel/events/core.c).
 fn unnumbered(pid: u32) -> String {
     match pid {
         0 => "[other PID namespace]".to_owned(),
@@ -158,8 +157,8 @@ fn unnumbered(pid: u32) -> String {
     }
 }
 
-/// Puts the first mapping of each file before all second ones, and so on: a program that maps one file, or memory of its own, a
-/// hundred thousand times leaves room for its libraries.
+/// Puts each file's first mapping before all second ones: mapping one file a hundred thousand times leaves room for
+/// libraries.
 fn put_each_file_first(maps: &mut [MapEntry]) {
     let mut seen: HashMap<((u32, u32), u64), usize> = HashMap::new();
     maps.sort_by_cached_key(|map| {

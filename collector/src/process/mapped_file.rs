@@ -21,9 +21,7 @@ const NEWLINE: &[u8] = b"\\012";
 #[derive(Clone, Copy, Debug)]
 pub struct MappedFile<'a> {
     pub pid: u32,
-    /// First address of the mapping.
     pub start: u64,
-    /// One past its last.
     pub end: u64,
     /// Of the file system; major and minor number.
     pub device: (u32, u32),
@@ -36,7 +34,6 @@ pub struct MappedFile<'a> {
 }
 
 impl MappedFile<'_> {
-    /// The path for people.
     pub fn name(&self) -> String {
         let path = self.path.strip_suffix(DELETED).unwrap_or(self.path);
         String::from_utf8_lossy(&unescape(path)).into_owned()
@@ -44,15 +41,16 @@ impl MappedFile<'_> {
 
     /// Opens the file through a door, or finds that it cannot be had.
     ///
-    /// In this order: the path inside the process's root if device and inode are those mapped, the mapping itself
-    /// (`map_files`, which survives deletion, replacement and other mount namespaces, for those whom the kernel lets), the
-    /// path inside the root if the inode is, the program that it runs, which all survive the same for the one file, the
-    /// path as such (for a process that has ended, or whose root is below ours). A path is believed only if it leads to
-    /// the inode that was mapped, and one that is not seen through the process itself only if it is on the same device.
-    /// Only regular files are opened, and without waiting: a FIFO or device in the way does nothing.
+    /// Tried in order: the path in the process's root, if device and inode match; the mapping itself (`map_files`,
+    /// which survives
+    /// deletion, replacement and other mount namespaces, if permitted); the path in the root by inode; the program that
+    /// it runs;
+    /// the path as such (the process has ended, or its root is below ours). A path must lead to the mapped inode, and
+    /// outside the
+    /// process's root also be on the same device. Only regular files are opened, without waiting.
     ///
-    /// The mapping itself is second because looking for it waits for the lock of the target's mappings, which among many
-    /// busy threads may belong to one that waits for the CPU: for seconds.
+    /// `map_files` is not first because it waits for the lock of the target's mappings, among many busy threads for
+    /// seconds.
     pub fn open(&self, door: &Door) -> Option<File> {
         let opened = self.open_somewhere(door);
         if matches!(opened, Err(AccessDenied(true))) {
@@ -121,8 +119,8 @@ impl MappedFile<'_> {
         paths
     }
 
-    /// Whether a file is on the device that was mapped from. Some file systems (btrfs) give `stat` the device of a
-    /// subvolume and a mapping that of the whole, which is what the table of mounts shows, too.
+    /// Whether a file is on the mapped device. btrfs gives `stat` a subvolume's device and mappings the whole's, as in
+    /// the table of mounts.
     fn is_on_device(&self, file: &File) -> bool {
         let same = |device: u64| device == self.device_number();
         file.metadata().is_ok_and(|meta| same(meta.dev())) || mount_device(file).is_some_and(same)

@@ -17,14 +17,12 @@ pub struct Mapping {
     pub to_svma: u64,
 }
 
-/// Mappings kept per process: beyond any program seen (browsers have some thousands), and 4 MiB at most. More are
-/// not entered; their frames come out as unknown memory.
+/// Mappings kept per process, 4 MiB at most: browsers have some thousands. Frames in further ones are unknown memory.
 pub(super) const MAX_MAPPINGS: usize = 65_536;
 
 /// The executable mappings of one process, never overlapping.
 #[derive(Clone, Debug, Default)]
 pub struct Mappings {
-    /// The highest first: the kernel places each below those that there are, where it then goes to the end.
     list: Vec<Mapping>,
     /// Index of the last answer: neighbouring frames mostly lie in the same image.
     last: usize,
@@ -38,8 +36,8 @@ impl Mappings {
         self.insert_within(new, MAX_MAPPINGS)
     }
 
-    /// Enters a mapping where there may be `most`; what it covers of older ones is gone, as `mmap(MAP_FIXED)` does it. Where what is left of a covered one has no room, it goes, too: what is
-    /// not known is not taken for another. Then it is false as well.
+    /// Enters a mapping within the limit `most`; what it covers of older ones goes, as with `mmap(MAP_FIXED)`. A
+    /// remainder without room goes, too, and the result is false.
     pub fn insert_within(&mut self, new: Mapping, most: usize) -> bool {
         if new.start >= new.end {
             return true;
@@ -112,8 +110,8 @@ impl Mappings {
         self.list.iter().rev().find(|mapping| mapping.image == image).map(|mapping| mapping.to_svma)
     }
 
-    /// For an image whose addresses were offsets in its file: says of all its mappings what they are by `to_svma`, which is
-    /// told where a mapping starts and its offset. Whether there are any.
+    /// For an image whose addresses were file offsets: sets its mappings by `to_svma(start, offset)`. Whether there are
+    /// any.
     pub fn translate(&mut self, image: ImageIndex, to_svma: impl Fn(u64, u64) -> u64) -> bool {
         let mut any = false;
         for mapping in self.list.iter_mut().filter(|mapping| mapping.image == image) {

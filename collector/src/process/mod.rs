@@ -1,7 +1,8 @@
 //! Processes and threads as records and /proc tell of them: who runs, what is mapped where, under which name.
 //!
-//! A process is its pid, its start time and its exec generation. Within a session each such identity gets a
-//! [`ProcessKey`] and each thread of it a [`ThreadKey`]; these are never used again, whatever the kernel does with pids.
+//! A process is its pid, start time and exec generation. Each gets a [`ProcessKey`], each thread a [`ThreadKey`]; these
+//! are
+//! never used again, whatever the kernel does with pids.
 
 pub mod debug_roots;
 pub mod filter;
@@ -35,20 +36,20 @@ pub use live::{LiveProcess, LiveThread, ProcessKey, ThreadKey};
 /// The time from which on nothing is permitted.
 pub const NEVER: u64 = u64::MAX;
 
-/// How much later than it is known for a process or thread may seem to have started, clock ticks: two clocks are read for the
-/// one, not at the same moment. No number is given out again so soon.
+/// Clock ticks by which a start may seem later than it is: two clocks, read one after the other. Pids are not reused so
+/// soon.
 const START_SLACK: u64 = 10;
 
 /// Name of the thread that stands for those of its process that there was no room for, and of [`OTHER_PROCESS`].
 const OTHERS: &str = "[other]";
 /// The number of the process that stands for those of a recording that there was no room for. No process has it.
 pub const OTHER_PROCESS: u32 = u32::MAX - 1;
-/// Mappings that all forks of a recording together copy: some seconds of work. A machine that starts a hundred thousand
-/// programs has less.
+/// Mappings that all forks of a recording may copy: some seconds of work. Starting a hundred thousand programs copies
+/// fewer.
 const MAX_COPIED: usize = 1 << 28;
 
-/// Bytes that a live thread takes at most in both of ccsd's threads, with its name and its part of the indexes, without its
-/// stacks and the values of counters; and those that it takes for each ring that it has values of.
+/// Maximum bytes of a live thread in both of ccsd's threads, with name and indexes, without stacks; and for each ring's
+/// counter value.
 const THREAD_BYTES: usize = 1024;
 const RING_BYTES: usize = size_of::<Option<u64>>();
 /// The same of a process without its mappings, and of a mapping, of which a list has up to twice the room that it needs.
@@ -65,7 +66,6 @@ const LOOKS_FOR_END: u8 = 2;
 /// The part of the memory that is for the numbers of threads that there is no room for: as many as are followed.
 const UNTRACKED_PART: usize = 16;
 
-/// What there was no room for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OverflowCounts {
     /// Threads: their samples are of their process's others.
@@ -84,12 +84,10 @@ pub struct ProcessTable {
     asks_proc: bool,
     /// Mappings that forks may still copy.
     copies_left: usize,
-    /// Mappings of all processes.
     mapped: usize,
     /// Processes that have mapped something for which there was no room when it was too early to look at them anew.
     missed: HashSet<u32>,
     left_out: OverflowCounts,
-    /// Live threads that there was no room for.
     untracked: UntrackedThreads,
     /// What stands for the threads of a process that there was no room for.
     others: HashMap<u32, LiveThread>,
@@ -112,15 +110,14 @@ pub struct ProcessTable {
 }
 
 impl Default for ProcessTable {
-    /// Without a limit.
     fn default() -> Self {
         ProcessTable::within(usize::MAX, 0)
     }
 }
 
 impl ProcessTable {
-    /// None yet. Threads and mappings are entered as long as all take no more than so many bytes; threads have values of
-    /// counters of so many rings.
+    /// None yet. Threads and mappings are entered while all take no more than these bytes; threads have values of that
+    /// many rings.
     pub fn within(limit: usize, rings: usize) -> ProcessTable {
         let untracked = limit / UNTRACKED_PART;
         ProcessTable {
@@ -168,7 +165,6 @@ impl ProcessTable {
         self.entered_bytes().saturating_add(self.untracked.held_bytes())
     }
 
-    /// The same without the threads that there was no room for.
     fn entered_bytes(&self) -> usize {
         let processes = self.processes.len() * PROCESS_BYTES + self.mapped * MAPPING_BYTES;
         let processes = processes + self.others.len() * THREAD_BYTES;
@@ -260,8 +256,8 @@ impl ProcessTable {
         self.threads.contains_key(&tid) || self.untracked.get(tid).is_some()
     }
 
-    /// Whether the number of a known process is now that of another one, which started at `start`, clock ticks since boot: then
-    /// the record of the end of the first was lost.
+    /// Whether a known process's number now belongs to another, which started at `start` (clock ticks since boot): the
+    /// first one's exit record was lost.
     pub fn is_replaced(&self, pid: u32, start: u64) -> bool {
         // (0 where /proc did not say when it started.)
         let known = self.processes.get(&pid).map(|process| process.start_time).filter(|&known| known > 0);
@@ -293,7 +289,6 @@ impl ProcessTable {
         Some((self.threads.get_mut(&tid)?, self.processes.get_mut(&pid)?))
     }
 
-    /// Enters a process that no record has told of.
     #[cold]
     fn enter_untold(&mut self, pid: u32, images: &mut Images) {
         match self.asks_proc {
@@ -407,8 +402,8 @@ impl ProcessTable {
         }
     }
 
-    /// Enters a thread of a known process, if there is room. Whoever had its number before is gone, even if its exit was not
-    /// seen.
+    /// Enters a thread of a known process, if there is room. An earlier thread with its number is gone, even if its
+    /// exit was not seen.
     pub fn add_thread(&mut self, pid: u32, tid: u32, name: String) {
         if let Some(old) = self.threads.get(&tid) {
             match old.pid == pid {
@@ -511,8 +506,7 @@ impl ProcessTable {
             process.parent_pid = parent_pid;
         }
         self.add_thread(pid, tid, name.to_owned());
-        // The counters belong to the task that called `execve` and run on. Which one that was is not told: it has taken
-        // the main thread's place.
+        // The counters belong to the task that called `execve`, which has taken the main thread's place.
         if let Some(thread) = self.threads.get_mut(&tid) {
             thread.group_values.unknown_start = true;
         }
@@ -529,15 +523,14 @@ impl ProcessTable {
         self.processes.get(&pid).is_some_and(|process| process.membership.is_some())
     }
 
-    /// Live processes that others know of, and what they belong to, as far as that is known. (Where it could not be read, it
-    /// stays unknown: nothing says that the process has moved.)
+    /// Announced live processes and what they belong to, if known. (Where it could not be read, nothing says that the
+    /// process moved.)
     pub fn announced_memberships(&self) -> Vec<(u32, Arc<Membership>)> {
         let announced = self.processes.iter().filter(|(_, process)| process.announced);
         announced.filter_map(|(&pid, process)| Some((pid, process.membership.clone()?))).collect()
     }
 
-    /// A process belongs to something else from now on: what others know of it stays as it was, and goes on as another
-    /// generation.
+    /// A process belongs to something else: it goes on as another generation, and what others know of it stays.
     pub fn move_process(&mut self, pid: u32, membership: Arc<Membership>) {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         process.membership = Some(membership);
@@ -621,9 +614,8 @@ impl ProcessTable {
         }
     }
 
-    /// Forgets processes that have ended, as `has_ended` says, and had ended the last time that this was called: what is still
-    /// here then has no record that tells of its end. (One that has just ended may be about to be told of, and before that
-    /// what it has forked, which has its mappings.)
+    /// Forgets processes that `has_ended` on two consecutive calls: their exit record was lost. (After one, records of
+    /// the exit and earlier forks may still come.)
     pub fn forget_untold(&mut self, has_ended: impl Fn(u32) -> bool) {
         let ended: Vec<(u32, ProcessKey)> = self
             .processes

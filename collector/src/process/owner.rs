@@ -1,11 +1,12 @@
 //! Whether a process is for a user who may do no more than trace his own.
 //!
-//! The rule is that of ptrace(2), section "Ptrace access mode checking", without its exceptions: all user and group ids of
-//! each thread are the user's, the process is dumpable, and it has no capabilities.
+//! The rule is ptrace(2)'s, "Ptrace access mode checking", without exceptions: all user and group ids of each thread
+//! are the
+//! user's, the process is dumpable, and has no capabilities.
 //!
-//! It has to hold when events are opened. From then on the kernel sees to it: a process without capabilities gets rights
-//! only by `execve`, and there the kernel ends the events on it, whoever opened them, if it is not dumpable afterwards
-//! (`begin_new_exec` in `fs/exec.c`); see [`events_end_with_rights`] for what that takes.
+//! It is checked when events are opened. Later on a process gains rights only by `execve`, where the kernel ends all
+//! events
+//! on it if it is not dumpable afterwards (`begin_new_exec` in `fs/exec.c`); see [`events_end_with_rights`].
 
 use std::fs;
 use std::io;
@@ -41,7 +42,7 @@ impl Owner {
         owner.map_or_else(Door::default, |Owner { uid, gid }| Door::of(ForUser { uid, gid }))
     }
 
-    /// Whether every thread of a process is for this user. Those that end meanwhile are left out.
+    /// Whether every thread of a process is for this user, without those that end meanwhile.
     ///
     /// # Errors
     /// [`Denied`].
@@ -71,8 +72,8 @@ impl Owner {
         known.find(|result| *result != Err(Denied::Gone)).unwrap_or(Err(Denied::Gone))
     }
 
-    /// Whether a thread is for this user. One that is ending has no memory any more, which looks as if it were not dumpable: it
-    /// has gone, and nothing else is said of it.
+    /// Whether a thread is for this user. An ending thread has no memory, which looks as if it were not dumpable: it
+    /// has gone.
     ///
     /// # Errors
     /// [`Denied`].
@@ -88,20 +89,19 @@ impl Owner {
     fn check_rights(&self, tid: u32) -> Result<(), Denied> {
         let status = procfs::read(&format!("/proc/{tid}/status")).map_err(unseen)?;
         let credentials = Credentials::parse(&String::from_utf8_lossy(&status)).ok_or(Denied::Gone)?;
-        // Not that of the directory, which is the effective user's even if the process is not dumpable. Ids before this: if
-        // it executes something in between, that is what is asked for here, and a privileged one has no events any more.
+        // Not the directory's, which is the effective user's even if the process is not dumpable. After reading ids: a
+        // program executed in between shows here, and a privileged one has no events any more.
         let memory = fs::metadata(format!("/proc/{tid}/mem")).map_err(unseen)?;
         credentials.check(*self, (memory.uid(), memory.gid())).map_err(Denied::Forbidden)
     }
 }
 
-/// Why a thread cannot be looked at.
 fn unseen(error: io::Error) -> Denied {
     if procfs::is_gone(&error) { Denied::Gone } else { Denied::Forbidden("it cannot be looked at") }
 }
 
-/// Whether the kernel ends the events on a process that executes a privileged program. With `fs.suid_dumpable` at 1 such
-/// programs are dumpable, and it does not (proc_sys_fs(5)).
+/// Whether the kernel ends events on a process that executes a privileged program: not with `fs.suid_dumpable` at 1,
+/// where such programs are dumpable (proc_sys_fs(5)).
 #[must_use]
 pub fn events_end_with_rights() -> bool {
     procfs::read("/proc/sys/fs/suid_dumpable").is_ok_and(|value| matches!(value.trim_ascii(), b"0" | b"2"))
@@ -110,7 +110,6 @@ pub fn events_end_with_rights() -> bool {
 /// What /proc/PID/status says of a thread's rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Credentials {
-    /// Real, effective, saved.
     uids: [u32; 3],
     gids: [u32; 3],
     capabilities: u64,
@@ -190,7 +189,6 @@ mod tests {
     fn only_ended_processes_are_gone() {
         let mut child = std::process::Command::new("true").stdin(std::process::Stdio::null()).spawn().unwrap();
         let pid = child.id();
-        // Not waited for yet, it ends as a zombie, whose memory file is root's.
         while !procfs::is_exiting(pid) {
             std::thread::yield_now();
         }

@@ -41,7 +41,6 @@ fn permission_is_found_and_inherited() {
 #[test]
 fn threads_beyond_the_limit_are_their_process_s_others() {
     let mut images = Images::default();
-    // Room for a process and eight threads.
     let mut table = table_of_entered_bytes(PROCESS_BYTES + 8 * THREAD_BYTES);
     let pid = u32::MAX - 1000;
     table.read_process(pid, &mut images);
@@ -87,7 +86,6 @@ fn table_of_entered_bytes(bytes: usize) -> ProcessTable {
 #[test]
 fn threads_without_room_are_known_by_number_and_counted_once() {
     let mut images = Images::default();
-    // Room for a process with what stands for the others, and seven threads; of as many the numbers are known.
     let mut table = table_of_entered_bytes(PROCESS_BYTES + 8 * THREAD_BYTES);
     let pid = u32::MAX - 2000;
     table.read_process(pid, &mut images);
@@ -189,7 +187,6 @@ fn mappings_beyond_the_limit_are_not_entered() {
 fn identities_outlive_pids() {
     let mut images = Images::default();
     let mut table = ProcessTable::default();
-    // A pid that no process here has, so that /proc says nothing.
     let pid = u32::MAX - 10;
     table.read_process(pid, &mut images);
     table.add_thread(pid, pid, "main".to_owned());

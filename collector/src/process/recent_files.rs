@@ -1,9 +1,10 @@
-//! The files of the last mappings, kept open for a moment: a program that maps the same few files ten thousand times a second
-//! has each looked for once, and not at every mapping.
+//! The files of the last mappings, kept open for a moment, for programs that map the same few files ten thousand times
+//! a
+//! second.
 //!
-//! To look for a file takes a dozen system calls, which among many mappings is more than the program needs to make one. What
-//! is open here is the file that had this path, device and inode, and none other can have its inode as long as it is open;
-//! whether it has been written to since is asked each time.
+//! Looking for a file takes a dozen system calls. An open file's inode cannot be reused; whether it has been written to
+//! is
+//! asked each time.
 
 use std::fs::File;
 
@@ -15,7 +16,6 @@ use super::mapped_file::MappedFile;
 /// How many there are at most: programs that map many files once each gain nothing from more.
 const MOST: usize = 8;
 
-/// Some files that have been found lately.
 #[derive(Debug, Default)]
 pub struct RecentFiles {
     list: Vec<RecentFile>,
@@ -23,7 +23,6 @@ pub struct RecentFiles {
     oldest: usize,
 }
 
-/// A file as a process maps it.
 #[derive(Debug)]
 struct RecentFile {
     pid: u32,
@@ -36,7 +35,6 @@ struct RecentFile {
 }
 
 impl RecentFiles {
-    /// The image of a mapping, if its file is here and has not changed.
     pub fn image(&self, mapped: &MappedFile<'_>) -> Option<ImageIndex> {
         let is_it = |recent: &&RecentFile| {
             let RecentFile { pid, device, inode, path, .. } = recent;
@@ -46,7 +44,6 @@ impl RecentFiles {
         (ccsd_worker::file_key(&recent.file, Some(recent.pid)).ok()? == recent.key).then_some(recent.image)
     }
 
-    /// Keeps a file in the place of the oldest one, or of what it was before.
     pub fn keep(&mut self, mapped: &MappedFile<'_>, file: File, key: FileKey, image: ImageIndex) {
         let &MappedFile { pid, device, inode, path, .. } = mapped;
         let recent = RecentFile { pid, device, inode, path: path.into(), file, key, image };
@@ -61,7 +58,6 @@ impl RecentFiles {
         }
     }
 
-    /// Closes all.
     pub fn clear(&mut self) {
         self.list.clear();
         self.oldest = 0;

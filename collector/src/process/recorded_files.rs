@@ -1,7 +1,8 @@
-//! The files that processes of a recording had mapped: which they were, and whether they are still there.
+//! The files that processes of a recording had mapped, and whether they are still there.
 //!
-//! An ELF file is used only if it is the one that was mapped (by device and inode, or by build id where perf has noted one),
-//! and the kernel's own code only if the kernel is where it was.
+//! An ELF file is used only if it is the mapped one (device and inode, or perf's build id), and the kernel's own code
+//! only if
+//! the kernel is where it was.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -18,12 +19,9 @@ use super::mapped_file::MappedFile;
 
 /// Files of mappings: as many as a profile has images.
 const MAX_FILES: usize = 1 << 14;
-/// Files that are named as not to be had.
 const MAX_NAMED: usize = 3;
-/// Name of the image of what had no room.
 const OTHER_NAME: &str = "[other]";
 
-/// What the recording knows of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum RecordedIdentity {
     Inode { device: (u32, u32), inode: u64 },
@@ -45,7 +43,6 @@ impl RecordedIdentity {
 pub enum MappedObject {
     /// An image that has been found before.
     Known(ImageIndex),
-    /// Memory that is in no file.
     Anonymous,
     /// The code that the kernel maps into every process; the kernel is the same.
     Vdso,
@@ -56,7 +53,6 @@ pub enum MappedObject {
     File(String, File),
 }
 
-/// What a recording knows of the files that were mapped.
 #[derive(Debug, Default)]
 pub struct RecordedFiles {
     /// Build ids that perf has noted, by path.
@@ -76,7 +72,6 @@ impl RecordedFiles {
 
     pub fn find(&mut self, mapped: MappedFile<'_>) -> MappedObject {
         let path = mapped.path;
-        // perf says so of what is no file.
         if path.starts_with(b"//anon") || path.starts_with(b"[") && path != b"[vdso]" {
             return MappedObject::Anonymous;
         }
@@ -112,7 +107,6 @@ impl RecordedFiles {
         self.files.insert((mapped.path.to_vec(), RecordedIdentity::of(&mapped)), image);
     }
 
-    /// Says where the kernel's text began.
     pub fn set_kernel_text(&mut self, address: u64) {
         self.kernel_text = Some(address);
     }
@@ -122,7 +116,6 @@ impl RecordedFiles {
         *self.same_kernel.get_or_insert_with(|| runs_now(self.kernel_text))
     }
 
-    /// Mappings of files that there was no room for.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }

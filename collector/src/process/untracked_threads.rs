@@ -29,7 +29,6 @@ impl UntrackedThreads {
         UntrackedThreads { most: bytes / UNTRACKED_BYTES, threads: HashMap::new(), nameless: 0 }
     }
 
-    /// Bytes that they take.
     pub fn held_bytes(&self) -> usize {
         self.threads.len() * UNTRACKED_BYTES
     }
@@ -44,7 +43,6 @@ impl UntrackedThreads {
         self.nameless > 0
     }
 
-    /// Whether any more can be entered by number.
     pub fn is_full(&self) -> bool {
         self.threads.len() >= self.most
     }

@@ -28,8 +28,7 @@ impl Resolver {
         }
     }
 
-    /// A new batch of samples begins. What jitdumps have told until now of the code that they ran is read before they are
-    /// charged: an address whose name is known may have got another since.
+    /// A new batch begins: reads jitdumps before samples are charged, as a known name may have been replaced.
     pub(super) fn begin_jit_batch(&mut self, profile: &mut Profile) {
         for i in 0..self.jit_images.len() {
             let index = self.jit_images[i];

@@ -16,7 +16,6 @@ use crate::process::jit_code::JitSource;
 const INDEX: ImageIndex = ImageIndex(0);
 const ADDRESS: u64 = 0x1000;
 
-/// A process that generates code, and tells of it in a jitdump.
 struct Generating {
     profile: Profile,
     resolver: Resolver,

@@ -15,8 +15,8 @@ use crate::unwind::Frame;
 /// Notes about images that are not kept, beyond which no more are.
 const MAX_NOTES: usize = 256;
 
-/// After this many drops an image is named by its symbol table alone. Images that are in use at the same time and do not fit in
-/// memory together would otherwise be read again and again, each time in seconds.
+/// After this many drops an image is named by its symbol table alone: images that do not fit in memory together would
+/// be read again and again, in seconds each.
 pub(super) const MAX_DROPS: u32 = 3;
 
 pub(super) struct ImageSymbols {
@@ -44,7 +44,6 @@ impl ImageSymbols {
         self.names.as_ref().map_or(0, ImageNames::held_bytes)
     }
 
-    /// Whether its debug information is not read any more.
     pub(super) fn has_symbols_only(&self) -> bool {
         self.drops >= MAX_DROPS
     }
@@ -54,8 +53,7 @@ impl ImageSymbols {
 pub(super) struct SymbolBatch {
     /// Whether names were dropped: an image that is read again answers all questions of a batch at once.
     pub(super) has_dropped: bool,
-    /// Whether several frames are asked for at once, as far as is known: the first image with a file tells, see
-    /// [`ImageNames::batch`].
+    /// Whether several frames are asked for at once: the first image with a file decides, see [`ImageNames::batch`].
     pub(super) asks_together: bool,
     /// Frames that are not known yet, if they are to be asked for together.
     pub(super) unknown: Vec<Frame>,

@@ -1,7 +1,8 @@
 //! The part of the resolver that asks for the functions of an image's file.
 //!
-//! Where a worker process has the names (see [`ccsd_worker`]), each question costs two switches between processes, so that all
-//! frames of a batch that are new and in the same image are asked for at once.
+//! With a worker process ([`ccsd_worker`]), each question costs two process switches, so all new frames of a batch in
+//! one
+//! image are asked for at once.
 
 use std::sync::Arc;
 
@@ -82,8 +83,8 @@ impl Resolver {
         self.images.iter().map(ImageSymbols::held_bytes).sum()
     }
 
-    /// Keeps the symbols of all images within their budget by dropping those that have not been asked for longest. They are
-    /// read again if they are needed again. (A worker sees to its own.)
+    /// Drops the longest unused symbols beyond the budget of all images; they are read again when needed. (A worker
+    /// sees to its own.)
     pub(super) fn bound_symbols(&mut self, profile: &mut Profile) {
         let mut total = self.image_bytes();
         let held = ImageSymbols::held_bytes;
@@ -116,7 +117,6 @@ impl Resolver {
         images.fold(self.left.cpu_ns, |sum, names| sum.saturating_add(names.cpu_ns()))
     }
 
-    /// What the images' symbols could not give, one line each.
     pub(super) fn image_notes(&self) -> impl Iterator<Item = String> {
         let of_image = |image: &ImageSymbols| {
             let notes = image.names.iter().flat_map(ImageNames::notes);
@@ -156,7 +156,6 @@ mod tests {
             resolver.add_image(&mut profile, image);
         }
         let mut names = Vec::new();
-        // Each address is asked once: what is known of it stays.
         for round in 0..3 * MAX_DROPS {
             for image in 2..6 {
                 let frame = Frame { image: ImageIndex(image), address: entry + u64::from(round) };

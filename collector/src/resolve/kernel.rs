@@ -1,10 +1,11 @@
-//! Names of kernel functions: one table for all sessions of this process, which takes some 5 MB.
+//! Names of kernel functions: one table for all sessions of this process, some 5 MB.
 //!
-//! The kernel takes 40 ms and more to print it, so it is read by a thread beside the collection; who needs it before that
-//! is done waits for it. The kernel proper's part is kept in a file (see `kernel_store`): where that is there, the rest is
-//! read only when a module's function is met. It is there for as long as any session is, and read anew when one begins and the kernel's modules
-//! have changed since: their functions are others then, at other places. Sessions that run already see that table too from
-//! then on.
+//! The kernel takes 40 ms and more to print it, so a thread beside the collection reads it; early users wait. The
+//! kernel
+//! proper's part is kept in a file (`kernel_store`); then the rest is read only when a module's function is met. It
+//! lives as
+//! long as any session, and is read anew when one begins and the kernel's modules have changed, for running sessions
+//! too.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,18 +18,15 @@ use super::kernel_store;
 use crate::sched_priority::become_favoured;
 use crate::usage::thread_cpu_ns;
 
-/// The table, or why there is none.
 pub type LoadedKernelSymbols = Result<KernelSymbols, String>;
 /// The table once it is read. Whoever asks first reads it.
 type LazyKernelSymbols = Arc<OnceLock<Arc<LoadedKernelSymbols>>>;
 
-/// What all sessions share.
 struct SharedKernel {
     /// Sessions that expect kernel frames.
     users: usize,
     /// Which modules there were when reading began, and what was read.
     table: Option<(u64, LazyKernelSymbols)>,
-    /// The kernel proper's, if they were kept.
     proper: Option<Arc<LoadedKernelSymbols>>,
 }
 
@@ -47,7 +45,6 @@ fn shared() -> MutexGuard<'static, SharedKernel> {
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The kernel's names, for a session.
 pub struct KernelNames {
     /// Why there are none, once that is known.
     trouble: Option<String>,
@@ -128,8 +125,7 @@ fn modules() -> u64 {
     number_of(&fs::read_to_string("/proc/modules").unwrap_or_default())
 }
 
-/// A number for a list of modules (proc(5)): of their names and, for who may see them, addresses. How often each is used
-/// changes all the time.
+/// A hash of a list of modules (proc(5)): names and, if visible, addresses, without use counts.
 fn number_of(list: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     for line in list.lines() {

@@ -1,7 +1,8 @@
 //! The kernel's own functions, kept in a file until the next boot.
 //!
-//! Only root has it: others are not told where the kernel's functions are, or (by a capability) may not be tomorrow. What is
-//! in it has the checksum of one writer and the id of this boot, or is not used.
+//! Root's alone: others may not know kernel addresses, or may lose the right. Used only with a valid checksum and this
+//! boot's
+//! id.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -15,8 +16,8 @@ const DIRECTORY: &str = "/var/cache/ccsd";
 const FILE: &str = "kernel-symbols";
 /// Bytes read at most: 120,000 functions take 5 MB.
 const MAX_BYTES: u64 = 64 << 20;
-/// Bytes of the kernel's list in which its first function is looked for: before Linux 6.15 the list begins with some hundred
-/// names of what each CPU has.
+/// Bytes of the kernel's list searched for its first function: before Linux 6.15, some hundred per-CPU names come
+/// first.
 const BEGINNING: u64 = 64 << 10;
 
 /// What was kept in this boot.
@@ -33,7 +34,6 @@ pub fn load() -> Option<KernelSymbols> {
     (symbols.first() == Some(first)).then_some(symbols)
 }
 
-/// Keeps them. Where that cannot be done they are read anew the next time.
 pub fn save(symbols: &KernelSymbols) {
     if !nix::unistd::geteuid().is_root() {
         return;
@@ -99,7 +99,6 @@ mod tests {
         let file = below.join(FILE);
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
         assert!(!below.join("kernel-symbols.new").exists());
-        // Neither what others may have written, nor what leads elsewhere.
         fs::set_permissions(&file, fs::Permissions::from_mode(0o622)).unwrap();
         assert_eq!(read(&below), None);
         fs::rename(&file, below.join("moved")).unwrap();

@@ -18,7 +18,6 @@ pub struct ActiveEvents {
     period: u64,
     /// How often the events have been replaced by others of another rate.
     generation: u32,
-    /// The next events, until a sample of them comes.
     next: Option<NextEvents>,
     throttling: Throttling,
     duplicates: DuplicateEvents,
@@ -27,7 +26,6 @@ pub struct ActiveEvents {
 }
 
 impl ActiveEvents {
-    /// The first events of a session.
     pub fn new(spec: &EventSpec) -> ActiveEvents {
         ActiveEvents {
             period: period_of(spec),
@@ -39,7 +37,6 @@ impl ActiveEvents {
         }
     }
 
-    /// How often the events have been replaced.
     #[inline]
     pub fn generation(&self) -> u32 {
         self.generation
@@ -52,14 +49,12 @@ impl ActiveEvents {
         self.next = Some(NextEvents { at: NEVER, period: period_of(spec), duplicates: DuplicateEvents::default() });
     }
 
-    /// The prepared events have been switched on.
     pub fn switch(&mut self, at: u64) {
         if let Some(next) = &mut self.next {
             next.at = at;
         }
     }
 
-    /// The prepared events have been given up.
     pub fn give_up(&mut self) {
         self.next = None;
     }
@@ -94,8 +89,8 @@ impl ActiveEvents {
         }
     }
 
-    /// A thread was forked: it has inherited from all of its parent's events, those that have yet to sample as well, and its own
-    /// children will from all of its.
+    /// A thread was forked: it inherits all of its parent's events, even those that have yet to sample, and passes them
+    /// on.
     pub fn fork(&mut self, tid: u32, parent_tid: u32) {
         self.duplicates.fork(tid, parent_tid);
         if let Some(next) = &mut self.next {
@@ -103,7 +98,6 @@ impl ActiveEvents {
         }
     }
 
-    /// A thread has ended.
     pub fn exit(&mut self, tid: u32) {
         self.duplicates.exit(tid);
         if let Some(next) = &mut self.next {
@@ -111,8 +105,8 @@ impl ActiveEvents {
         }
     }
 
-    /// Notes, to be closed, an event that samples a thread which another one in the ring samples, too. Returns whether there are
-    /// two, so that this sample does not count.
+    /// Notes an event to be closed if another in the ring samples the thread, too. Returns whether so: the sample does
+    /// not count.
     #[inline]
     pub fn note_if_redundant(&mut self, tid: u32, ring: usize, event: u64) -> bool {
         let Some(redundant) = self.duplicates.redundant(tid, ring, event) else { return false };

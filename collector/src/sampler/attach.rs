@@ -11,8 +11,9 @@ use crate::process::owner::Denied;
 use crate::procfs;
 use crate::tracker::scan::{SCAN_ROUNDS, ThreadScan, descendants};
 
-/// Opens the events of every thread of `pids`, and with `children` of every process that descends from them, until a look at
-/// /proc finds no thread that is neither open nor inherited. Returns how many threads were opened.
+/// Opens the events of every thread of `pids`, and with `children` of all descendants, until a scan of /proc finds no
+/// thread
+/// that is neither open nor inherited. Returns how many threads were opened.
 ///
 /// # Errors
 /// [`Error::NotPermitted`], [`Error::TooManyFiles`]; some of the threads may be open then.
@@ -34,7 +35,6 @@ pub fn refusal(denied: Denied, pid: u32) -> Error {
     }
 }
 
-/// One scan for threads that opens their events.
 struct Attach<'a> {
     source: &'a mut RecordSource,
     pids: &'a [u32],
@@ -47,15 +47,11 @@ struct Attach<'a> {
     followed: HashSet<u32>,
 }
 
-/// The threads of one process that are opened in one round.
 struct OpeningProcess {
     pid: u32,
-    /// Opened, and not entered yet.
     new: Vec<u32>,
-    /// Whether it has to be entered.
     is_unknown: bool,
-    /// Whether it was entered before all of its threads were opened: one that was not yet may have mapped something since, of
-    /// which no record tells.
+    /// Whether it was entered before all of its threads were open: one may have mapped something without a record.
     is_early: bool,
 }
 
@@ -71,8 +67,8 @@ impl<'a> Attach<'a> {
     fn run(mut self) -> Result<usize> {
         let mut settled = false;
         for round in 0..SCAN_ROUNDS {
-            // What is found later may be a child of a thread that was open by then; where other processes are followed, one of
-            // theirs of which the record is still to come.
+            // Threads found later may be children of open ones; where other processes are followed, of theirs, with the
+            // record to come.
             let is_late = round > 0 || !self.followed.is_empty();
             if !self.round(is_late)? {
                 settled = true;
@@ -134,16 +130,14 @@ impl<'a> Attach<'a> {
         Ok(self.scan.count() > before)
     }
 
-    /// Opens the events of those of a process's threads that have none.
     fn open_threads(&mut self, process: &mut OpeningProcess, threads: Vec<u32>, is_late: bool) -> Result<()> {
         let pid = process.pid;
         let per_cpu = self.source.events.layout() == EventLayout::Cpus;
         let is_doubtful = is_late && !per_cpu;
         for tid in threads {
             self.source.channels.watchdog.beat();
-            // A thread forked by an open one has inherited its events, unless these were opened while it was being forked:
-            // then it may or may not have. Where whole CPUs are sampled, all that is in doubt is whether its time is counted
-            // already.
+            // A thread forked by an open one has inherited its events, unless these were opened during the fork. With
+            // whole CPUs, only its counted time is in doubt.
             let forks = self.source.pipeline.tracker.forks();
             if self.scan.has_inherited_first(tid, forks) || (per_cpu && forks.contains(tid)) {
                 continue;
@@ -180,7 +174,7 @@ impl<'a> Attach<'a> {
     /// Leaves out a process that may not be followed.
     ///
     /// # Errors
-    /// If it was asked for, and none may be left out.
+    /// If it was asked for and none may be left out.
     fn refuse(&mut self, denied: Denied, pid: u32) -> Result<()> {
         match denied {
             Denied::Forbidden(_) if self.pids.contains(&pid) && !self.refused.add(pid) => Err(refusal(denied, pid)),
@@ -198,7 +192,6 @@ impl<'a> Attach<'a> {
 /// What is done about a process that may not be followed although it was asked for.
 pub enum RefusedPids {
     Never,
-    /// It is left out, and told.
     These(Vec<u32>),
 }
 
@@ -207,7 +200,6 @@ impl RefusedPids {
         matches!(self, RefusedPids::These(pids) if pids.contains(&pid))
     }
 
-    /// Notes a process that is left out; false if it may not be.
     fn add(&mut self, pid: u32) -> bool {
         let RefusedPids::These(pids) = self else { return false };
         if !pids.contains(&pid) {

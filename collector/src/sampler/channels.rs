@@ -11,8 +11,7 @@ use crate::watchdog::Watchdog;
 
 #[derive(Clone, Debug)]
 pub enum SamplerCommand {
-    /// Follow these processes, too, with all that descend from them. Those already followed stay as they are. Which are
-    /// refused is answered.
+    /// Follow these processes and all descendants, too. Answers which are refused.
     Add {
         pids: Vec<u32>,
         answer: Sender<Result<Vec<u32>>>,

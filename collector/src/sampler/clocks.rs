@@ -1,14 +1,14 @@
 //! The CPU time of the target's processes by the kernel's own clocks.
 //!
-//! The events of a thread do not count while the kernel switches to it and from it, with interrupts off. Of a program that
-//! sleeps every few microseconds that is a large part of its time. A process's CPU clock has it, with the time of threads
-//! that have ended. What a process spends between the last look and its end is not seen here; the events count it.
+//! Events do not count during thread switches, which for programs that sleep every few microseconds is a large part of
+//! their
+//! time. A process's CPU clock does, with ended threads. Time between the last look and a process's end is missing
+//! here.
 
 use hashbrown::HashMap;
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 
-/// CPU time of processes since they are followed.
 #[derive(Default)]
 pub struct ProcessClocks {
     live: HashMap<u32, Clock>,
@@ -18,7 +18,6 @@ pub struct ProcessClocks {
     before_exec: u64,
 }
 
-/// What a process's clock said first and last.
 struct Clock {
     first: u64,
     last: u64,
@@ -43,8 +42,8 @@ impl ProcessClocks {
         self.before_exec
     }
 
-    /// What all processes have spent, nanoseconds. `pids` are those alive; one that is new has been forked by another, and all
-    /// of its time counts.
+    /// What all processes have spent, nanoseconds. `pids` are alive; a new one was forked by another, and all of its
+    /// time counts.
     pub fn read(&mut self, pids: &[u32]) -> u64 {
         self.read_with(pids, cpu_ns)
     }
@@ -75,7 +74,6 @@ impl ProcessClocks {
     }
 }
 
-/// CPU time of a process and of all its threads, those that have ended included, nanoseconds.
 fn cpu_ns(pid: u32) -> Option<u64> {
     let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(pid).ok()?)).ok()?;
     let time = clock_gettime(clock).ok()?;
@@ -92,7 +90,6 @@ mod tests {
         let mut clocks = ProcessClocks::default();
         clocks.live.insert(1, Clock { first: 100, last: 100 });
         assert_eq!(clocks.read_with(&[1], |_| Some(130)), 30);
-        // Another is forked.
         assert_eq!(clocks.read_with(&[1, 2], |pid| Some(if pid == 1 { 140 } else { 7 })), 47);
         // The first has ended, and the second cannot be read: what is known stays.
         assert_eq!(clocks.read_with(&[2], |_| None), 47);

@@ -1,7 +1,8 @@
 //! Threads that two events may sample: they were opened while they may already have inherited others.
 //!
-//! Of two events the one opened later has the higher identifier, and all that have inherited it have the other, too. So the
-//! lower is believed, and the other one closed.
+//! The event opened later has the higher identifier, and all its heirs have the other too. So the lower is believed and
+//! the
+//! other closed.
 
 use hashbrown::{HashMap, HashSet};
 
@@ -14,7 +15,6 @@ pub struct DuplicateEvents {
 }
 
 impl DuplicateEvents {
-    /// A thread was opened that may have inherited events.
     pub fn add(&mut self, tid: u32) {
         self.threads.insert(tid);
     }
@@ -26,15 +26,14 @@ impl DuplicateEvents {
         }
     }
 
-    /// A thread has ended.
     pub fn exit(&mut self, tid: u32) {
         if self.threads.remove(&tid) {
             self.believed.retain(|&(thread, _), _| thread != tid);
         }
     }
 
-    /// An event has sampled a thread, in a ring: `None` if that is a sample; else another event samples the thread there, too,
-    /// and this is the one to close.
+    /// An event has sampled a thread in a ring: `None` if that counts; else another event samples it there, and this is
+    /// to be closed.
     #[inline]
     pub fn redundant(&mut self, tid: u32, ring: usize, event: u64) -> Option<u64> {
         if self.threads.is_empty() || !self.threads.contains(&tid) {

@@ -1,16 +1,16 @@
 //! Decides whether ccsd reads the rings more often because stacks change before they are read.
 //!
-//! A ring wakes ccsd when it is a quarter full. With deep stacks on a busy CPU this takes 16 ms, and the memory beyond
-//! the copied part of a stack then often belongs to another stack. A program whose stacks are always deep misses many
-//! stacks in this time, and fewer if ccsd reads every millisecond. A program that misses a few stacks a second
-//! (a compiler) gains nothing: each wake-up costs some 30 us and hardly ever finds such a stack.
+//! A ring wakes ccsd when it is a quarter full. With deep stacks on a busy CPU this takes 16 ms, and memory beyond the
+//! copied
+//! part of a stack then often belongs to another. Always deep stacks are missed less often if ccsd reads every
+//! millisecond.
+//! A program that misses a few stacks a second (a compiler) gains nothing: each wake-up costs some 30 us.
 
 /// Longest sleep while there is a hurry.
 const SLEEP_MS: u16 = 1;
 /// How long a hurry lasts after a stack was missed, nanoseconds.
 const HURRY_NS: u64 = 20_000_000;
-/// Shortest and longest pause after a hurry in which no stack was read in time, nanoseconds. The pause doubles with
-/// each further hurry in vain.
+/// Shortest and longest pause after a hurry in vain, nanoseconds. It doubles with each further one.
 const PAUSE_NS: u64 = 20_000_000;
 const LONGEST_PAUSE_NS: u64 = 2_560_000_000;
 
@@ -20,7 +20,6 @@ const WORTH: u64 = 20;
 const FEW_SAMPLES: u64 = 64;
 const MANY_SAMPLES: u64 = 512;
 
-/// The hurry. Times are `CLOCK_MONOTONIC`, nanoseconds.
 #[derive(Debug, Default)]
 pub struct Hurry {
     /// End of the current hurry, and the number of stacks that had been read in time when it began.
@@ -35,7 +34,6 @@ pub struct Hurry {
     missed: u64,
 }
 
-/// What has been counted of samples, and of stacks whose outer part was read from the target's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LateReads {
     pub samples: u64,
@@ -93,8 +91,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// How many of the milliseconds of a minute are hurried, of which each has a sample, where every `every`th is missed or, if
-    /// it is hurried, read in time.
+    /// Hurried milliseconds of a minute with one sample each, where every `every`th is missed or, if hurried, read in
+    /// time.
     fn hurried(every: u64, reads_in_time: bool) -> u64 {
         let (mut hurry, mut reads, mut count) = (Hurry::default(), LateReads::default(), 0);
         for ms in 0..60_000 {

@@ -1,6 +1,4 @@
-//! The way of a record: through the tracker and, with a sample, through the unwinder into the batch.
-//!
-//! Samples are unwound here, and mappings, forks and names entered, in the order in which they happened.
+//! The way of a record: through the tracker and, with a sample, through the unwinder into the batch, in order of time.
 
 use ccsd_profile::MAX_SESSION_CRASHES;
 use crossbeam_channel::TrySendError;
@@ -20,7 +18,6 @@ use crate::unwinding::Unwinding;
 
 #[derive(Clone, Copy, Debug)]
 enum WeightSource {
-    /// By the time since the thread's last tick, which is read with them.
     Tick,
     Period,
     /// By their period and what a second counter, which is read with them, has gained.
@@ -29,10 +26,8 @@ enum WeightSource {
 
 /// What handling a record touches: apart from the rings, so that both can be borrowed.
 pub struct Pipeline {
-    /// Processes, threads and images.
     pub tracker: Tracker,
     pub unwinding: Unwinding,
-    /// What the aggregator is told next.
     pub batch: BatchBuilder,
     pub events: ActiveEvents,
     weighing: WeightSource,
@@ -47,7 +42,6 @@ pub struct Pipeline {
     died: bool,
     /// What the sampling thread counts of itself, for the batches.
     pub sampler: SamplerStats,
-    /// What is known of the target's CPU time, for the batches.
     pub target: TargetStats,
 }
 
@@ -103,8 +97,8 @@ impl Pipeline {
         }
     }
 
-    /// The events say that so many samples were lost. A record tells of the same, but not before the next one that finds room
-    /// in its ring: of what is lost last, never.
+    /// Raises lost samples to what the events say. A record also tells, but only with the ring's next record: never of
+    /// the last losses.
     pub fn raise_lost(&mut self, lost: u64) {
         if lost > self.rings.lost {
             self.rings.lost = lost;
@@ -171,7 +165,6 @@ impl Pipeline {
         }
     }
 
-    /// A sample or, with a signal, the stack of a thread that dies of it.
     #[inline]
     fn sample(&mut self, ring: usize, sample: &Sample<'_>, fatal: Option<(u32, i32)>) {
         if fatal.is_none() && self.events.note_if_redundant(sample.tid, ring, sample.id) {

@@ -83,7 +83,6 @@ impl Filtered {
         self.pipeline.handle(1, Record::Change { time: self.time, id: 0, change });
     }
 
-    /// Whether a sample of a process is kept.
     fn keeps(&mut self, pid: u32) -> bool {
         self.time = self.time.max(now_ns()) + 1;
         let received = self.pipeline.samples.received;

@@ -1,5 +1,4 @@
-//! Other events in the place of those that sample: at another rate, when [`RateController`] says so, and with the user's call chain,
-//! when a program of Go is first seen.
+//! Replaces the sampling events: at another rate ([`RateController`]), or with the user's call chain once Go is seen.
 
 use std::time::Duration;
 
@@ -21,7 +20,6 @@ use crate::usage::thread_cpu_ns;
 /// Time between two attempts to have the call chain, nanoseconds.
 const CHAIN_RETRY_NS: u64 = 10_000_000_000;
 
-/// The pace, and what had been counted at the last review.
 pub struct RateControl {
     pace: RateController,
     reviewed: u64,
@@ -105,7 +103,6 @@ impl RateControl {
     }
 }
 
-/// Replaces the events of all threads.
 fn renew_events(source: &mut RecordSource, spec: EventSpec) -> Result<()> {
     let mut renewal = source.events.prepare(spec)?;
     let layout = source.events.layout();
@@ -130,10 +127,10 @@ fn renew_events(source: &mut RecordSource, spec: EventSpec) -> Result<()> {
     Ok(())
 }
 
-/// Every thread of the target, until a look at /proc finds none that has neither been opened nor inherited.
+/// Every thread of the target, until a scan of /proc finds none that is neither opened nor inherited.
 ///
 /// # Errors
-/// [`Error::RestlessThreads`] if there is none such; those of [`EventSet::prepare_thread`](crate::perf::set::EventSet).
+/// [`Error::RestlessThreads`] if it never does; those of [`EventSet::prepare_thread`](crate::perf::set::EventSet).
 fn prepare_threads(source: &mut RecordSource, renewal: &mut Renewal) -> Result<()> {
     let mut scan = ThreadScan::default();
     let mut gone = HashSet::new();

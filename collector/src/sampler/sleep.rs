@@ -10,8 +10,8 @@ use crate::perf::ring_buffer::RingBuffer;
 /// Those that end a sleep are named, at most so many. The others end the next one.
 const NAMED: usize = 64;
 
-/// What ends a sleep: a ring that is full enough, or a command. `epoll(7)` is told once; `poll(2)` would need the list each
-/// time, and have the kernel look at every ring.
+/// What ends a sleep: a ring that is full enough, or a command. `poll(2)` would need the list, and look at every ring,
+/// each time.
 #[derive(Debug)]
 pub struct Sleep(Epoll);
 
@@ -30,7 +30,6 @@ impl Sleep {
         made.map_err(std::io::Error::from).map_err(doing("wait for samples"))
     }
 
-    /// Sleeps, no longer than so many milliseconds.
     pub fn for_ms(&self, most: u16) {
         // An interrupted sleep is a short one.
         let _ = self.0.wait(&mut [EpollEvent::empty(); NAMED], most);

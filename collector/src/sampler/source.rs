@@ -12,13 +12,10 @@ use crate::perf::sorter::{EventSorter, MARGIN_NS};
 /// Threads whose events are opened between two looks at the rings, so that these do not run full.
 pub const BETWEEN_READS: usize = 64;
 
-/// All that attaching, a change of the rate and every round of reading work on.
 pub struct RecordSource {
     pub events: EventSet,
     pub sorter: EventSorter,
-    /// To the aggregator and the session.
     pub channels: Channels,
-    /// Where the records go.
     pub pipeline: Pipeline,
     pub time: TargetTime,
 }

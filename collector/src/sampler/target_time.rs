@@ -7,10 +7,8 @@ use crate::batch::TargetStats;
 use crate::perf::counters::EventCounts;
 use crate::procfs;
 
-/// What the target has spent, beside what the events count.
 #[derive(Default)]
 pub struct TargetTime {
-    /// Of all processes that are followed.
     clocks: ProcessClocks,
     /// How much the clocks were ahead of the events at the first look.
     clock_lead: Option<u64>,
@@ -27,7 +25,6 @@ impl TargetTime {
         self.clocks.begin_child(pid);
     }
 
-    /// A process that runs is followed.
     pub fn begin(&mut self, pid: u32) {
         let ticks = procfs::stat(pid).map(|stat| stat.cpu_ticks).unwrap_or_default();
         self.ticks_before.insert(pid, ticks);
@@ -73,9 +70,8 @@ impl TargetTime {
         self.clocks.read(pids).max(self.child_ns)
     }
 
-    /// Finds out what the target has spent beyond what the events have counted, where the clocks said `spent` just before the
-    /// events were read. What the clocks are ahead at the first look is `execve` itself, or was spent before the events were
-    /// there. `again` reads the clocks.
+    /// What the target has spent beyond the events' count; the clocks said `spent` just before the events were read.
+    /// The lead at the first look is `execve` itself or earlier. `again` reads the clocks.
     pub fn compare(&mut self, spent: u64, again: impl FnOnce(&mut TargetTime) -> u64) {
         let Some(used) = self.stats.counted.map(|counted| counted.used) else { return };
         match self.clock_lead {

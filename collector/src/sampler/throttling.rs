@@ -7,7 +7,6 @@ use hashbrown::HashMap;
 pub struct Throttling {
     /// Since when, by the number that the kernel knows the event by.
     since: HashMap<u64, u64>,
-    /// Samples kept back, in thousandths.
     milli: u64,
 }
 
@@ -31,7 +30,6 @@ impl Throttling {
         }
     }
 
-    /// Samples kept back up to now.
     pub fn samples(&self) -> u64 {
         self.milli / 1000
     }

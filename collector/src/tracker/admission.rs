@@ -10,8 +10,8 @@ use crate::process::NEVER;
 use crate::process::filter::{Executed, ProcessFilter, ProgramFile};
 use crate::process::owner::{Denied, Owner};
 
-/// Time between two reviews of all processes by the filter, nanoseconds, at least: so long samples are kept of a process
-/// that has changed its user or control group, because no record tells of that.
+/// Minimum time between two reviews of all processes by the filter, nanoseconds: no record tells of a changed user or
+/// control group.
 const REVIEW_NS: u64 = 500_000_000;
 /// The part of the time that reviews take, one in so many.
 const REVIEW_SHARE: u64 = 100;
@@ -21,11 +21,9 @@ const AT_ONCE_MOST_NS: u64 = 50_000_000;
 
 /// The rule by which processes are admitted, and which have yet to be judged by it.
 pub struct Admission {
-    /// Whose processes are followed, and no others. `None` for everybody's.
     owner: Option<Owner>,
     /// What a process must fit. `None` where all are kept.
     filter: Option<Arc<dyn ProcessFilter>>,
-    /// Processes that are withheld until the filter has judged them.
     unjudged: HashSet<u32>,
     judging: Backoff,
     /// Processes that have executed a program of which the name alone does not decide, and that name.
@@ -36,7 +34,6 @@ pub struct Admission {
     review_at: u64,
 }
 
-/// Processes to be judged by the filter.
 pub struct Review {
     pub filter: Arc<dyn ProcessFilter>,
     pub pids: HashSet<u32>,
@@ -45,7 +42,6 @@ pub struct Review {
 }
 
 impl Admission {
-    /// For one user's processes, or for everybody's.
     pub fn new(owner: Option<Owner>) -> Admission {
         Admission {
             owner,
@@ -62,7 +58,6 @@ impl Admission {
         self.filter = filter;
     }
 
-    /// Whether some processes are not admitted.
     pub fn is_restricted(&self) -> bool {
         self.owner.is_some() || self.filter.is_some()
     }
@@ -76,14 +71,14 @@ impl Admission {
         self.filter.as_ref().map(|filter| filter.keeps_name(name))
     }
 
-    /// Whether the filter, if there is one, keeps a process that has just executed a program. `None` where that is still to
-    /// be judged.
+    /// Whether the filter, if any, keeps a process that has just executed a program. `None` if that is still to be
+    /// judged.
     pub fn keeps_after_exec(&self, name: &str, was_kept: bool) -> Option<bool> {
         self.filter.as_ref()?.keeps_after_exec(name, was_kept)
     }
 
-    /// Whether the filter keeps a process that has just executed something, where its name does not decide that. `None` where
-    /// that has to wait: for the program to be mapped, or for the next review.
+    /// Judges a process that has just executed, if its name does not decide. `None`: wait for the program's mapping, or
+    /// the next review.
     #[cold]
     pub fn judge_executed(&mut self, pid: u32, parent_pid: u32, name: &str) -> Option<bool> {
         let decided = self.judge_at_once(&Executed { pid, parent_pid, name, program: None });
@@ -121,12 +116,10 @@ impl Admission {
         decided
     }
 
-    /// Whether it is still to be judged whether a process is kept.
     pub fn is_unjudged(&self, pid: u32) -> bool {
         self.unjudged.contains(&pid)
     }
 
-    /// A process has ended.
     pub fn forget(&mut self, pid: u32) {
         if !self.executed.is_empty() {
             self.executed.remove(&pid);

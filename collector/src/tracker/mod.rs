@@ -1,7 +1,6 @@
-//! The processes and threads of a session: which are followed, which of them may be shown, what they have mapped.
+//! The processes and threads of a session: which are followed, which may be shown, what they have mapped.
 //!
-//! Records of forks, ends, names and mappings change the tracker in the order in which they happened. Where records are
-//! missing, or there were none yet (at the beginning), /proc is asked.
+//! Records of forks, ends, names and mappings change it in order of time. Where records are missing, /proc is asked.
 
 mod admission;
 pub mod scan;
@@ -27,14 +26,11 @@ use scan::ForkLog;
 /// Time between two looks at whether images that could not be read at first can be now, nanoseconds.
 const RETRY_NS: u64 = 50_000_000;
 
-/// Time between two looks at what all processes belong to, nanoseconds, at least, and the part of the time that they take,
-/// one in so many.
 const MOVES_NS: u64 = 500_000_000;
 const MOVES_SHARE: u64 = 200;
 /// Ancestors that are asked at most for what a process belonged to that has ended.
 const MAX_ANCESTORS: u32 = 8;
 
-/// What the tracker has counted, absolute values since the session began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrackerStats {
     pub ended_threads: u64,
@@ -60,7 +56,6 @@ pub struct TrackerStats {
     pub withheld: u64,
 }
 
-/// An announced thread has another name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadRename {
     pub thread: ThreadKey,
@@ -69,10 +64,8 @@ pub struct ThreadRename {
     pub name: String,
 }
 
-/// The processes and threads of a session, and the images that they have mapped.
 pub struct Tracker {
     table: ProcessTable,
-    /// All images that some process has or had mapped.
     pub images: Images,
     admission: Admission,
     memberships: Memberships,
@@ -83,10 +76,10 @@ pub struct Tracker {
     layout: EventLayout,
     /// Whether all that runs is the target.
     observes_machine: bool,
-    /// Whether process 0 is what a CPU runs that is idle. (A clock says nothing of idle CPUs; then it is whatever has no
+    /// Whether process 0 is a CPU's idle task. (A clock does not sample idle CPUs; then it is any process without a
     /// number here.)
     samples_idle: bool,
-    /// A child that is still ccsd, and no target before it has called `execve`. (Events on threads wait for that
+    /// A child that is still ccsd, and no target before it calls `execve`. (Events on threads wait for that
     /// themselves.)
     waiting_child: Option<u32>,
     /// The forks that records tell of while the target's threads are being looked for.
@@ -120,8 +113,7 @@ impl Tracker {
         Tracker::of(ProcessTable::for_recording(budget.live), Images::within(budget.images).with_recorded_files(files))
     }
 
-    /// A process as it is now, and nothing that runs beside it. For an owner by these lines of its `maps`, because the
-    /// process may run another program by now.
+    /// A process as it is now, alone. For an owner by these lines of its `maps`: it may run another program by now.
     pub fn for_process(pid: u32, owner: Option<Owner>, maps: Option<Vec<MapEntry>>) -> Tracker {
         let (mut table, mut images) = (ProcessTable::default(), Images::default().of(owner));
         match owner {
@@ -175,17 +167,14 @@ impl Tracker {
         (self.stats.threads, self.stats.processes) = self.table.ever();
     }
 
-    /// Bytes that live processes and threads take.
     pub fn held_bytes(&self) -> u64 {
         self.table.held_bytes() as u64
     }
 
-    /// Whether what threads start is followed.
     pub fn inherits(&self) -> bool {
         self.inherit
     }
 
-    /// Whether no process is alive.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
@@ -195,7 +184,6 @@ impl Tracker {
         self.table.announced_threads()
     }
 
-    /// Live processes.
     pub fn pids(&self) -> Vec<u32> {
         self.table.pids()
     }
@@ -210,8 +198,7 @@ impl Tracker {
         self.table.take_ended()
     }
 
-    /// The process or thread of a sample is the target's, as far as is known: its process where children are followed, else
-    /// itself.
+    /// Whether a sample's process (with children) or thread is known as the target's.
     #[inline]
     pub fn is_known(&self, pid: u32, tid: u32) -> bool {
         if self.observes_machine {
@@ -220,12 +207,10 @@ impl Tracker {
         if self.inherit { self.table.knows_process(pid) } else { self.table.knows_thread(tid) }
     }
 
-    /// Whether a process is the recorded program's before it has called `execve`.
     pub fn is_waiting_child(&self, pid: u32) -> bool {
         self.waiting_child == Some(pid)
     }
 
-    /// Whether the recorded program has yet to begin.
     pub fn has_waiting_child(&self) -> bool {
         self.waiting_child.is_some()
     }
@@ -276,8 +261,8 @@ impl Tracker {
         self.layout == EventLayout::Cpus && !self.observes_machine && !self.table.knows_process(pid)
     }
 
-    /// Withholds, and counts, a sample of a process of which nothing is known, where samples of some processes alone are kept.
-    /// Returns whether it is withheld.
+    /// Withholds, and counts, samples of unknown processes where only some processes' are kept. Returns whether it is
+    /// withheld.
     #[inline]
     pub fn withhold_unknown(&mut self, pid: u32) -> bool {
         if self.observes_machine && self.is_restricted() && !self.table.knows_process(pid) {
@@ -301,8 +286,8 @@ impl Tracker {
         self.stats.withheld += 1 - filtered;
     }
 
-    /// The thread and the process of a sample, made up from /proc if no record told of them, and all images. `None` for a
-    /// thread that is in no process.
+    /// The thread and process of a sample, made up from /proc if no record told of them, and all images. `None` for a
+    /// thread in no process.
     #[inline]
     pub fn thread(&mut self, pid: u32, tid: u32) -> Option<(&mut LiveThread, &mut LiveProcess, &mut Images)> {
         let Tracker { table, images, .. } = self;
@@ -310,8 +295,7 @@ impl Tracker {
         Some((thread, process, images))
     }
 
-    /// Looks at what a process belongs to that is about to have its first sample. What has ended belongs to what its parent
-    /// did.
+    /// Reads what a process belongs to before its first sample. An ended one belongs to what its parent did.
     #[inline]
     pub fn look_at_membership(&mut self, pid: u32) {
         if self.table.is_unannounced(pid) {
@@ -335,8 +319,8 @@ impl Tracker {
         }
     }
 
-    /// Looks now and then whether processes have moved to another control group or user: no record tells of that. To be
-    /// called after every look at the rings.
+    /// Checks for processes that moved to another control group or user, which no record tells. Call after every look
+    /// at the rings.
     pub fn review_memberships(&mut self, now: u64) {
         if now < self.memberships_at {
             return;
@@ -351,7 +335,6 @@ impl Tracker {
         self.memberships_at = ended.saturating_add(took.saturating_mul(MOVES_SHARE).max(MOVES_NS));
     }
 
-    /// Enters what a record tells of processes and threads. Returns the new name of an announced thread.
     pub fn apply(&mut self, change: TargetChange, time: u64) -> Option<ThreadRename> {
         match change {
             TargetChange::Mmap(mmap) => self.mmap(&mmap, time),
@@ -373,7 +356,6 @@ impl Tracker {
                 self.table.permit(mmap.pid, time);
             }
         }
-        // What may not be shown is mapped anew when it is permitted.
         if !self.table.is_withheld(mmap.pid, time) {
             self.table.mmap(mmap, &mut self.images);
         }
@@ -388,7 +370,6 @@ impl Tracker {
         self.table.fork(fork, time);
     }
 
-    /// A thread has ended.
     fn exit(&mut self, pid: u32, tid: u32) {
         self.stats.ended_threads += 1;
         self.stats.ended_unsampled += u64::from(self.table.is_unsampled(tid));
@@ -398,7 +379,6 @@ impl Tracker {
         self.table.exit(pid, tid);
     }
 
-    /// A process has executed another program.
     fn exec(&mut self, pid: u32, tid: u32, name: &str, time: u64) {
         self.waiting_child = self.waiting_child.filter(|&child| child != pid);
         let was_kept = !self.table.is_withheld(pid, time);
@@ -417,8 +397,7 @@ impl Tracker {
         }
     }
 
-    /// A thread has another name. Returns whose names the aggregator has to change: those of announced threads that are not
-    /// withheld, because the name under which samples were kept stays.
+    /// Renames a thread. Returns whose names the aggregator has to change: announced threads that are not withheld.
     fn rename(&mut self, pid: u32, tid: u32, name: String) -> Option<ThreadRename> {
         if pid == tid {
             match self.admission.keeps_name(&name) {
@@ -433,8 +412,7 @@ impl Tracker {
         told.then_some(ThreadRename { thread: thread.key, process, name })
     }
 
-    /// Judges processes by the filter: those that have executed something or are unknown, and now and then all. To be called
-    /// after every look at the rings.
+    /// Judges processes by the filter: executed or unknown ones, now and then all. Call after every look at the rings.
     pub fn judge(&mut self, now: u64) {
         let Some(review) = self.admission.begin_review(now, || self.table.pids()) else { return };
         for &pid in &review.pids {
@@ -449,7 +427,6 @@ impl Tracker {
         self.admission.end_review(&review, now_ns());
     }
 
-    /// When all processes are judged next.
     #[cfg(test)]
     pub fn set_next_review(&mut self, at: u64) {
         self.admission.set_next_review(at);
@@ -460,7 +437,6 @@ impl Tracker {
         self.admission.is_restricted()
     }
 
-    /// Whether what a process does from now on is kept from everybody.
     pub fn is_withheld(&self, pid: u32) -> bool {
         self.table.is_withheld(pid, NEVER - 1)
     }
@@ -473,8 +449,9 @@ impl Tracker {
         self.admission.check(pid)
     }
 
-    /// Enters a process of which events are open, as it is now. If it may be followed, its samples are charged from now on,
-    /// else never; if it has ended meanwhile, as before.
+    /// Enters a process with open events as it is now. Its samples count from now on if it may be followed, else never;
+    /// if it
+    /// has ended, as before.
     ///
     /// # Errors
     /// Why never.
@@ -509,8 +486,8 @@ impl Tracker {
         self.records_lost = true;
     }
 
-    /// Reads from /proc what records did not tell: of all processes after records were lost, and of those whose mappings
-    /// found no room. `at_end` there is no later.
+    /// Reads from /proc what records did not tell: all processes after losses, and full ones. `at_end` there is no
+    /// later.
     pub fn read_missed(&mut self, at_end: bool) {
         if self.records_lost {
             self.reread_processes(at_end);
@@ -518,8 +495,7 @@ impl Tracker {
         self.table.read_missed(&mut self.images);
     }
 
-    /// Not at once where that took long the last time: meanwhile rings run full, and what maps so much that its records are
-    /// lost will go on.
+    /// Not at once if it took long the last time: meanwhile rings fill, and what maps so much goes on.
     #[cold]
     fn reread_processes(&mut self, at_end: bool) {
         let began = now_ns();
@@ -534,8 +510,7 @@ impl Tracker {
         self.reread.done(began, now_ns());
     }
 
-    /// Asks again for images that could not be read, now and then. Returns those that can be read by now: addresses in
-    /// them are others from now on.
+    /// Retries unreadable images now and then. Returns those that can be read: addresses in them change.
     pub fn retry_images(&mut self) -> Vec<ImageIndex> {
         if !self.images.is_awaiting() || now_ns().saturating_sub(self.retried) < RETRY_NS {
             return Vec::new();
@@ -552,8 +527,8 @@ impl Tracker {
         self.images.sweep(|| self.table.mapped_images()).unwrap_or_default()
     }
 
-    /// Drops processes whose end was not seen, because its record was lost or there is no event to tell of it: the session
-    /// must not wait for them. To be called now and then, with a look at the rings in between.
+    /// Drops processes whose end was not seen (a lost record, or no event), so that the session does not wait for them.
+    /// Call now and then, with a look at the rings in between.
     pub fn forget_the_dead(&mut self) {
         self.forget_the_replaced();
         self.table.forget_untold(procfs::has_ended);
@@ -578,7 +553,6 @@ impl Tracker {
         self.forks = ForkLog::begin();
     }
 
-    /// The scan for threads is over.
     pub fn end_scan(&mut self) {
         self.forks = ForkLog::default();
     }
@@ -588,8 +562,7 @@ impl Tracker {
         &self.forks
     }
 
-    /// The live processes, and with inheritance those that descend from them and may be followed: of some no record may
-    /// have told, because it was lost.
+    /// The live processes, with inheritance also permitted descendants, of which no record may have told.
     pub fn family(&self) -> Vec<u32> {
         let mut pids = self.table.pids();
         if self.inherit {
@@ -598,8 +571,8 @@ impl Tracker {
         pids
     }
 
-    /// Whether events may be opened on a thread that /proc shows in one of these processes: without inheritance only on those
-    /// that are followed already, and not on another one that has the number of one of them.
+    /// Whether events may be opened on a thread of these processes: without inheritance only on followed ones, and not
+    /// on a reused number.
     pub fn follows(&self, tid: u32) -> bool {
         let is_same = || procfs::stat(tid).is_ok_and(|stat| !self.table.is_replaced_thread(tid, stat.start_time));
         self.inherit || (self.table.knows_thread(tid) && is_same())

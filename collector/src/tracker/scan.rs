@@ -1,6 +1,6 @@
-//! The scan for all threads of a target that runs: what starts meanwhile is found in the next round, or has inherited.
+//! The scan for all threads of a running target: what starts meanwhile is found in the next round, or has inherited.
 //!
-//! Attaching and a change of the rate open events on every thread; a dump takes the stack of each, in rounds of its own.
+//! Used to attach and to change the rate; a dump has rounds of its own.
 
 use std::io;
 
@@ -8,20 +8,17 @@ use hashbrown::HashMap;
 
 use crate::procfs;
 
-/// Rounds of looking for threads that came while events were being opened. Each finds those that the one before missed.
-/// Where a program starts threads faster than events are opened on them, attaching relies on inheritance from then on, and a
-/// change of the rate is given up.
+/// Rounds of looking for threads. Where a program starts them faster than events are opened, attaching then relies on
+/// inheritance, and a change of the rate is given up.
 pub const SCAN_ROUNDS: u32 = 20;
 
-/// Longest time from the point in `clone(2)` where events are inherited to the record that tells of it; a fork takes
-/// some 100 us.
+/// Longest time from inheritance in `clone(2)` to the record of the fork, nanoseconds; a fork takes some 100 us.
 pub const FORK_NS: u64 = 5_000_000;
 
 /// The forks that records tell of during a scan.
 #[derive(Debug, Default)]
 pub struct ForkLog(Option<HashMap<u32, ForkedBy>>);
 
-/// By whom a thread was forked, and when.
 #[derive(Clone, Copy, Debug)]
 struct ForkedBy {
     parent_tid: u32,
@@ -51,7 +48,6 @@ impl ForkLog {
     }
 }
 
-/// The threads of a target that a scan has dealt with.
 #[derive(Debug, Default)]
 pub struct ThreadScan {
     opened: HashMap<u32, u64>,
@@ -81,17 +77,16 @@ impl ThreadScan {
         Ok(tids)
     }
 
-    /// Whether a thread has inherited the first events of a target, by whoever forked it: a record tells of a fork only
-    /// where the parent has events, so a parent that this scan has not opened has inherited them itself, or was opened by an
-    /// earlier scan.
+    /// Whether a thread has inherited the first events: a fork record exists only if the parent has events, so a parent
+    /// this scan has not opened has inherited them, or was opened earlier.
     pub fn has_inherited_first(&self, tid: u32, forks: &ForkLog) -> bool {
         forks.get(tid).is_some_and(|ForkedBy { parent_tid, time }| {
             self.opened.get(&parent_tid).is_none_or(|&since| time.saturating_sub(since) > FORK_NS)
         })
     }
 
-    /// Whether a thread has certainly inherited events beside those that it had: one of those that it descends from was open
-    /// when it forked the next. Where it is not certain a thread is opened, and if it has both, one is closed again.
+    /// Whether a thread has certainly inherited further events: an ancestor was open when it forked the next. Otherwise
+    /// it is opened, and a duplicate is closed again.
     pub fn has_inherited_next(&self, tid: u32, forks: &ForkLog) -> bool {
         let mut before = u64::MAX;
         let mut child = tid;
@@ -134,7 +129,6 @@ mod tests {
             (10, (1, T + FORK_NS)),
             (11, (10, T + FORK_NS + 1)),
             (12, (1, T - 1)),
-            // Opened itself, though it had inherited.
             (20, (1, T + 2 * FORK_NS)),
             (21, (20, T + 3 * FORK_NS)),
             // Numbers that were given anew.

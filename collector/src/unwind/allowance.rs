@@ -1,7 +1,6 @@
-//! How much time may be spent on what is slow: frames left with every register, and addresses met for the first time.
+//! The time budget of slow unwinding: frames left with all registers, and new addresses.
 //!
-//! The sampling thread goes before the programs it samples, so what a program can make slow must end. Most stacks need
-//! none of this.
+//! The sampling thread has priority over the programs it samples, so what a program can make slow must end.
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -9,15 +8,15 @@ use nix::time::{ClockId, clock_gettime};
 const SHARE_OF_TIME: i64 = if cfg!(debug_assertions) { 1 } else { 4 };
 /// Nanoseconds that it may take at once, after a pause, and for one stack.
 const MAX_NS_AT_ONCE: i64 = if cfg!(debug_assertions) { 2_000_000_000 } else { 50_000_000 };
-/// Steps between two looks at the clock, which is a system call. A step takes from 0.1 us to some 10 us; longer where the
-/// beginning of a function without tables is looked for, among 8,000 instructions at most, once for each address.
+/// Steps between two looks at the clock, a system call. A step takes 0.1 to some 10 us; more for the beginning of a
+/// function without tables, once for each address.
 const STEPS: u32 = 32;
-/// Of stacks with fewer steps one in so many is measured, and counts for all of them: nearly every stack of a large program
-/// that is new to ccsd has one or two, and to look at the clock twice takes as long as those do.
+/// One in so many short stacks is measured and counts for all: nearly every stack has a step or two, which take no
+/// longer than two looks at the clock.
 const SHORT_MEASURED: i64 = 8;
 
-/// CPU time of this thread for slow steps. A stack that is begun may overdraw it, and those after it then have none, so
-/// that of stacks which take long some are whole rather than all cut.
+/// CPU time of this thread for slow steps. A stack may overdraw it, and later ones then have none: some are whole
+/// rather than all cut.
 #[derive(Debug, Default)]
 pub struct Allowance {
     /// Nanoseconds left, as of `at`.
@@ -102,7 +101,6 @@ impl Allowance {
     }
 }
 
-/// CPU time of the calling thread, nanoseconds.
 fn cpu_ns() -> i64 {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
     time.map_or(0, |time| time.tv_sec().saturating_mul(1_000_000_000).saturating_add(time.tv_nsec()))

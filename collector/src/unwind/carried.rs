@@ -15,7 +15,6 @@ use crate::perf::record::UserRegs;
 /// The registers at one frame of the stack that is followed: the last one up to which all have been.
 #[derive(Debug, Default)]
 pub struct Carried {
-    /// Whether they are of this stack.
     begun: bool,
     pub registers: Registers,
     /// Whether the frame waits for a call to return.
@@ -29,7 +28,6 @@ pub struct Carried {
 }
 
 impl Carried {
-    /// Begins with another stack.
     pub fn forget(&mut self) {
         self.begun = false;
     }
@@ -42,8 +40,7 @@ impl Carried {
         }
     }
 
-    /// The position of this frame. After a move to another stack, or if a pointer is unknown, leaving it takes all
-    /// registers.
+    /// The position of this frame. After a move to another stack, or with an unknown pointer, it needs all registers.
     pub fn position(&self) -> FramePosition {
         let [ip, sp, bp] = [RA, SP, FP].map(|register| self.registers.get(register));
         let full = self.switched || sp.is_none() || bp.is_none();
@@ -57,8 +54,8 @@ impl Carried {
         *self = Carried { begun: true, registers: caller.registers(), called: true, switches, ..Carried::default() };
     }
 
-    /// Follows the registers through a frame whose `caller` is known. If neither its table nor its instructions lead to
-    /// that caller, all registers but the pointers are lost.
+    /// Follows the registers through a frame whose `caller` is known. If its row and instructions do not lead there,
+    /// all registers but the pointers are lost.
     pub fn follow(
         &mut self,
         frame: Frame,

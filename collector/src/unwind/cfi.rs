@@ -1,7 +1,5 @@
-//! Leaving a frame by a row of the unwind tables with every register, as gimli evaluates it.
-//!
-//! Finding a row in the tables takes microseconds, so rows are remembered by address; leaving a frame by one takes some
-//! 100 ns.
+//! Leaving a frame by an unwind table's row with every register, by gimli. Finding a row takes microseconds, so rows
+//! are remembered by address; leaving by one takes some 100 ns.
 
 use gimli::{CfaRule, EvaluationResult, Location, Operation, RegisterRule, UnwindExpression, Value};
 
@@ -38,8 +36,7 @@ pub fn leave(
     })
 }
 
-/// Whether the row of a frame may be wrong though it is a table's: it says that the frame's address is in a register that
-/// any call changes, or at a distance from it, as only assembly does.
+/// Whether a table's row may be wrong: it finds the frame by a register that any call changes, as only assembly does.
 pub fn is_doubtful(tables: &ImageTables, address: u64) -> bool {
     let by_scratch = |row: &UnwindRow| {
         Ok(match &row.cfa {
@@ -54,7 +51,6 @@ pub fn is_doubtful(tables: &ImageTables, address: u64) -> bool {
     tables.with_kept_row(address, by_scratch).unwrap_or(false)
 }
 
-/// Whether an expression is what the frame holds at a distance from the stack pointer, as far as it begins.
 fn is_kept_in_frame(tables: &ImageTables, table: TableKind, expr: &UnwindExpression<usize>) -> bool {
     let Some((expression, encoding)) = expression(tables, table, expr) else { return false };
     let mut operations = expression.operations(encoding);

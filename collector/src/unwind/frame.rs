@@ -5,12 +5,11 @@ use ccsd_profile::TruncationReason;
 use crate::process::images::ImageIndex;
 use crate::stack_delta::Common;
 
-/// Frames of one stack at most: what the usual 8 MiB of stack can hold at 16 bytes a frame, the least that compilers
-/// make. More is taken for a loop.
+/// Maximum frames of one stack: 8 MiB of stack at 16 bytes a frame, the least that compilers make. More is a loop.
 pub const MAX_FRAMES: usize = 1 << 19;
 
-/// Where one frame is executing: an address to look up in an image. For a return address this is the address before it,
-/// inside the call; nothing after this module subtracts one again.
+/// Where one frame is executing: an address to look up in an image. For a return address the one before, inside the
+/// call; nothing after this module subtracts one again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Frame {
     /// The image.

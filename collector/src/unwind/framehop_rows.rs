@@ -1,8 +1,8 @@
-//! The rows that framehop takes: those that need no more than stack pointer and frame pointer, and that no
-//! [`FrameRule`](super::rule::FrameRule) says, such as the expression of the procedure linkage table.
+//! The rows that framehop takes: those with stack pointer and frame pointer alone that no
+//! [`FrameRule`](super::rule::FrameRule) says, such as the procedure linkage table's expression.
 //!
-//! framehop stands alone behind this: it reads the tables itself, and takes one table for each of its modules, at
-//! addresses of ccsd's own space (see [`unwind`](super)).
+//! framehop reads the tables itself, one for each of its modules, at addresses of ccsd's own space (see
+//! [`unwind`](super)).
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -13,11 +13,10 @@ use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 use crate::arch::step::CallerPointers;
 use crate::arch::{FramehopCache, FramehopRegs, FramehopUnwinder};
 
-/// An image stands twice in ccsd's address space, because framehop takes one table per module: `.eh_frame` at its base,
-/// `.debug_frame` this much above. framehop's offsets in a module are 32 bits wide.
+/// An image stands twice in ccsd's address space, as framehop takes one table per module: `.eh_frame` at its base,
+/// `.debug_frame` this much above. framehop's offsets are 32 bits wide.
 pub const DEBUG_FRAME_SPAN: u64 = 1 << 32;
 
-/// framehop, with the rules that it has made of rows.
 #[derive(Default)]
 pub struct FramehopRows {
     unwinder: FramehopUnwinder<Arc<[u8]>>,
@@ -52,17 +51,16 @@ impl FramehopRows {
         }
     }
 
-    /// Removes the tables of the image that stands at `base`.
     pub fn remove(&mut self, base: u64) {
         self.unwinder.remove_module(base);
         self.unwinder.remove_module(base + DEBUG_FRAME_SPAN);
     }
 
-    /// Leaves the frame at `own`, an address of ccsd's own space, as [`FrameRule::leave`](super::rule::FrameRule::leave)
-    /// does by a rule. Also whether the row had to be looked up, which takes some microseconds.
+    /// Leaves the frame at `own`, an address of ccsd's own space, as
+    /// [`FrameRule::leave`](super::rule::FrameRule::leave) does.
+    /// Also returns whether the row had to be looked up, some microseconds.
     ///
-    /// Where a word cannot be read, framehop goes on by the frame pointer, and remembers to do so for the address, or goes on
-    /// with the frame pointer that it has. Here the frame is not left then.
+    /// For an unreadable word, framehop would go on by the frame pointer and remember that; here the frame is not left.
     #[cold]
     pub fn leave(
         &mut self,

@@ -1,13 +1,13 @@
 //! Leaving a frame with every register, where stack pointer and frame pointer are not enough.
 //!
-//! A frame needs every register where its table names another register or an expression: signal frames, functions that
-//! realign their stack (while they do so; afterwards [`realigned`](super::realigned) leaves them), and assembly that
-//! keeps its frame in another register (the dynamic linker's lazy binding uses `rbx`). A frame also needs them where
-//! the table is wrong or missing, and where Go continues on another stack.
+//! These are signal frames, functions while they realign their stack (afterwards [`realigned`](super::realigned) leaves
+//! them), assembly with its frame in another register (lazy binding uses `rbx`), wrong or missing tables, and Go's
+//! moves to
+//! another stack.
 //!
-//! Functions further in have saved the other registers of such a frame. [`Carried`] therefore follows the registers
-//! from the last frame where all of them were known, which is the innermost frame or the last one that was left like
-//! this, through the frames in between. The callers of these frames are known already and not searched again.
+//! Functions further in have saved the other registers. [`Carried`] therefore follows registers from the innermost
+//! frame, or
+//! the last one left like this, through the frames in between, whose callers are known already.
 
 use ccsd_profile::TruncationReason;
 
@@ -23,11 +23,10 @@ use crate::arch::registers::{RA, Registers, SP};
 use crate::arch::step::{Caller, Stuck};
 use crate::arch::{code, signal};
 
-/// Limit on moves to another stack while one stack is followed. Such a move follows no return address, so it may lead
-/// downwards. A goroutine's stack is left for the thread's stack and for the signal stack.
+/// Limit on moves to another stack in one stack: a move follows no return address, so it may lead downwards. A
+/// goroutine's stack is left for the thread's and for the signal stack.
 pub const MAX_SWITCHES: usize = 16;
 
-/// Whether a frame's row is believed unless it looks wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rows {
     Believed,
@@ -46,8 +45,8 @@ impl StackUnwinder {
         self.step_by_registers(frame, Rows::Believed, walk)
     }
 
-    /// Leaves the last frame, whose row has led nowhere, by its function's instructions. Returns `None`, and changes nothing,
-    /// if the instructions do not lead to a return address either.
+    /// Leaves the last frame, whose row led nowhere, by its function's instructions. `None`, with nothing changed, if
+    /// these do not lead to a return address either.
     #[cold]
     pub(super) fn step_against_row(&mut self, walk: &mut StackWalk<'_, '_>) -> Option<FramePosition> {
         let (frame, late_from) = (*walk.frames.last()?, self.late_from);
@@ -76,7 +75,6 @@ impl StackUnwinder {
         Ok(caller)
     }
 
-    /// Follows the registers up to the last frame.
     fn carry(&mut self, carried: &mut Carried, walk: &StackWalk<'_, '_>) -> Result<(), UnwindStop> {
         let copied = self.known.iter().take_while(|known| known.is_copied(walk.stack)).count();
         if copied < self.known.len() {
@@ -96,9 +94,8 @@ impl StackUnwinder {
         Ok(())
     }
 
-    /// Leaves a frame whose registers are known. Tries in this order: a move to another stack, the row of a table, a
-    /// signal's frame, the beginning of a coroutine or thread, the instructions, a row that may be wrong, the frame
-    /// pointer.
+    /// Leaves a frame with known registers. In order: a move to another stack, the table's row, a signal's frame, a
+    /// coroutine's or thread's beginning, the instructions, a doubtful row, the frame pointer.
     fn leave(
         &mut self,
         mut frame: Frame,
@@ -207,12 +204,12 @@ impl StackUnwinder {
         Ok(Some(carried.position()))
     }
 
-    /// Leaves a frame as its instructions say: those from here (`next`) to the return, or from the function's beginning to
-    /// here; else by a row that may be wrong; else, where no table covers it, by its frame pointer.
+    /// Leaves a frame by its instructions: from here (`next`) to the return, or from the function's beginning to here;
+    /// else by a
+    /// doubtful row; else, without a table, by its frame pointer.
     ///
     /// # Errors
-    /// `stuck`, the table's error, unless the instructions give a more exact one. `doubtful` says that the table has a
-    /// row that may be wrong.
+    /// `stuck`, the table's error, unless the instructions give a more exact one.
     fn leave_by_instructions(
         &mut self,
         (frame, next): (Frame, Frame),
@@ -265,7 +262,7 @@ impl StackUnwinder {
     }
 }
 
-/// Leaves a frame by a row that may be wrong, if that leads to a return address, as `believed` knows them.
+/// Leaves a frame by a doubtful row, if that leads to a return address.
 ///
 /// # Errors
 /// As of [`cfi::leave`]; the registers are then as before.

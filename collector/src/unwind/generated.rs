@@ -1,17 +1,19 @@
-//! Leaving frames that no unwind table covers by the stack pointer and the frame pointer alone, as fast as framehop.
+//! Leaving frames without unwind table by the stack pointer and the frame pointer alone, as fast as framehop.
 //!
-//! Most such frames are code that programs generate, and V8's builtins. [`code`](crate::arch::code) tells from the
-//! instructions how they are left; where that takes no more than the two registers, the answer is a [`PointerRule`] rule, which
-//! is kept by address and costs as much as one of framehop's.
+//! Most such frames are generated code and V8's builtins. [`code`](crate::arch::code) tells from the instructions how
+//! they are
+//! left; where two registers are enough, the answer is a [`PointerRule`], kept by address.
 //!
-//! Generated code has no bytes in a file, so they are read from the target's memory, once for each address. This matters
-//! most for code without frame pointers: Python's trampolines, a few instructions each, and the code of HotSpot's
-//! compilers, whose frames are of fixed size. Where the instructions do not tell (V8's functions end by taking a number
-//! of arguments off the stack that is known only then, interpreters jump through tables) there is a frame pointer, as
-//! the runtimes themselves need it to walk their stacks.
+//! Generated code is read from the target's memory, once for each address. This matters most without frame pointers:
+//! Python's
+//! trampolines, and HotSpot's compiled code with frames of fixed size. Where instructions do not tell (V8's functions
+//! take a
+//! variable number of arguments off the stack, interpreters jump through tables) the runtimes need a frame pointer
+//! themselves.
 //!
-//! Nothing of this is proof, so a rule is believed only if it leads outwards and to executable memory, behind a call
-//! where that can be seen. Memory may hold other code by the next sample: a rule that is not believed is made anew.
+//! Nothing of this is proof: a rule is believed only if it leads outwards, to executable memory, behind a call where
+//! that can
+//! be seen. A rule that is not believed is made anew, as memory may hold other code by then.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -34,7 +36,6 @@ const MAX_NEW: usize = 32;
 /// Nanoseconds after which a rule is made anew that was not believed, and neither was its successor.
 const PAUSE_NS: u64 = 250_000_000;
 
-/// What the instructions at an address said.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     plain: Option<PointerRule>,
@@ -55,7 +56,6 @@ pub struct GeneratedRules {
 }
 
 impl GeneratedRules {
-    /// Bytes that the rules take.
     pub fn bytes(&self) -> usize {
         self.known.allocation_size()
     }
@@ -65,11 +65,12 @@ impl GeneratedRules {
         (self.pid, self.time, self.left) = (pid, time, MAX_NEW);
     }
 
-    /// Leaves the frame whose next instruction is at `address`: by what its instructions say, else by its frame pointer,
-    /// if `believed` believes where that leads. `code` reads the process's memory: up to so many bytes at an address.
+    /// Leaves the frame whose next instruction is at `address`: by its instructions, else by its frame pointer, if
+    /// `believed`
+    /// accepts the result. `code` reads the process's memory: up to so many bytes at an address.
     ///
     /// # Errors
-    /// The address of the stack that was needed and is not there, if that is all.
+    /// The unreadable stack address, if that is all.
     pub fn leave(
         &mut self,
         (image, address): (ImageIndex, u64),
@@ -159,7 +160,6 @@ impl GeneratedRules {
                 if error == Errno::EPERM {
                     self.refused = self.pid;
                 }
-                // No more for this sample, either.
                 self.left = 0;
                 Err(error)
             }
@@ -244,7 +244,6 @@ mod tests {
         let mut code = [0xc3u8; 32];
         let mut rules = GeneratedRules::default();
         assert_eq!(leave(&mut rules, &code, &[0x200, 0x300]).unwrap().sp, 0x7008);
-        // pop rbx; ret
         code[0] = 0x5b;
         assert_eq!(
             leave(&mut rules, &code, &[7, 0x300]).unwrap(),
@@ -265,7 +264,6 @@ mod tests {
         let nowhere = [1, 2, 3, 4];
         assert_eq!(left(&mut rules, 0, &code, &nowhere), (1, Err(None)));
         assert_eq!(left(&mut rules, 1, &code, &nowhere), (1, Err(None)));
-        // pop rbx; ret
         code[0] = 0x5b;
         assert_eq!(left(&mut rules, 2, &code, &nowhere), (0, Err(None)));
         assert_eq!(left(&mut rules, PAUSE_NS, &code, &[1, 0x300]), (0, Err(Some(0x7018))));

@@ -1,15 +1,15 @@
-//! Everything that is known of one image's frames: its tables, the functions of Go, and what single addresses turned out
-//! to be.
+//! Everything known of one image's frames: tables, functions of Go, and what single addresses turned out to be.
 //!
-//! A stack ends for three reasons that are not told apart where it ends: the unwind information says that the frame has
-//! no caller (the return address is *undefined*: `_start`, `clone`), the return address read is 0, or the frame pointer
-//! of code without unwind information is 0. Only the first is proof. The second is believed where unwind information
-//! led to the slot, because thread libraries and runtimes end their stacks so. The third is believed only near the
-//! program's entry point, where the psABI has `rbp` cleared "to mark the deepest stack frame"; anywhere else `rbp` is a
-//! register like all others and happens to be 0.
+//! A stack ends where unwind information says that the frame has no caller (the return address is *undefined*:
+//! `_start`,
+//! `clone`), where the return address read is 0, or where the frame pointer of code without unwind information is 0.
+//! The first
+//! is proof. The second is believed where unwind information led to the slot, because thread libraries and runtimes end
+//! stacks so. The third is believed only near the program's entry point, where the psABI has `rbp` cleared "to mark the
+//! deepest stack frame"; elsewhere `rbp` is a register like others.
 //!
-//! A stack may also begin with a return address that no call has put there, that of a function's first instruction:
-//! `makecontext` has its coroutines return so. [`ImageUnwind::leave_beginning`] tells these.
+//! A stack may also begin with a return address that no call has put there, of a function's first instruction, as
+//! `makecontext` does: see [`ImageUnwind::leave_beginning`].
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -35,11 +35,9 @@ use crate::arch::signal;
 use crate::arch::step::CallerPointers;
 use crate::arch::step::{Caller, Stuck};
 
-/// Largest size taken for the entry function of a file where no unwind information covers it: `_start` and what it falls
-/// through to are far smaller in every C library.
+/// Maximum size of an entry function without unwind information: `_start` is far smaller in every C library.
 const ENTRY_BYTES: u64 = 256;
-/// Answers kept per image about outermost frames: a program has a handful. Beyond this it is a hostile one, and memory
-/// matters more.
+/// Answers about outermost frames kept per image: a program has a handful, unless it is hostile.
 const MAX_ANSWERS: usize = 4096;
 /// Addresses kept per image that no rule leaves, 40 bytes each: a few dozen, but for programs without unwind tables.
 const MAX_SPECIAL: usize = 65_536;
@@ -48,14 +46,11 @@ const LOOKS: u64 = 8;
 /// Addresses kept per image whose instructions have been followed, about 200 bytes each.
 const MAX_FOLLOWED: usize = 16_384;
 
-/// What unwind information says of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Covered {
     /// A table covers the address and says that nothing called the function.
     NoCaller(TableKind),
-    /// A table covers the address.
     Yes(TableKind),
-    /// None does.
     No,
 }
 
@@ -71,7 +66,6 @@ pub enum RuleSource {
     Realigned(Realigned),
     /// The instructions of a file's code, because no table covers the address.
     Instructions,
-    /// The instructions of generated code.
     Generated,
     /// Nothing called the frame.
     Top,
@@ -79,7 +73,6 @@ pub enum RuleSource {
     Registers,
 }
 
-/// What is known of a frame from what its function has done.
 #[derive(Clone, Debug, Default)]
 struct FrameHistory {
     entered: Option<EnteredFrame>,
@@ -107,7 +100,6 @@ pub struct ImageUnwind {
     /// What its functions say, if it is a Go program or library.
     go: Option<GoCode>,
     covered: HashMap<u64, Covered, FxBuildHasher>,
-    /// How frames are left that no rule leaves.
     special: HashMap<u64, RuleSource, FxBuildHasher>,
     rows: HashMap<u64, Box<[FrameLayout]>, FxBuildHasher>,
     row_count: usize,
@@ -119,7 +111,6 @@ pub struct ImageUnwind {
 }
 
 impl ImageUnwind {
-    /// An image without unwind information that stands at `base` in ccsd's own space.
     pub fn bare(base: u64, generated: bool) -> ImageUnwind {
         ImageUnwind { generated, ..ImageUnwind::at(base, 0) }
     }
@@ -129,8 +120,7 @@ impl ImageUnwind {
         ImageUnwind { to_own: base.wrapping_sub(base_svma), base, ..ImageUnwind::default() }
     }
 
-    /// An image that stands at `base`, whose unwind information takes so many bytes. The sections are shared with framehop,
-    /// not copied.
+    /// An image at `base` with so many bytes of unwind information. Sections are shared with framehop, not copied.
     pub fn new(base: u64, bytes: u64, elf: &Arc<ElfFile>, sections: Arc<UnwindSections>) -> ImageUnwind {
         let base_svma = sections.base_svma;
         ImageUnwind {
@@ -143,16 +133,13 @@ impl ImageUnwind {
         }
     }
 
-    /// Where an address (SVMA) stands in ccsd's own space; `None` if that is not the image's part of it. What a file says
-    /// of its addresses must not come to stand where another's are.
     #[inline]
     pub fn own(&self, address: u64) -> Option<u64> {
         let own = address.wrapping_add(self.to_own);
         (own.wrapping_sub(self.base) < DEBUG_FRAME_SPAN).then_some(own)
     }
 
-    /// What says how the frame at an address is left. `rules` knows those of addresses that have been met; the address is
-    /// `new` if it is not among them.
+    /// How the frame at an address is left. `rules` has known addresses; the address is `new` if it is not among them.
     #[inline]
     pub fn source(
         &mut self,
@@ -190,7 +177,6 @@ impl ImageUnwind {
         }
     }
 
-    /// Where framehop has the table that covers an address.
     #[cold]
     fn own_in_table(&mut self, address: u64, own: u64) -> u64 {
         let sections = self.tables.sections();
@@ -214,13 +200,12 @@ impl ImageUnwind {
         maps + rows + symbols + self.go.as_ref().map_or(0, GoCode::bytes)
     }
 
-    /// The unwind information, to leave a frame with.
     pub fn tables(&self) -> &ImageTables {
         &self.tables
     }
 
-    /// Whether the frame is in the entry function of an image whose unwind information does not cover it: the dynamic
-    /// linker's `_start`, or that of a C library without unwind information. Nothing calls it.
+    /// Whether the frame is in an entry function without unwind information: the dynamic linker's `_start`, or a C
+    /// library's. Nothing calls it.
     #[inline]
     pub fn is_bare_entry(&mut self, address: u64) -> bool {
         address.wrapping_sub(self.entry) < ENTRY_BYTES
@@ -298,8 +283,8 @@ impl ImageUnwind {
         Err(special)
     }
 
-    /// Whether the rows of a function say nothing of a frame and its instructions make one, as those of assembly may. (What
-    /// Go's assembler makes tables for is known to be right.)
+    /// Whether a function's rows know of no frame and its instructions make one, as in assembly. (Go's assembler writes
+    /// right tables.)
     fn is_contradicted(&self, address: u64, rule: FrameRule, function: Option<&FunctionRules>) -> bool {
         if rule != FrameRule::ONLY_RETURN_ADDRESS || self.is_go(address) {
             return false;
@@ -335,8 +320,8 @@ impl ImageUnwind {
         }
     }
 
-    /// Leaves a frame that no table covers by stack pointer and frame pointer, if its instructions (from `address` on,
-    /// which comes after the call for a caller) say that these are enough, and `believed` believes where it leads.
+    /// Leaves a frame without table by two registers, if its instructions from `address` (for a caller, after the call)
+    /// allow it and `believed` accepts the result.
     pub fn leave_by_instructions(
         &mut self,
         (address, called): (u64, bool),
@@ -366,8 +351,7 @@ impl ImageUnwind {
         PointerRule::FRAME_POINTER.apply(sp, bp, read).ok().filter(|caller| believed(caller.ip, None))
     }
 
-    /// How the function of a frame has entered it, from its instructions up to `next`, which comes after the call for a
-    /// caller.
+    /// How the frame's function has entered it, by its instructions up to `next` (for a caller, after the call).
     pub fn entered(&mut self, next: u64, called: bool) -> Option<&EnteredFrame> {
         self.history(next, called).entered.as_ref()
     }
@@ -432,8 +416,8 @@ impl ImageUnwind {
         })
     }
 
-    /// Whether an address is that of a function's first instruction, and no call returns to it: what is covered from here
-    /// on, and is not before. (Behind a call that does not return, another function may begin.)
+    /// Whether an address is a function's first instruction that no call returns to: covered from here on, and not
+    /// before. (Behind a call that does not return, another function may begin.)
     pub fn begins(&mut self, address: u64) -> bool {
         let Some(elf) = self.elf.clone() else { return false };
         self.covered(address.wrapping_sub(1)) == Covered::No
@@ -441,14 +425,13 @@ impl ImageUnwind {
             && !code::is_call_before(address, &|address, len| elf.code(address, len))
     }
 
-    /// Whether a handler that returns to an address gives the kernel its signal frame back; asked where no table covers
-    /// what is before.
+    /// Whether a handler that returns to an address gives the kernel its signal frame back; for addresses whose
+    /// predecessor has no table.
     pub fn restores_signal(&self, address: u64) -> bool {
         let code = self.elf.as_ref().and_then(|elf| elf.code(address, signal::RESTORER_BYTES));
         code.is_some_and(|code| signal::is_restorer(&code))
     }
 
-    /// What unwind information says of an address.
     pub fn covered(&mut self, address: u64) -> Covered {
         if let Some(&answer) = self.covered.get(&address) {
             return answer;
@@ -465,8 +448,9 @@ impl ImageUnwind {
         answer
     }
 
-    /// Leaves the frame of a function that was returned to at its first instruction. It may have been made to look as if it
-    /// had been called, and then there is a return address above, as `returns_to` knows them. Otherwise nothing is above.
+    /// Leaves a frame returned to at its first instruction. There may be a return address above, as if it had been
+    /// called;
+    /// otherwise nothing is above.
     ///
     /// # Errors
     /// As of [`cfi::leave`]; the registers are then as before.

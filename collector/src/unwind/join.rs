@@ -13,8 +13,8 @@ use crate::process::mappings::Mappings;
 use crate::stack_delta::Common;
 
 impl StackUnwinder {
-    /// Ends a stack that was not followed to its root: with the frames that its frame pointers led to, or with the outer part
-    /// of the thread's last one if that goes on where the copy ends.
+    /// Ends a stack without root: with the frames by frame pointers, or the outer part of the thread's last one if that
+    /// goes on where the copy ends.
     #[cold]
     pub(super) fn join(
         &mut self,
@@ -77,9 +77,8 @@ impl StackUnwinder {
         }
     }
 
-    /// Of a thread that dies with its stack pointer beyond its stack nothing is copied, and nothing can be read later. What the
-    /// kernel has found by frame pointers is taken then, as far as it is code that a call returns to, and after a gap:
-    /// whether the innermost function keeps a frame pointer is not known.
+    /// For a thread that dies with its stack pointer beyond its stack, nothing can be read. The kernel's chain is taken
+    /// as far as it has return addresses, after a gap: the innermost function may keep no frame pointer.
     #[cold]
     pub fn follow_pointers(
         &mut self,
@@ -102,7 +101,6 @@ impl StackUnwinder {
         Some(Gap { outer, reason: TruncationReason::StackUnreadable })
     }
 
-    /// The gap among the frames of a stack.
     pub(super) fn gap(&self, frames: &[Frame]) -> Option<Gap> {
         let outer = frames.len().saturating_sub(self.gap?);
         Some(Gap { outer: u32::try_from(outer).unwrap_or(u32::MAX), reason: TruncationReason::StackUnreadable })

@@ -1,8 +1,8 @@
-//! The rules of addresses that have been met, and of the functions around them.
+//! The rules of known addresses and of the functions around them.
 //!
-//! Where a program is interrupted is nearly always a new address, though mostly of a function that is known. To find its
-//! row anew, by a search through the table and by running the entry's instructions, takes some hundred times as long as
-//! the rest of the frame. So all rows of a function are read when its first address is met.
+//! A sample's address is nearly always new, in a known function. Finding its row anew takes some hundred times as long
+//! as the
+//! rest of the frame, so all rows of a function are read with its first address.
 
 use std::ops::Range;
 
@@ -11,20 +11,17 @@ use super::rule::FrameRule;
 /// Places for addresses, 16 bytes each: at first, and at most (1 MiB). A run of a compiler is met at 30,000 addresses.
 const FIRST_PLACES: usize = 1 << 10;
 const MAX_PLACES: usize = 1 << 16;
-/// Places that an address may take: a cache line. Where all are taken, the address takes one: the other's function is
-/// still known.
+/// Places for an address: a cache line. If all are taken, one is replaced; its function is still known.
 const WAYS: usize = 4;
 /// Rows of functions remembered, 12 bytes each, and functions, 24 bytes each, at most.
 const MAX_ROWS: usize = 1 << 17;
 const MAX_FUNCTIONS: usize = 1 << 14;
-/// Of a budget, places and functions take the eighth part at most, each, and rows twice as much: what is remembered beside
-/// these has the other half.
+/// Places and functions take an eighth of a budget each, rows a quarter; the rest is for what is remembered elsewhere.
 const PART: u64 = 8;
 
 /// What a function takes, bytes: a vector that grows may be twice as large.
 const FUNCTION_BYTES: usize = 2 * (size_of::<u64>() + size_of::<FunctionRows>());
 
-/// All rows of a function that are of one entry of the tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionRules {
     pub range: Range<u64>,
@@ -86,7 +83,6 @@ impl KnownRules {
         }
     }
 
-    /// The rule of an address, if it or another of its function has been met.
     #[inline]
     pub fn find(&mut self, address: u64) -> Option<FrameRule> {
         let ways = self.places.get(place(address, self.places.len()));
@@ -162,7 +158,6 @@ impl KnownRules {
         self.rows.clear();
     }
 
-    /// Bytes that it takes.
     pub fn bytes(&self) -> usize {
         let places = self.places.capacity() * WAYS * size_of::<(u64, Option<FrameRule>)>();
         let rows = self.rows.capacity() * size_of::<(u32, Option<FrameRule>)>();

@@ -15,7 +15,6 @@ const IMAGE_SPAN: u64 = 1 << 33;
 
 /// The images, and how much unwind information they hold. (A desktop's programs and libraries together have some 200 MiB.)
 pub struct LoadedImages {
-    /// Has the tables of all that are loaded.
     framehop: FramehopRows,
     /// Bytes of unwind information held at most.
     limit: u64,
@@ -37,7 +36,6 @@ impl LoadedImages {
         }
     }
 
-    /// An image, loaded if this is its first frame.
     #[inline]
     pub fn get(&mut self, index: ImageIndex, images: &Images) -> Option<&mut ImageUnwind> {
         self.with_framehop(index, images).map(|(image, _)| image)
@@ -72,7 +70,6 @@ impl LoadedImages {
         true
     }
 
-    /// Bytes of unwind information held.
     pub fn held(&self) -> u64 {
         self.held
     }
@@ -82,8 +79,7 @@ impl LoadedImages {
         self.list.iter().flatten().map(ImageUnwind::remembered).sum()
     }
 
-    /// Frees all images. Each is read again with its next frame: what framehop has in its caches belongs to what is
-    /// remembered here, and goes with it.
+    /// Frees all images, to be read again with their next frames. framehop's caches belong to what is remembered here.
     pub fn drop_all(&mut self) {
         for position in 0..self.list.len() {
             self.drop_image(ImageIndex(position as u32));

@@ -1,24 +1,27 @@
 //! The target's stack: the bytes that the sample copied, and beyond them the target's memory as it is now.
 //!
-//! The kernel copies at most 64 KiB of stack with a sample, and stops at a page that is not in memory. What lies beyond
-//! is read from the target with `process_vm_readv(2)`, which does not stop it, as far as it is in memory (see
-//! [`pages`](super::pages)). By then it may have run on for as long as the sample waited in its ring, so what is read is
-//! believed only if
+//! The kernel copies at most 64 KiB of stack, up to the first page not in memory. The rest is read with
+//! `process_vm_readv(2)`, which does not stop the target, as far as it is in memory ([`pages`](super::pages)). The
+//! target may
+//! have run on, so this is believed only if
 //!
-//! - the *anchors*, the last slots that the copy held on the way out (the return address of the boundary frame among
-//!   them), hold the same words now, read by the same system call as the rest, and
+//! - the *anchors*, the last slots of the copy on the way out (the boundary frame's return address among them), hold
+//! the same
+//! words now, read by the same system call, and
 //! - from there the stack leads to a real root; [`StackUnwinder`](super::StackUnwinder) drops it otherwise.
 //!
-//! If the anchors have changed, the thread may have returned to the boundary frame and called another function from
-//! there. Then the slot of the last copied return address holds another return address *of the same function*; that
-//! word becomes the anchor ([`UserStack::anchor_now`]), and reading begins again.
+//! If the anchors have changed, the thread may have returned to the boundary frame and called another function: then
+//! the
+//! slot of the last copied return address holds another one *of the same function*, which becomes the anchor
+//! ([`UserStack::anchor_now`]).
 //!
-//! A frame that has returned in between leaves its words behind until other calls overwrite them, and those overwrite
-//! the slots of its callers, which lie beyond the boundary, first. Then the chain that is read is that of the later
-//! call from the boundary outwards. It is a real chain all the same, of the same thread, moments later: the frames that
-//! are wrong are those between the function that both calls have in common and the boundary, and to be taken for good
-//! their sizes must agree to the byte. This is the one guess in a stack that is called complete; the sampler keeps the
-//! time between sample and reading short where stacks are deep.
+//! Frames that have returned leave their words until other calls overwrite them, those of their callers first. Then the
+//! chain
+//! read is that of a later call: a real chain of the same thread, moments later. The frames between the common function
+//! and
+//! the boundary are wrong then, and are believed only if their sizes agree to the byte. This is the one guess in a
+//! stack that
+//! is called complete; the sampler keeps the delay short where stacks are deep.
 
 use std::cell::{Cell, RefCell};
 use std::io::IoSliceMut;
@@ -34,12 +37,10 @@ use crate::unwind::pages::Pages;
 
 /// The first piece that is read beyond the copy. Most stacks that pass the copy pass it by less.
 const FIRST_PIECE: usize = 16 << 10;
-/// The largest; each is twice as large as the one before.
 const LARGEST_PIECE: usize = 1 << 20;
 /// Bytes read for one sample at most: twice the usual limit of a stack (`ulimit -s`, 8 MiB).
 const MAX_BYTES_PER_SAMPLE: u64 = 16 << 20;
-/// The part of the time that reading may take, one in so many. A call takes microseconds, but it waits while the target
-/// changes its mappings, and among many busy threads that may be long.
+/// One in so many parts of the time may go to reading: a call waits while the target changes its mappings.
 const SHARE_OF_TIME: u64 = 20;
 /// Nanoseconds that reading may take at once, after a pause. (A test that is kept waiting in the midst of it goes on.)
 const MAX_NS_AT_ONCE: u64 = if cfg!(test) { 3_600_000_000_000 } else { 50_000_000 };
@@ -47,13 +48,11 @@ const MAX_NS_AT_ONCE: u64 = if cfg!(test) { 3_600_000_000_000 } else { 50_000_00
 const MAX_CODE_BYTES: usize = 4096;
 /// Words that [`UserStack::compare`] looks at at most.
 pub const MAX_PROBES: usize = 16;
-/// Words so close together are read as one piece: what costs is the number of pieces, each of which the kernel looks up,
-/// not their bytes.
+/// Words so close together are read as one piece: the number of pieces costs, not their bytes.
 const PROBE_SPAN: usize = 1024;
 
 /// Bytes of a stack that are [touched](UserStack::touch): most stacks are smaller, and of larger ones much is not looked at.
 const MAX_TOUCHED: usize = 8 << 10;
-/// Of x86-64.
 const CACHE_LINE: usize = 64;
 
 /// What lies so close below the stack pointer belongs to no frame, but for the 128 bytes of the red zone.
@@ -68,12 +67,10 @@ pub const NOTHING_READ: StackWord = (0, 0);
 #[derive(Debug, Default)]
 pub struct Memory {
     pid: i32,
-    /// The piece that was read last.
     piece: Vec<u8>,
     piece_start: u64,
     next_piece: usize,
     pages: Pages,
-    /// Room for what is compared.
     probed: Vec<u8>,
     /// When the sample was taken, and when memory was last read, nanoseconds.
     time: u64,
@@ -107,7 +104,6 @@ pub enum Now {
     Unknown,
 }
 
-/// Why memory was not read, in samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryRefusals {
     /// The kernel does not let ccsd read the target's memory.
@@ -143,7 +139,6 @@ impl Memory {
         self.budget_ns = MAX_NS_AT_ONCE;
     }
 
-    /// Why memory was not read, so far.
     pub fn refusals(&self) -> MemoryRefusals {
         self.refusals
     }
@@ -203,7 +198,6 @@ impl Memory {
 
     #[cold]
     fn compare(&mut self, slots: &[StackWord; MAX_PROBES]) -> Now {
-        // Where each word is in what is read.
         let mut places = [0; MAX_PROBES];
         let mut remote = [RemoteIoVec { base: 0, len: 0 }; MAX_PROBES];
         let (mut pieces, mut bytes) = (0usize, 0);
@@ -239,8 +233,8 @@ impl Memory {
         now
     }
 
-    /// `process_vm_readv`, if the budget allows for `bytes` more; EAGAIN if not. What is not in memory ends it, as what is
-    /// not mapped does.
+    /// `process_vm_readv`, if the budget allows for `bytes` more, else EAGAIN. Pages not in memory end it like unmapped
+    /// ones.
     fn call(&mut self, bytes: usize, local: &mut [IoSliceMut<'_>], remote: &mut [RemoteIoVec]) -> nix::Result<usize> {
         if self.left < bytes as u64 {
             return Err(Errno::EAGAIN);
@@ -329,8 +323,8 @@ impl<'a> UserStack<'a> {
         }
     }
 
-    /// Reads what was copied once, out to `outermost`, where the thread's last stack ended. The kernel has written it on
-    /// another CPU or long ago: this way the caches wait for many of its lines at once, and not for one at each frame.
+    /// Reads the copy once, out to `outermost`, where the last stack ended, so that the caches fetch its lines at once
+    /// and not one at each frame.
     pub fn touch(&self, outermost: u64) {
         let used = usize::try_from(outermost.saturating_sub(self.sp)).unwrap_or(0).min(MAX_TOUCHED);
         let used = self.piece.get(..used).unwrap_or(self.piece);
@@ -338,7 +332,6 @@ impl<'a> UserStack<'a> {
         std::hint::black_box(lines.fold(0u8, |sum, byte| sum ^ byte));
     }
 
-    /// The word at an address, if the sample copied it.
     #[inline]
     pub fn copied(&self, address: u64) -> Option<u64> {
         let offset = usize::try_from(address.checked_sub(self.sp)?).ok()?;
@@ -346,7 +339,6 @@ impl<'a> UserStack<'a> {
         word.map_or_else(|| self.copied.u64_at(offset), |&word| Some(u64::from_le_bytes(word)))
     }
 
-    /// The word at an address, from the copy or else from memory.
     #[inline]
     pub fn read(&self, address: u64) -> Option<u64> {
         let word = match self.copied(address) {
@@ -384,7 +376,6 @@ impl<'a> UserStack<'a> {
         self.late.get()
     }
 
-    /// Says that what has been read beyond the copy so far is as it was when the sample was taken.
     pub fn begin_late(&self) {
         self.late.set(None);
     }
@@ -409,14 +400,13 @@ impl<'a> UserStack<'a> {
         (self.sp, self.piece)
     }
 
-    /// Says that a slot held a word when the sample was taken, though it is not in the copy. What is read beyond the copy from
-    /// now on is believed only as long as it still does.
+    /// Says that a slot outside the copy held a word at the sample. Later reads beyond the copy are believed only while
+    /// it still does.
     pub fn expect(&self, slot: StackWord) {
         self.recent.set([slot; 2]);
     }
 
-    /// The word that a copied slot holds in the target's memory now, if nothing was read beyond the copy because the anchors
-    /// had changed.
+    /// A copied slot's word in memory now, if nothing was read beyond the copy because the anchors had changed.
     #[cold]
     pub fn word_now(&self, slot: u64) -> Option<u64> {
         self.copied(slot)?;

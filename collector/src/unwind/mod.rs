@@ -1,31 +1,36 @@
 //! From registers and stack bytes to a stack of frames.
 //!
-//! One loop follows a stack from its innermost frame outwards ([`step`]). It leaves each frame by the first source that can
+//! One loop follows a stack from its innermost frame outwards ([`step`]). It leaves each frame by the first source that
+//! can
 //! say how:
 //!
 //! | source | what it says | registers |
 //! |---|---|---|
-//! | [`known_rules`], [`rule`] | the rules of rows that stack pointer and frame pointer are enough for: nearly every frame | two |
+//! | [`known_rules`], [`rule`] | the rules of rows that stack pointer and frame pointer are enough for: nearly every
+//! frame | two |
 //! | [`framehop_rows`] | what framehop can express beyond that | two |
 //! | [`realigned`] | what GCC keeps in a frame that it has realigned | two |
 //! | [`generated`], [`arch::code`](crate::arch::code) | the instructions where no table is | two |
 //! | [`cfi`] | any row, as gimli evaluates it | all |
 //! | [`arch::signal`](crate::arch::signal) | the frame that the kernel has made for a signal | all |
 //! | [`go`] | where Go has come from to this stack | all |
-//! | [`arch::code`](crate::arch::code), [`arch::prologue`](crate::arch::prologue) | the instructions, where no table is or the table lies | all |
+//! | [`arch::code`](crate::arch::code), [`arch::prologue`](crate::arch::prologue) | the instructions, where no table is
+//! or the table lies | all |
 //!
-//! [`image_unwind`] knows which source is for an address, and all else that is known of one image. The registers beside the
-//! two are followed only for a frame that needs them, from the last one where they were known ([`full_registers`]).
+//! [`image_unwind`] chooses the source for an address. Other registers than the two are followed only for a frame that
+//! needs
+//! them ([`full_registers`]).
 //!
-//! - Every image stands once in an address space of ccsd's own, at a base given by its index, and frames are looked up
-//!   there instead of at the addresses of the process. Unwind rules are then shared by all processes that map the
-//!   image, and no `fork`, `exec` or `munmap` ever invalidates them. Only code addresses are translated; the stack
-//!   pointer and the frame pointer stay the target's own. (The one rule that looks at the instruction pointer's value,
-//!   that of the PLT, uses its low four bits, and those are the target's too.)
-//! - All rows of a function are read when its first address is met, and kept: most samples interrupt a program at an address
-//!   that is new, in a function that is not.
+//! - Every image stands once in an address space of ccsd's own, and frames are looked up there. Unwind rules are then
+//! shared
+//! by all processes that map the image, and no `fork`, `exec` or `munmap` ever invalidates them. Only code addresses
+//! are
+//! translated. (The PLT's rule looks at the instruction pointer's low four bits, which stay the target's.)
+//! - All rows of a function are read with its first address, and kept: most samples are at a new address of a known
+//! function.
 //!
-//! A root is `Complete` only if the unwind information says that nothing called the outermost frame; see [`image_unwind`].
+//! A root is `Complete` only if the unwind information says that nothing called the outermost frame; see
+//! [`image_unwind`].
 
 mod allowance;
 mod carried;
@@ -82,7 +87,6 @@ pub use frame::{Frame, Gap, StackRoot, Unwound};
 /// Kernel addresses from here on are context markers (`PERF_CONTEXT_MAX`), not code.
 const CONTEXT_MARKERS: u64 = -4095i64 as u64;
 
-/// What the unwinder has counted, absolute values since the session began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnwindStats {
     /// Images whose unwind information was not read, because there was too much already.
@@ -151,8 +155,7 @@ impl Default for StackUnwinder {
 }
 
 impl StackUnwinder {
-    /// Never holds more than so many bytes of unwind tables, and of what is remembered of single addresses (but for those
-    /// of a few stacks).
+    /// Bounds unwind tables, and what is remembered of single addresses (but for a few stacks' worth), bytes.
     pub fn within(unwind_tables: u64, unwind_rules: u64) -> StackUnwinder {
         StackUnwinder {
             unwind_rules,
@@ -178,9 +181,8 @@ impl StackUnwinder {
         }
     }
 
-    /// Replaces `frames` by the sample's stack, innermost first: the kernel's part, then the user's, out to where it has
-    /// the rest in common with the thread's last one, which is `shadow`. `room` says that there is room to remember
-    /// another deep stack.
+    /// Replaces `frames` by the sample's stack, innermost first: kernel, then user, out to what it shares with the
+    /// thread's last one, `shadow`. `room`: another deep stack may be remembered.
     #[inline]
     pub fn unwind(
         &mut self,
@@ -237,8 +239,7 @@ impl StackUnwinder {
         unwound
     }
 
-    /// Says whether the next sample is of a thread that does not run again, because a signal has killed it: what its memory holds
-    /// is what it held then.
+    /// Says whether the next sample's thread was killed by a signal and does not run again: its memory stays as it was.
     #[inline]
     pub fn set_dying(&mut self, dying: bool) {
         self.dying = dying;

@@ -9,7 +9,6 @@ use crate::process::images::ImageIndex;
 use crate::process::mappings::Mappings;
 use crate::stack_delta::Common;
 
-/// Why unwinding stopped short of a root.
 pub enum UnwindStop {
     /// The address is not code of the process.
     Nowhere,
@@ -33,7 +32,6 @@ impl UnwindStop {
             // The stack goes on where the copy ends.
             UnwindStop::Unreadable(address) => match sample.regs.map_or(0, |regs| regs.sp) {
                 sp if address >= sp => late_reason(sample),
-                // Another stack.
                 sp if address < sp.saturating_sub(BELOW_STACK) => TruncationReason::StackUnreadable,
                 _ => TruncationReason::BadUnwindInfo,
             },
@@ -47,7 +45,6 @@ pub fn late_reason(sample: &Sample<'_>) -> TruncationReason {
     if sample.stack_full { TruncationReason::StackCopyTooSmall } else { TruncationReason::StackUnreadable }
 }
 
-/// A stack that was followed to its root.
 pub struct CompleteStack {
     /// Where the thread's last stack goes on.
     pub common: Option<Common>,
@@ -61,8 +58,8 @@ impl CompleteStack {
     pub const COMPLETE: CompleteStack = CompleteStack { common: None, in_shadow: false };
 }
 
-/// Enters the frame of an address. An address that is no code can only be the first, a jump gone wrong: it is kept, as
-/// unknown. One read from the stack says that the frame before was not unwound rightly, and is dropped.
+/// Enters the frame of an address. A non-code address is kept as unknown if first, a jump gone wrong; later, the frame
+/// before was unwound wrongly, and it is dropped.
 #[inline]
 pub fn locate(lookup: u64, mappings: &mut Mappings, frames: &mut Vec<Frame>) -> Result<Frame, UnwindStop> {
     let Some(mapping) = mappings.find(lookup) else {

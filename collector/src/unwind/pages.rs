@@ -1,12 +1,12 @@
 //! Which pages of a process can be read without waiting for somebody.
 //!
-//! `process_vm_readv(2)` brings in what is not in memory, as an access by the process itself would. Where that is another
-//! program's work, by `userfaultfd(2)` or a file system in user space, it may take for ever, and nothing but the end of
-//! ccsd interrupts it. So only pages are read that the process has in memory, or in swap, as `/proc/PID/pagemap` tells (see
-//! `Documentation/admin-guide/mm/pagemap.rst`). Of a stack nothing is lost: a page that was never touched holds no frame.
+//! `process_vm_readv(2)` faults pages in. With `userfaultfd(2)` or a file system in user space that may take for ever,
+//! uninterruptibly. So only pages in memory or swap are read, by `/proc/PID/pagemap`
+//! (`Documentation/admin-guide/mm/pagemap.rst`). Of a stack nothing is lost: a page that was never touched holds no
+//! frame.
 //!
-//! A page may go between the look and the reading, if the process gives it back in that moment. Where that makes the
-//! sampling thread wait, the session can still be ended; see [`Watchdog`](crate::watchdog::Watchdog).
+//! A page may go between look and read. Should the sampling thread then wait, the session can still be ended; see
+//! [`Watchdog`](crate::watchdog::Watchdog).
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -30,7 +30,6 @@ const MAX_PAGES: usize = 1024;
 /// Whether this kernel tells (`CONFIG_PROC_PAGE_MONITOR`). Those of distributions do.
 static TELLS: LazyLock<bool> = LazyLock::new(|| std::path::Path::new("/proc/self/pagemap").exists());
 
-/// Asks about the pages of one process at a time.
 #[derive(Debug, Default)]
 pub struct Pages {
     file: Option<File>,
@@ -42,8 +41,9 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Cuts the list of pieces at the first page that cannot be read at once. Returns how many are left, of which the last
-    /// may be shorter. `time` is that of the sample, `now` is now (nanoseconds).
+    /// Cuts the list of pieces at the first page that cannot be read at once. Returns how many are left; the last may
+    /// be
+    /// shortened. `time` is the sample's, `now` is now (nanoseconds).
     ///
     /// # Errors
     /// ESRCH, EPERM and others: why the process's pages cannot be asked for.

@@ -1,9 +1,10 @@
-//! Leaving frames of functions that realign their stack, by the frame pointer, as fast as framehop leaves others.
+//! Leaves frames of functions that realign their stack by the frame pointer, as fast as framehop.
 //!
-//! Where a function aligns its stack to more than the ABI does, and has a frame of variable size or is told to expect a
-//! stack that is not aligned at all (`force_align_arg_pointer`), GCC keeps the address of the frame in the frame itself: the
-//! tables say that the CFA is what is stored at a distance from `rbp`, and that so is the caller's `rbp`. framehop knows no
-//! such rule. Everything else that such a frame saves is of no use for the next one but in [`full_registers`](super::full_registers).
+//! With larger alignment and a frame of variable size, or `force_align_arg_pointer`, GCC keeps the frame's address in
+//! the
+//! frame: CFA and the caller's `rbp` are stored at distances from `rbp`. framehop has no such rule. Other saved
+//! registers
+//! matter only to [`full_registers`](super::full_registers).
 
 use gimli::{CfaRule, Operation, RegisterRule, UnwindExpression};
 
@@ -11,12 +12,10 @@ use super::tables::{ImageTables, TableKind, expression, with_row};
 use crate::arch::registers::{FP, RA};
 use crate::arch::step::CallerPointers;
 
-/// How such a frame is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Realigned {
     /// Where the frame's address is stored, from `rbp`.
     cfa: i64,
-    /// Where the caller's `rbp` is stored, from `rbp`; it is the same if nowhere.
     bp: Option<i64>,
 }
 

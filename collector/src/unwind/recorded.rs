@@ -1,6 +1,5 @@
-//! Stacks of every kind of code without a process: registers, words of stack and a module of a few bytes each, and the
-//! frames that they are. The code is written out as bytes, so that each case is exact; the end-to-end tests have the same
-//! kinds in running programs.
+//! Stacks of every kind of code without a process: registers, stack words and a module of a few bytes each. Code is
+//! written as bytes, so that each case is exact; end-to-end tests have the same kinds in running programs.
 
 use std::cell::Cell;
 
@@ -22,8 +21,8 @@ const CODE: u64 = 0x1000;
 /// The stack pointer of every sample.
 const SP: u64 = 0x7ffe_0000_1000;
 
-/// A function of the module: its code, and the instructions of its unwind table if it has one. All begin at multiples of
-/// 16, with traps between them, as compilers lay them out.
+/// A function of the module: code, and its unwind table's instructions, if any. All begin at multiples of 16 with traps
+/// between, as compilers lay them out.
 type ModuleFunction<'a> = (&'a [u8], Option<&'a [u8]>);
 
 /// `DW_CFA_undefined rip`: nothing calls the function.
@@ -31,7 +30,6 @@ const OUTERMOST: &[u8] = &[0x07, 16];
 /// The table of a function that has only its return address on the stack.
 const LEAF: &[u8] = &[];
 
-/// A module under construction.
 #[derive(Default)]
 struct ModuleBuilder {
     sections: Vec<(&'static str, u64, Vec<u8>)>,
@@ -113,8 +111,8 @@ impl ModuleBuilder {
         ElfFile::from_bytes(body).unwrap()
     }
 
-    /// Unwinds a sample at an offset in a function, with these words of stack from `SP` on and these other registers.
-    /// Returns the frames, each as its function and the offset in it, and the root.
+    /// Unwinds a sample at an offset in a function with these stack words from `SP` on and other registers. Returns
+    /// frames as (function, offset), and the root.
     fn unwind(
         &self,
         at: (usize, u64),
@@ -125,8 +123,7 @@ impl ModuleBuilder {
         (frames, root)
     }
 
-    /// The same, and how many frames were unwound when the same sample came again: all others must be those that it has in
-    /// common with the first.
+    /// The same, and how many frames were unwound for the same sample again: all others must be shared.
     fn unwind_twice(
         &self,
         at: (usize, u64),
@@ -201,7 +198,6 @@ impl ModuleBuilder {
         (images, mappings)
     }
 
-    /// Unwinds a sample of a process whose memory can be read, as [`ModuleBuilder::unwind`] does.
     fn unwind_sample(&self, regs: UserRegs, pid: u32, stack: &[u8]) -> (Vec<(usize, u64)>, StackRoot) {
         let (images, mut mappings) = self.load();
         let sample = Sample {
@@ -230,7 +226,6 @@ impl ModuleBuilder {
         (frames.iter().map(|frame| self.place(frame.address)).collect(), unwound.root)
     }
 
-    /// The function at an address of the module, and the offset in it.
     fn place(&self, address: u64) -> (usize, u64) {
         let function = self.starts.partition_point(|&start| start <= address) - 1;
         (function, address - self.starts[function])
@@ -322,8 +317,8 @@ fn assembly_without_tables_between_tables() {
 
 #[test]
 fn stubs() {
-    // The two parts of a lazy stub: jmp [rip]; push 0; jmp. The table is that which linkers write for `.plt`: the frame
-    // is at rsp + 8 up to the 11th byte of 16, and at rsp + 16 from there on.
+    // A lazy stub's parts: jmp [rip]; push 0; jmp, with the linkers' table for `.plt`: the frame is at rsp + 8 up to
+    // the 11th byte of 16, then at rsp + 16.
     let stub: &[u8] = &[0xff, 0x25, 0, 0, 0, 0, 0x68, 0, 0, 0, 0, 0xe9, 0, 0, 0, 0];
     let table: &[u8] = &[0x0f, 11, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
     for table in [Some(table), None] {
@@ -339,8 +334,8 @@ fn stubs() {
 
 #[test]
 fn realigned_frames() {
-    // lea r10, [rsp + 8]; and rsp, -64; push [r10 - 8]; push rbp; mov rbp, rsp; push r10; ...; call: as GCC does it. In
-    // the body: DW_CFA_def_cfa_expression (rbp - 8) deref; DW_CFA_expression rbp: rbp + 0
+    // lea r10, [rsp + 8]; and rsp, -64; push [r10 - 8]; push rbp; mov rbp, rsp; push r10; ...; call: GCC's realignment.
+    // In the body: DW_CFA_def_cfa_expression (rbp - 8) deref; DW_CFA_expression rbp: rbp + 0
     let code: &[u8] = &[0x90, 0xe8, 0, 0, 0, 0, 0xc3];
     let table: &[u8] = &[0x0f, 3, 0x76, 0x78, 0x06, 0x10, 6, 2, 0x76, 0];
     let module = ModuleBuilder::new(&[(code, Some(table)), (CALLER, Some(OUTERMOST))]);
@@ -389,8 +384,8 @@ fn frames_in_any_register() {
 
 #[test]
 fn registers_are_carried_through_frames_that_do_not_need_them() {
-    // One that saves rbx at CFA - 16, one that has nothing but its return address on the stack, and one whose frame is
-    // found by rbx: DW_CFA_def_cfa_offset 24, DW_CFA_offset rbx, 2; nothing; DW_CFA_def_cfa rbx, 16.
+    // One saves rbx at CFA - 16, one has only its return address, one's frame is at rbx: DW_CFA_def_cfa_offset 24,
+    // DW_CFA_offset rbx, 2; nothing; DW_CFA_def_cfa rbx, 16.
     let saves: &[u8] = &[0x0e, 24, 0x83, 2];
     let by_rbx: &[u8] = &[0x0c, 3, 16];
     let module = ModuleBuilder::new(&[
@@ -411,7 +406,6 @@ fn registers_are_carried_through_frames_that_do_not_need_them() {
     }
     expected[0] = (0, 5);
     expected.push((3, IN_CALL));
-    // The register holds something else where the sample was taken.
     assert_eq!(module.unwind((0, 5), &words, &[(R::RBX, 7)]), (expected.clone(), StackRoot::Complete));
     // What has been saved is not what the frame needs.
     words[1] = 7;
@@ -419,11 +413,10 @@ fn registers_are_carried_through_frames_that_do_not_need_them() {
     assert_eq!((&frames[..], root), (&expected[..4], StackRoot::Truncated(TruncationReason::StackUnreadable)));
 }
 
-/// pop rdi; mov eax, 58; syscall; push rdi; ret: `vfork` of glibc and of musl. Its child runs on the same stack, and would
-/// overwrite the return address.
+/// pop rdi; mov eax, 58; syscall; push rdi; ret: `vfork` of glibc and musl. Its child would overwrite the return
+/// address.
 const VFORK: &[u8] = &[0x5f, 0xb8, 0x3a, 0, 0, 0, 0x0f, 0x05, 0x57, 0xc3];
-/// glibc's table for it: the frame is at rsp + 8; from the second instruction on at rsp, with rip in rdi; behind the
-/// system call and the push at rsp + 8.
+/// glibc's table for it: the frame is at rsp + 8, then at rsp with rip in rdi; after the push at rsp + 8 again.
 const VFORK_TABLE: &[u8] = &[0x41, 0x0e, 0, 0x09, 16, 5, 0x48, 0x0e, 8];
 
 #[test]
@@ -444,7 +437,6 @@ fn return_addresses_in_registers() {
 
 #[test]
 fn return_addresses_in_registers_lead_nowhere_twice() {
-    // A caller has lost the register.
     let functions = [(VFORK, Some(VFORK_TABLE)), (CALLER, Some(&[0x0e, 0, 0x09, 16, 5][..]))];
     let module = ModuleBuilder::new(&functions);
     let bad = StackRoot::Truncated(TruncationReason::BadUnwindInfo);
@@ -485,7 +477,6 @@ fn rows_of_callers_that_are_wrong() {
     let (inner, outer) = (module.address(1, 6), module.address(2, 5));
     let expected = (vec![(0, 5), (1, 5), (2, IN_CALL)], StackRoot::Complete);
     assert_eq!(module.unwind((0, 5), &[inner, 7, outer], &[]), expected);
-    // Nothing leads on.
     let nowhere = StackRoot::Truncated(TruncationReason::UnknownMapping);
     assert_eq!(module.unwind((0, 5), &[inner, 7, 8, 9, 10], &[]), (vec![(0, 5), (1, 5)], nowhere));
 }
@@ -501,8 +492,7 @@ fn frame_pointers_that_the_table_alone_believes_in() {
     }
 }
 
-/// A module with a signal trampoline at function 1, described as the C library does it: an augmentation `S`, and each
-/// register in the frame that the kernel has made.
+/// A module with the C library's signal trampoline at function 1: augmentation `S`, registers in the kernel's frame.
 fn with_signal_frame(functions: &[ModuleFunction<'_>]) -> ModuleBuilder {
     let module = ModuleBuilder::new(functions);
     let start = module.starts[1];

@@ -3,19 +3,16 @@
 use super::super::full_registers::MAX_SWITCHES;
 use super::*;
 
-/// Flags of functions.
 const TOP: u8 = 1;
 const WRITES_SP: u8 = 2;
 /// push rbp; mov rbp, rsp; sub rsp, 8; call; add rsp, 8; pop rbp; ret
 const FUNCTION: &[u8] =
     &[0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 0x08, 0xe8, 0, 0, 0, 0, 0x48, 0x83, 0xc4, 0x08, 0x5d, 0xc3];
-/// Where it is after its call.
 const CALLED: u64 = 13;
 /// nop; call; nop: the beginning of a goroutine, returned to at its second byte.
 const EXIT: &[u8] = &[0x90, 0xe8, 0, 0, 0, 0, 0x90];
 /// nop; call; mov rsp, [rax]; ret: as `systemstack` and the like go on elsewhere, and back.
 const SWITCH: &[u8] = &[0x90, 0xe8, 0, 0, 0, 0, 0x48, 0x8b, 0x20, 0xc3];
-/// Where that is after its call.
 const SWITCHED: u64 = 6;
 /// A frame pointer on the goroutine's stack.
 const GOROUTINE: u64 = 0xc000_1000;
@@ -73,7 +70,6 @@ fn go_keeps_the_other_stack_in_a_register() {
     let words = [module.address(1, 6), 0, 0, 0, module.address(2, 5)];
     let (expected, r12) = ((vec![(0, 0), (1, 5), (2, IN_CALL)], StackRoot::Complete), (R::R12, SP + 32));
     assert_eq!(module.unwind((0, 0), &words, &[r12]), expected);
-    // Not in the sample.
     let cut = (vec![(0, 0), (1, 5)], StackRoot::Truncated(TruncationReason::StackUnreadable));
     assert_eq!(module.unwind((0, 0), &words, &[(R::R12, 0xc000_0000)]), cut);
 }
@@ -129,8 +125,8 @@ fn program(functions: &[GoModuleFunction<'_>]) -> ModuleBuilder {
 }
 
 impl ModuleBuilder {
-    /// A sample in what the switch, function 1, has called on the thread's stack: function 0, whose frame is at `bp`. `chain`
-    /// is what follows of the goroutine's stack.
+    /// A sample in function 0 on the thread's stack, called by the switch, function 1; its frame is at `bp`. `chain`
+    /// follows of the goroutine's stack.
     fn on_thread(&mut self, bp: u64, chain: &[u64]) -> (Vec<(usize, u64)>, StackRoot, Option<u32>) {
         let back = self.address(1, SWITCHED);
         self.chain = [&[back], chain].concat();

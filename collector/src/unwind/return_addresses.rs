@@ -9,7 +9,6 @@ use crate::process::mappings::Mappings;
 /// Answers kept, 24 bytes each: the return addresses in and around code without unwind tables.
 const MAX_ANSWERS: usize = 65_536;
 
-/// What has been found out about addresses of images.
 #[derive(Debug, Default)]
 pub struct ReturnAddresses {
     known: HashMap<(ImageIndex, u64), bool>,
@@ -18,9 +17,8 @@ pub struct ReturnAddresses {
 }
 
 impl ReturnAddresses {
-    /// Whether a call may return to an address of a process: it is mapped executable, and the instruction before it is a
-    /// call, or it is in a function of Go that every stack begins with as if that had called. Code that is in no file
-    /// cannot be looked at and is taken to be right.
+    /// Whether a call may return to a process's address: executable, behind a call, or in a Go function that stacks
+    /// begin with. Code in no file is taken to be right.
     pub fn contains(&mut self, address: u64, mappings: &mut Mappings, images: &Images) -> bool {
         let Some(mapping) = address.checked_sub(1).and_then(|before| mappings.find(before)) else { return false };
         let Some(elf) = images.get(mapping.image).and_then(|image| image.elf.as_ref()) else { return true };
@@ -35,8 +33,8 @@ impl ReturnAddresses {
         })
     }
 
-    /// Whether a call may return to an address of a process that has called the function of an image at `start`. A direct
-    /// call within the image must lead there.
+    /// Whether a call of the image's function at `start` may return to an address. A direct call within the image must
+    /// lead there.
     pub fn follows_call_of(
         &mut self,
         address: u64,
@@ -61,12 +59,10 @@ impl ReturnAddresses {
         })
     }
 
-    /// Bytes that the answers take.
     pub fn bytes(&self) -> usize {
         self.known.allocation_size() + self.calls.allocation_size()
     }
 
-    /// Forgets an image that is not mapped any more.
     pub fn forget(&mut self, image: ImageIndex) {
         self.known.retain(|&(of, _), _| of != image);
         self.calls.retain(|&(of, ..), _| of != image);

@@ -1,8 +1,7 @@
-//! How most frames are left: by the stack pointer and the frame pointer alone, as a row of the unwind tables says.
+//! How most frames are left: by stack pointer and frame pointer alone, by a row of the unwind tables.
 //!
-//! framehop makes such rules of rows, too, and these do the same (a test compares them). They are kept here so that one
-//! look at one place of [`KnownRules`](super::known_rules::KnownRules) is enough for a frame, and so that all rows of a
-//! function are read at once.
+//! The same as framehop's rules (a test compares them), kept here so that one look in
+//! [`KnownRules`](super::known_rules::KnownRules) is enough for a frame and all rows of a function are read at once.
 
 use gimli::{CfaRule, RegisterRule, UnwindTableRow};
 
@@ -13,7 +12,6 @@ use crate::arch::step::CallerPointers;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameRule {
     AskFramehop,
-    /// Nothing called it.
     Outermost,
     /// As code compiled with frame pointers: `rbp` points to the caller's, and the frame begins behind the next word.
     FramePointer,
@@ -64,11 +62,12 @@ impl FrameRule {
         }
     }
 
-    /// The caller's pointers; `None` if it has none, or a return address of 0. `innermost` is the first frame of a stack.
-    /// (Those that framehop is to be asked about are not left.)
+    /// The caller's pointers; `None` if it has none, or a return address of 0. `innermost` is a stack's first frame.
+    /// (Not for
+    /// rules that ask framehop.)
     ///
     /// # Errors
-    /// The address of the stack that is needed and is not there; `None` where this does not lead outwards.
+    /// The unreadable stack address; `None` if this does not lead outwards.
     #[inline]
     pub fn leave(
         self,
@@ -91,8 +90,8 @@ impl FrameRule {
                 let slot = cfa.checked_add_signed(i64::from(saved) * 8).ok_or(None)?;
                 match read(slot) {
                     Some(bp) => (cfa, bp),
-                    // At a function's end `rbp` has been popped, though the tables need not say so, and what is below
-                    // the stack pointer is not copied.
+                    // At a function's end `rbp` has been popped, even if the tables do not say so; below the stack
+                    // pointer nothing is copied.
                     None if innermost && slot < sp => (cfa, bp),
                     None => return Err(Some(slot)),
                 }

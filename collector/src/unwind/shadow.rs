@@ -1,32 +1,35 @@
 //! The shadow stack: what a thread's last stack looked like, so that the next is unwound only as far as it differs.
 //!
-//! To unwind a frame framehop needs three values, the return address, the stack pointer and the frame pointer, and from
-//! the stack it reads two words, the caller's return address and sometimes the caller's frame pointer. From a frame that is
-//! [`realigned`](super::realigned) a third is read, which is the caller's stack pointer. For each frame of the last stack
-//! that a return address led to, the three values are remembered with the places of the words.
+//! framehop leaves a frame by three values (return address, stack pointer, frame pointer) and reads two words of the
+//! stack:
+//! the caller's return address and possibly its frame pointer; a [`realigned`](super::realigned) frame also has its
+//! stack
+//! pointer there. For each frame of the last stack behind a return address, the three values and the words' places are
+//! remembered.
 //!
-//! When unwinding a new sample comes to a frame with the same three values as a remembered one, then what follows is the
-//! same, *if the words that were read on the way are the same*: the next three values are a function of these three and
-//! of these words, and so on by induction to the root. So the words are compared, of every frame further out:
+//! If a new sample comes to a frame with the same three values, the rest is the same *if the words that were read on
+//! the way
+//! are the same*, by induction to the root. So the words of every frame further out are compared:
 //!
-//! - those that the sample has copied, each and every one, with the copy. Within the copy sharing is therefore exact:
-//!   the stack is the one that unwinding would have found. Equal return address, stack pointer and frame pointer alone
-//!   would not do: a frame of the same function can come to lie at the same place with other callers.
-//! - those beyond the copy, by reading some of them from the target's memory (see [`memory`](super::memory)): those next
-//!   to the copy, those next to the root, and some between, at distances that double; and every time two others. To
-//!   change any of them the program must have returned from all frames between it and the copy and called again, each
-//!   function from the same place with a frame at the same address, or a word in the copy would be another; a stack that
-//!   was rebuilt to the same shape but for a few frames is recognised as soon as one of those is read.
+//! - those in the copy, each and every one. Within the copy sharing is therefore exact. The three values alone would
+//! not do:
+//! a frame of the same function can lie at the same place with other callers.
+//! - those beyond the copy, by reading some from the target's memory ([`memory`](super::memory)): next to the copy,
+//! next to
+//! the root, some between at doubling distances; and every time two others. To change one, the program must have
+//! returned
+//! from all frames between it and the copy and called again, each function from the same place with a frame at the same
+//! address; a stack rebuilt to the same shape but for a few frames is recognised as soon as one of those is read.
 //!
-//! Samples wait for a while before they are looked at. What the target's memory holds now tells as much of any sample of
-//! the thread that was taken before; so where it has been looked at since the sample was taken, for the same frames, it is
-//! not looked at again, but for the words next to the copy if that ends elsewhere.
+//! What the memory holds now is true of every earlier sample of the thread: frames looked at since a sample was taken
+//! are not
+//! looked at again for it, but for the words next to the copy if that ends elsewhere.
 //!
-//! Where a word differs, only what lies further out than it can be shared, and unwinding goes on to there.
+//! Where a word differs, only what lies further out can be shared, and unwinding goes on to there.
 //!
-//! A stack that goes beyond the copy is kept in reserve ([`LastStack`]) when the thread returns out of it, because recursion
-//! comes again, and to read megabytes of stack for each sample would cost too much. Before anything of it is used, the
-//! words are compared as above.
+//! A stack beyond the copy is kept in reserve ([`LastStack`]) when the thread returns out of it: recursion comes again,
+//! and
+//! reading megabytes for each sample would cost too much. Its words are compared before use.
 
 use crate::stack_delta::{Common, FEW_OWN, LastStack, Reserve};
 use crate::unwind::memory::{MAX_PROBES, NOTHING_READ, Now, StackWord, UserStack};
@@ -41,12 +44,11 @@ const MAX_GAP_BYTES: u64 = 8 << 20;
 const NEAR_ROOT: usize = 6;
 const NEAR_COPY: usize = 8;
 const ANYWHERE: usize = MAX_PROBES - NEAR_ROOT - NEAR_COPY;
-/// Of the probes next to the copy those that are made again where the copy ends elsewhere, and how many frames further in
-/// or out that may be. They reach as far out as is needed to meet the next of those that are not made again.
+/// Probes next to the copy repeated where the copy ends elsewhere, and by how many frames. They reach the next one that
+/// is not repeated.
 const NEAREST: usize = 4;
 const NOT_FAR: usize = distance(NEAREST) - distance(NEAREST - 1);
 
-/// The values that unwinding goes on from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnwindState {
     /// Where the callee returns to (AVMA).
@@ -61,15 +63,14 @@ pub struct UnwindState {
 #[derive(Clone, Copy, Debug)]
 pub struct ShadowFrame {
     state: UnwindState,
-    /// Where `rbp` and `rsp` were restored from, in bytes below `rsp`; 0 if they had not been saved. (More than there can
-    /// be is as good as far away: not copied.)
+    /// Where `rbp` and `rsp` were restored from, in bytes below `rsp`; 0 if not saved. (Capped: as good as not copied.)
     bp_below: u32,
     sp_below: u32,
 }
 
 impl ShadowFrame {
-    /// What a callee, whose stack pointer was `callee_sp`, was left with after reading `recent`, and before that the caller's
-    /// stack pointer from `sp_slot`.
+    /// The state after a callee with stack pointer `callee_sp` had read `recent`, and before that the caller's stack
+    /// pointer from `sp_slot`.
     #[inline]
     pub fn new(state: UnwindState, callee_sp: u64, recent: [StackWord; 2], sp_slot: Option<u64>) -> ShadowFrame {
         let places = callee_sp..state.sp.wrapping_sub(8);
@@ -86,7 +87,6 @@ impl ShadowFrame {
         [slot(self.bp_below, self.state.bp), slot(self.sp_below, self.state.sp)].into_iter().flatten()
     }
 
-    /// The values that unwinding has gone on from.
     pub fn state(&self) -> UnwindState {
         self.state
     }
@@ -112,7 +112,6 @@ pub struct ShadowStack {
     turn: u32,
     /// What was looked at in the target's memory last.
     seen: Seen,
-    /// Of the mappings when the stack was unwound; frames are not valid under others.
     generation: u32,
 }
 
@@ -232,8 +231,8 @@ impl ShadowStack {
         Check::Changed
     }
 
-    /// Compares the outermost `left` frames with the copy, the innermost of them first, as far as they are copied. How many
-    /// are left, and whether all were the same; if not, the innermost that is left is not.
+    /// Compares the outermost `left` frames with the copy, innermost first. Returns how many are left and whether all
+    /// were the same; if not, the innermost that is left is not.
     fn compare_copied(&self, common: Common, mut left: usize, stack: &UserStack<'_>) -> (usize, bool) {
         let shared = common.shared as usize;
         let own = self.last.own().get(..left.saturating_sub(shared)).unwrap_or_default();
@@ -255,11 +254,10 @@ impl ShadowStack {
         (left, true)
     }
 
-    /// Where the copy ends, and nothing tells what the word at `address` beyond it was: the part of the last stack further
-    /// out that was there before the sample and is there now, as far as it is looked at, so was there in between. If the
-    /// stack is gone, with its thread or process, what was there before has to do. Whether there are other frames between
-    /// it and the copy is not known, except where the word itself is a return address of the last stack. Only then can a
-    /// thread be joined that goes from one stack to another (`one_stack` is false), or whose last stack lies elsewhere.
+    /// Where the copy ends: the last stack's outer part that was there before the sample and is now, as far as probed.
+    /// If the stack is gone, what was there before has to do. Other frames may lie between it and the copy, unless the
+    /// word at `address` is a return address of the last stack; only then can a thread with several stacks (`one_stack`
+    /// false), or whose last stack lies elsewhere, be joined.
     pub fn join(
         &mut self,
         address: u64,
@@ -298,10 +296,9 @@ impl ShadowStack {
         (!gap || one_stack && distance <= MAX_GAP_BYTES).then_some(ShadowJoin { common: up_to(same), gap })
     }
 
-    /// Remembers a stack that is whole: what it has in `common` with the one before, and its other frames, innermost first.
-    /// Without `room` it is remembered only as far as it has few frames beyond the reserve. Returns what others that follow
-    /// this thread's stacks have to do. A stack without frames of its own adds nothing to the reserve: it may have inner
-    /// ones after a gap, whose places are not known.
+    /// Remembers a whole stack: what it has in `common` with the one before, and its other frames, innermost first.
+    /// Without `room` only with few frames beyond the reserve. Returns what followers of this thread's stacks have to
+    /// do. A stack without own frames adds nothing to the reserve: inner ones may follow a gap.
     pub fn remember(
         &mut self,
         mut common: Common,
@@ -370,8 +367,8 @@ impl Seen {
     }
 }
 
-/// How many of the innermost frames are the same in the first piece of the copy, which is mostly all of it. To look at every
-/// word of the copy is what a deep stack costs most: they come from another CPU's cache.
+/// How many innermost frames are the same in the copy's first piece, mostly all of it. The copy's words come from
+/// another CPU's cache: the main cost of a deep stack.
 #[inline]
 fn same_in_piece(frames: &[ShadowFrame], stack: &UserStack<'_>) -> usize {
     let (base, piece) = stack.piece();
@@ -386,17 +383,15 @@ fn same_in_piece(frames: &[ShadowFrame], stack: &UserStack<'_>) -> usize {
     frames.iter().rev().take_while(same).count()
 }
 
-/// What a stack goes on with where its copy ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShadowJoin {
-    /// The outer part of the last stack.
     pub common: Common,
     /// Whether there may be frames between it and the copy.
     pub gap: bool,
 }
 
-/// The depths to look at among `count` frames to find the innermost that are unchanged: most of them innermost, all of
-/// them where they are few, innermost first. There may be some twice.
+/// The depths to look at among `count` frames to find the innermost unchanged ones: mostly innermost, all if few,
+/// innermost first, with duplicates.
 fn nearest(count: usize) -> [usize; MAX_PROBES] {
     let mut depths = [0; MAX_PROBES];
     for (i, depth) in depths.iter_mut().enumerate() {
@@ -428,8 +423,8 @@ fn nearest_to_copy(count: usize) -> [usize; MAX_PROBES] {
     std::array::from_fn(|i| last.saturating_sub(distance(i.min(NEAREST - 1))))
 }
 
-/// The depths to look at among `count` frames beyond the copy, counted from the root, innermost first; all of them where
-/// they are few. There may be some twice.
+/// The depths to look at among `count` frames beyond the copy, from the root, innermost first; all if few, with
+/// duplicates.
 fn probes(count: usize, turn: u32) -> [usize; MAX_PROBES] {
     let last = count.saturating_sub(1);
     let mut depths = [last; MAX_PROBES];

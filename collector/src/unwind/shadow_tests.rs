@@ -1,5 +1,4 @@
-//! The shadow stack against a model: a stack of words in this process's own memory, so that "the target's memory" is
-//! real, and what a sample copies is a slice of it.
+//! The shadow stack against a model: words in this process's own memory; a sample copies a slice of them.
 
 use super::*;
 use crate::clock::now_ns;
@@ -9,8 +8,8 @@ use crate::unwind::memory::Memory;
 const WORDS: usize = 1 << 14;
 
 /// A thread of the model. Function `f` has a frame of `2 + f % 3` words above its return address; if `f` is odd it
-/// saves its caller's frame pointer in the lowest of them and sets its own to that place. Its frames therefore need
-/// return address, stack pointer and frame pointer to be left, as real ones do.
+/// saves its caller's frame pointer in the lowest and sets its own to that place. So frames need all three values to be
+/// left.
 struct ThreadModel {
     words: Vec<u64>,
     /// Index of the word at the stack pointer.
@@ -70,8 +69,8 @@ impl ThreadModel {
         }
     }
 
-    /// A sample with a copy of `copied` words: the functions found, innermost first, those in common with the last stack
-    /// included, and how many were unwound. `None` where the copy ended before a root or a known frame.
+    /// A sample with a copy of `copied` words: the functions found, innermost first, with those in common, and how many
+    /// were unwound. `None` if the copy ended early.
     fn sample(&mut self, copied: usize) -> Option<(Vec<u64>, usize)> {
         // After all that has been looked at so far.
         self.time = self.time.max(now_ns()) + 1_000_000;
@@ -158,8 +157,7 @@ fn random(seed: &mut u64, n: u64) -> u64 {
     (*seed >> 33) % n
 }
 
-/// Between two samples the thread leaves some functions and calls others, from few, so that equal frames come to lie at
-/// equal places with other callers all the time.
+/// Leaves some functions and calls others, from few, so that equal frames often lie at equal places with other callers.
 fn walk(model: &mut ThreadModel, seed: &mut u64, functions: u64) {
     for _ in 0..random(seed, 12) {
         model.leave();

@@ -1,7 +1,7 @@
-//! The loop that follows a stack: frame by frame outwards, each left by the first source that can say how.
+//! The loop that follows a stack outwards; each frame is left by the first source that can say how.
 //!
-//! Nearly all frames of nearly all stacks are left by their stack pointer and frame pointer alone. The other registers are
-//! followed only for the frames that need them ([`full_registers`](super::full_registers)).
+//! Nearly all frames need only stack pointer and frame pointer ([`full_registers`](super::full_registers) has the
+//! others).
 
 use ccsd_profile::TruncationReason;
 
@@ -16,9 +16,7 @@ use super::walk::{FramePosition, StackWalk};
 use crate::arch::step::CallerPointers;
 use crate::perf::record::UserRegs;
 
-/// Result of leaving a frame by stack pointer and frame pointer.
 enum PointerStep {
-    /// Nothing called the frame.
     Root,
     /// The caller, and where the frame's own address was stored if that was needed.
     Caller(CallerPointers, Option<u64>),
@@ -115,7 +113,6 @@ impl StackUnwinder {
         })
     }
 
-    /// Leaves a frame as its instructions say, if these lead to a return address, and else as its row does.
     #[cold]
     fn leave_doubtful(
         &mut self,
@@ -144,8 +141,8 @@ impl StackUnwinder {
         again
     }
 
-    /// Whether a frame that was waiting for a call to return, and is not copied whole, now waits for another call of the same
-    /// function to return. If so, what is read beyond the copy is believed as long as that call lasts.
+    /// Whether a frame that waited for a call, and is not copied whole, now waits for another call of the same
+    /// function. If so, reads beyond the copy are believed while that lasts.
     #[cold]
     fn calls_another(&mut self, frame: Frame, at: &FramePosition, walk: &mut StackWalk<'_, '_>) -> bool {
         let slot = at.pointers.sp.wrapping_sub(8);
@@ -164,7 +161,6 @@ impl StackUnwinder {
         is_same
     }
 
-    /// Leaves a frame by its stack pointer and its frame pointer, if these are enough.
     #[inline]
     fn step(
         &mut self,

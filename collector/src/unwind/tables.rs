@@ -18,7 +18,6 @@ use super::rule::FrameRule;
 use crate::arch::registers::{CALLEE_SAVED, FP, RA, REGISTERS, SP};
 use crate::arch::step::Stuck;
 
-/// Bytes of a table.
 pub type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// Requests for memory or registers that one expression may make; real ones make two.
@@ -26,7 +25,6 @@ pub const MAX_EVALUATION_STEPS: usize = 64;
 /// Rows remembered per image, some 300 bytes each: one for each address that a frame was left at with every register.
 const MAX_ROWS: usize = 16_384;
 
-/// One of an image's two tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableKind {
     EhFrame,
@@ -37,8 +35,7 @@ pub enum TableKind {
 /// Room to run an entry's instructions in, some 30 KiB.
 pub type RowContext = UnwindContext<usize>;
 
-/// The tables of one image, and the indexes of those that come without one. An index is built when its table is first
-/// asked for an address.
+/// The tables of one image, and indexes for those without one, built at first use.
 #[derive(Debug, Default)]
 pub struct ImageTables {
     sections: Arc<UnwindSections>,
@@ -50,7 +47,6 @@ pub struct ImageTables {
     rule_bytes: Cell<usize>,
 }
 
-/// A row of the tables: what it takes to leave a frame.
 #[derive(Debug)]
 pub struct UnwindRow {
     pub found: RowOrigin,
@@ -72,8 +68,7 @@ impl UnwindRow {
         !matches!(self.rules.last(), Some((RA, rule)) if *rule != RegisterRule::Undefined)
     }
 
-    /// Whether the return address is in a register that no call leaves as it was, so that only the innermost frame of a
-    /// stack, or one that was interrupted, can have it there.
+    /// Whether the return address is in a scratch register: only an innermost or interrupted frame can have it there.
     pub fn returns_by_scratch_register(&self) -> bool {
         matches!(
             self.rules.last(),
@@ -83,7 +78,6 @@ impl UnwindRow {
 }
 
 impl ImageTables {
-    /// Reads nothing yet.
     pub fn new(sections: impl Into<Arc<UnwindSections>>) -> ImageTables {
         ImageTables { sections: sections.into(), ..ImageTables::default() }
     }
@@ -94,7 +88,6 @@ impl ImageTables {
         EhFrameIndex::most_bytes(sections).saturating_add(debug_frame)
     }
 
-    /// Bytes that the remembered rows take.
     pub fn row_bytes(&self) -> usize {
         self.rows.borrow().allocation_size() + self.rule_bytes.get()
     }
@@ -107,7 +100,7 @@ impl ImageTables {
         &self.sections
     }
 
-    /// Gives the row for an address to `then`. It is remembered.
+    /// Gives the row for an address to `then`, and remembers it.
     ///
     /// # Errors
     /// Those of [`with_row`], and of `then`.
@@ -131,7 +124,6 @@ impl ImageTables {
     }
 }
 
-/// How the frame at an address is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnwindMethod {
     /// By a rule, or by framehop. The other rows of its function, if these have been read, too.
@@ -152,13 +144,11 @@ pub fn way(tables: &ImageTables, address: u64, context: &mut RowContext) -> Unwi
     }
     match with_row_in(context, tables, address, |row, found| rule(tables, found.table, row)) {
         Ok(Some(rule)) => UnwindMethod::Plain(rule, None),
-        // Of what no table covers framehop makes guesses of its own.
         Ok(None) | Err(Stuck::NotCovered) => UnwindMethod::Careful,
         Err(_) => UnwindMethod::Plain(FrameRule::AskFramehop, None),
     }
 }
 
-/// How the frames of a row are left, if not with every register.
 fn rule(tables: &ImageTables, table: TableKind, row: &UnwindTableRow<usize>) -> Option<FrameRule> {
     if let Some(rule) = FrameRule::of(row) {
         return Some(rule);
@@ -233,7 +223,6 @@ pub fn evaluation<'a>(
     Some(expression.evaluation(encoding))
 }
 
-/// An expression of a table, and how it is encoded.
 pub fn expression<'a>(
     tables: &'a ImageTables,
     table: TableKind,
@@ -275,12 +264,10 @@ pub fn with_row<T>(
     with_row_in(&mut RowContext::new(), tables, address, then)
 }
 
-/// Whether frames at an address are left by a rule.
 pub fn has_rule(tables: &ImageTables, address: u64, rule: FrameRule) -> bool {
     with_row(tables, address, |row, found| self::rule(tables, found.table, row) == Some(rule)).unwrap_or(false)
 }
 
-/// The code of the entry that covers an address.
 pub fn entry_range(tables: &ImageTables, address: u64) -> Option<Range<u64>> {
     with_row(tables, address, |_, found| found.start..found.end).ok()
 }

@@ -8,17 +8,13 @@ use crate::perf::record::UserRegs;
 use crate::process::images::Images;
 use crate::process::mappings::Mappings;
 
-/// What one stack is followed by, and the frames that it has so far.
 pub struct StackWalk<'a, 's> {
-    /// The registers of the innermost frame.
     pub start: &'a UserRegs,
     /// The chain of frame pointers that the kernel has followed.
     pub chain: FrameChain<'a>,
     pub stack: &'a UserStack<'s>,
-    /// The code of the process.
     pub mappings: &'a mut Mappings,
     pub images: &'a Images,
-    /// The frames, innermost first.
     pub frames: &'a mut Vec<Frame>,
 }
 

@@ -1,15 +1,15 @@
-//! How a frame is left that no unwind table covers, from what its instructions are about to do.
+//! Leaves a frame without unwind table by what its instructions are about to do.
 //!
-//! Hand-written assembly often has no unwind tables, and whole programs are compiled without. Such a function still
-//! returns, so it knows where its return address is: the instructions from the frame's address on are followed, with
-//! what they do to the registers and to the stack, until one returns. What is then known of the stack pointer and of the
-//! registers that belong to the caller is a row such as an unwind table would have. Nothing is assumed of prologues or of
-//! frame pointers, and only the instructions that handle the stack are understood: what any other writes is unknown from
-//! there on. Calls are taken to return with the stack as it was.
+//! Hand-written assembly, and whole programs, have no tables. Such a function still returns, so the instructions from
+//! the
+//! frame's address on are followed until one returns; the stack pointer and registers there give a row as of an unwind
+//! table. Nothing is assumed of prologues or frame pointers. Only instructions that handle the stack are understood;
+//! calls
+//! are taken to return with the stack as it was.
 //!
-//! The result is a guess: a call that never returns is followed into the bytes behind it, and a path may be one that is
-//! never taken. So there may be several, the nearest first, and a frame is left by one only if the return address that it
-//! leads to is [where a call returns to](is_call_before).
+//! The result is a guess: a call may never return, a path never be taken. So there may be several, the nearest first,
+//! each
+//! used only if its return address is [where a call returns to](is_call_before).
 
 use std::sync::Arc;
 
@@ -22,8 +22,7 @@ use super::pointer_rule::{self, PointerRule};
 use super::registers::{CALLEE_SAVED, Registers};
 use super::step::{Caller, Stuck, follow_frame_pointer};
 
-/// Instructions followed for one address. `__gmpn_mul_basecase`, unrolled by hand, has 500; one of a compiler may have
-/// more, but its exits are not far apart. A thousand take some 50 us.
+/// Instructions followed for one address: `__gmpn_mul_basecase`, unrolled by hand, has 500. A thousand take some 50 us.
 const MAX_INSTRUCTIONS: usize = 1024;
 /// Instructions followed beyond the first way that was found: for another, should it turn out to lead nowhere.
 const MORE_INSTRUCTIONS: usize = 256;
@@ -36,7 +35,6 @@ const DIRECT_CALL: u64 = 5;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameLayout {
-    /// Where the return address is; the caller's stack begins above it.
     pub return_address: SymbolicAddress,
     /// What is then in the registers of the caller, in the order of [`CALLEE_SAVED`].
     pub saved: [SymbolicValue; CALLEE_SAVED.len()],
@@ -45,7 +43,6 @@ pub struct FrameLayout {
 }
 
 impl FrameLayout {
-    /// What a frame is left by where a path returns.
     fn of(path: &Path) -> Option<FrameLayout> {
         let return_address = path.stack().filter(|place| place.is_known())?;
         // A return to what was pushed here is a jump in disguise.
@@ -108,18 +105,15 @@ impl FrameLayout {
         if !sure || after.get(X86_64::RSP) <= before.get(X86_64::RSP) { Err(Stuck::Bad) } else { Ok(after) }
     }
 
-    /// Whether the way back is by a register that is not the stack pointer: what a function has kept that moves to another
-    /// stack and returns.
+    /// Whether the way back is by another register than the stack pointer: a function that moves to another stack.
     pub fn is_kept_elsewhere(&self) -> bool {
         self.return_address.register != RSP
     }
 
-    /// Whether it takes the stack pointer alone.
     pub fn is_by_stack_pointer(&self) -> bool {
         self.return_address.register == RSP && self.return_address.stored.is_none()
     }
 
-    /// The same where the stack pointer has been moved on so far.
     #[must_use]
     pub fn moved(&self, distance: i64) -> FrameLayout {
         let moved = |place: SymbolicAddress| match place {
@@ -170,8 +164,8 @@ pub fn nearest(
     rows_within(address, code, instructions, 1).into_iter().next()
 }
 
-/// The ways in which the instructions from `address` on leave their frame, the nearest first; none where they are not
-/// understood. `code` reads an image: up to so many bytes at an address.
+/// How the instructions from `address` on leave their frame, the nearest way first. `code` reads up to so many bytes at
+/// an address.
 pub fn rows(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Vec<FrameLayout> {
     rows_within(address, code, MAX_INSTRUCTIONS, MAX_ROWS)
 }
@@ -259,8 +253,7 @@ pub fn is_call_before(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>
     let Some(bytes) = code(start, LONGEST_CALL).filter(|bytes| bytes.len() as u64 == LONGEST_CALL) else {
         return false;
     };
-    // `e8` and a distance, or `ff /2` with what its ModRM byte asks for: a SIB byte, a displacement. A prefix before either
-    // makes no other instruction of it.
+    // `e8` and a distance, or `ff /2` with SIB byte and displacement by its ModRM byte. Prefixes change nothing.
     let byte = |from_end: usize| bytes[bytes.len() - from_end];
     byte(DIRECT_CALL as usize) == 0xe8
         || (2..=bytes.len()).any(|length| {

@@ -28,13 +28,11 @@ const WORDS: [u64; 6] = [10, 11, 12, 13, 14, 15];
 
 #[test]
 fn a_leaf_returns() {
-    // nop; ret
     assert_eq!(leave(&[0x90, 0xc3], &WORDS), Some([Some(10), Some(0x7008), Some(0x7010), Some(3)]));
 }
 
 #[test]
 fn pushed_registers_are_popped() {
-    // pop rbx; pop rbp; ret
     assert_eq!(leave(&[0x5b, 0x5d, 0xc3], &WORDS), Some([Some(12), Some(0x7018), Some(11), Some(10)]));
     // push rbx; xor ebx, ebx; pop rbx; ret: as if nothing had been
     let pushed = [0x53, 0x31, 0xdb, 0x5b, 0xc3];
@@ -52,17 +50,14 @@ fn frame_pointers_lead_to_the_caller() {
     // and rsp, -16; sub rsp, 64; lea rsp, [rbp]; pop rbp; ret
     let realigned = [0x48, 0x83, 0xe4, 0xf0, 0x48, 0x83, 0xec, 0x40, 0x48, 0x8d, 0x65, 0x00, 0x5d, 0xc3];
     assert_eq!(leave(&realigned, &WORDS), expected);
-    // push rbp; mov rbp, rsp; pop rbp; ret: before the frame is there, rbp is the caller's
     let prologue = [0x55, 0x48, 0x89, 0xe5, 0x5d, 0xc3];
     assert_eq!(leave(&prologue, &WORDS), Some([Some(10), Some(0x7008), Some(0x7010), Some(3)]));
 }
 
 #[test]
 fn loops_and_branches_end() {
-    // 1: add rsp, 16; jne 2f; jmp 1b; 2: ret
     let code = [0x48, 0x83, 0xc4, 0x10, 0x75, 0x02, 0xeb, 0xf8, 0xc3];
     assert_eq!(leave(&code, &WORDS), Some([Some(12), Some(0x7018), Some(0x7010), Some(3)]));
-    // 1: jmp 1b
     assert_eq!(leave(&[0xeb, 0xfe], &WORDS), None);
     // A jump through a register goes anywhere, one through the image's own slot to a function.
     assert_eq!(leave(&[0xff, 0xe0], &WORDS), None);

@@ -5,7 +5,6 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, OpKind, Register}
 /// Instructions within which a function sets its frame pointer: the check for more stack is before it.
 const PROLOGUE: usize = 16;
 
-/// Where a function calls another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallTargets {
     None,
@@ -14,8 +13,7 @@ pub enum CallTargets {
     Many,
 }
 
-/// What a function that calls others on the thread's stack has noted there, to find back to where it came from. Distances
-/// are from the stack pointer as what it called has left it.
+/// What a function on the thread's stack has noted to find back. Distances are from the stack pointer after its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noted {
     StackPointer(i64),
@@ -53,8 +51,8 @@ pub fn sets_frame_pointer(code: &[u8], address: u64) -> bool {
     false
 }
 
-/// What the code behind a call finds back by to the stack that it returns on: `mov rdi, [rsp + 48]; mov rsi, [rdi + 8];
-/// sub rsi, [rsp + 40]; mov rsp, rsi; ret`, as `asmcgocall` does, or `mov rsi, [rsp + 40]; mov rsp, rsi; ret`.
+/// What the code behind a call finds back by: `mov rdi, [rsp + 48]; mov rsi, [rdi + 8]; sub rsi, [rsp + 40]; mov rsp,
+/// rsi; ret` as in `asmcgocall`, or `mov rsi, [rsp + 40]; mov rsp, rsi; ret`.
 pub fn find_note(code: &[u8], address: u64) -> Option<Noted> {
     #[derive(Clone, Copy)]
     enum GoValue {
@@ -105,8 +103,7 @@ pub fn find_note(code: &[u8], address: u64) -> Option<Noted> {
     None
 }
 
-/// The direct calls of `callee` in a function's code. (Any five bytes that would be one are taken for one: others than
-/// real ones will hardly name the address.)
+/// The direct calls of `callee` in a function's code. (Any five bytes that look like one count.)
 pub fn find_calls(code: &[u8], start: u64, callee: u64) -> CallTargets {
     let mut calls = CallTargets::None;
     for (at, bytes) in code.windows(5).enumerate() {
@@ -150,7 +147,6 @@ mod tests {
             0x25, 0xf8, 0xff, 0xff, 0xff, 0x48, 0x89, 0xf4, 0x89, 0x44, 0x24, 0x18, 0xc3,
         ];
         assert_eq!(find_note(depth, 0x1000), Some(Noted::Depth { record: 48, end: 8, depth: 40 }));
-        // mov rsi, [rsp + 40]; mov rsp, rsi; mov [rsp + 24], eax; ret: on the thread's stack already
         let plain: &[u8] = &[0x48, 0x8b, 0x74, 0x24, 0x28, 0x48, 0x89, 0xf4, 0x89, 0x44, 0x24, 0x18, 0xc3];
         assert_eq!(find_note(plain, 0x1000), Some(Noted::StackPointer(40)));
         // Cut off before it returns; a call on the way; rsp from somewhere else; pop rsp.

@@ -1,8 +1,7 @@
-//! What instructions do to registers and to the stack, as far as it takes to know where a frame is.
+//! What instructions do to registers and to the stack, as far as finding a frame needs.
 //!
-//! Only instructions that handle the stack are understood: what any other writes is unknown from there on. Values are
-//! known relative to the registers at the beginning of a [`Path`], and to words in memory that they point to: functions
-//! that realign their stack keep its old address there.
+//! Only instructions that handle the stack are understood. Values are relative to the registers at the beginning of a
+//! [`Path`], and to words in memory that they point to: functions that realign their stack keep its old address there.
 
 use std::sync::Arc;
 
@@ -15,7 +14,6 @@ const CHUNK: u64 = 1024;
 /// Bytes of the longest instruction.
 const MAX_INSTRUCTION_BYTES: usize = 15;
 
-/// General registers, in the order of their encoding.
 pub const GENERAL: usize = 16;
 pub const RSP: usize = 4;
 pub const RBP: usize = 5;
@@ -43,18 +41,15 @@ impl SymbolicAddress {
         SymbolicAddress { offset: self.offset.wrapping_add(distance), ..self }
     }
 
-    /// Whether it is known at the beginning.
     pub fn is_known(self) -> bool {
         self.register < GENERAL
     }
 }
 
-/// What is known of a value while instructions are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SymbolicValue {
     Unknown,
     Address(SymbolicAddress),
-    /// What memory holds at the beginning.
     Memory(SymbolicAddress),
 }
 
@@ -71,7 +66,6 @@ impl SymbolicValue {
     }
 }
 
-/// The instructions of an image, read piece by piece.
 pub struct Text<'a, C> {
     start: u64,
     bytes: Arc<[u8]>,
@@ -99,7 +93,6 @@ impl<'a, C: Fn(u64, u64) -> Option<Arc<[u8]>>> Text<'a, C> {
     }
 }
 
-/// Where to go on after an instruction.
 pub enum NextInstruction {
     /// At the path's address.
     Here,
@@ -111,10 +104,8 @@ pub enum NextInstruction {
     Lost,
 }
 
-/// What is known when the instructions of one path have been run.
 #[derive(Clone)]
 pub struct Path {
-    /// The next instruction.
     pub address: u64,
     pub registers: [SymbolicValue; GENERAL],
     stores: Vec<(SymbolicAddress, SymbolicValue)>,
@@ -123,7 +114,6 @@ pub struct Path {
 }
 
 impl Path {
-    /// At an address, where nothing has been done yet.
     pub fn begin(address: u64) -> Path {
         let registers = std::array::from_fn(|register| SymbolicValue::Address(SymbolicAddress::of(register)));
         Path { address, registers, stores: Vec::new(), stacks: 0 }
@@ -135,12 +125,10 @@ impl Path {
         self.stacks += 1;
     }
 
-    /// The same at another address.
     pub fn at(&self, address: u64) -> Path {
         Path { address, ..self.clone() }
     }
 
-    /// What memory holds.
     pub fn load(&self, place: SymbolicAddress) -> SymbolicValue {
         let stored = self.stores.iter().rev().find(|(at, _)| *at == place);
         stored.map_or(SymbolicValue::Memory(place), |(_, value)| *value)
@@ -190,8 +178,8 @@ impl Path {
                 return NextInstruction::Here;
             }
             FlowControl::ConditionalBranch => return NextInstruction::Branch(instruction.near_branch_target()),
-            // Through a slot of the image's own: a call in tail position, of a function in another image. Through
-            // anything else: as likely a jump within the function.
+            // Through the image's own slot: a tail call into another image. Otherwise as likely a jump within the
+            // function.
             FlowControl::IndirectBranch if instruction.is_ip_rel_memory_operand() => return NextInstruction::Returns,
             FlowControl::Call | FlowControl::IndirectCall if instruction.mnemonic() == Mnemonic::Call => {
                 // The call of the next instruction is how code finds its own address.
@@ -319,7 +307,6 @@ impl Path {
     }
 }
 
-/// The number of a 64-bit general register.
 pub fn general(register: iced_x86::Register) -> Option<usize> {
     register.is_gpr64().then(|| register.number()).filter(|&number| number < GENERAL)
 }

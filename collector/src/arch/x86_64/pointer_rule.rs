@@ -2,7 +2,6 @@
 
 use super::step::CallerPointers;
 
-/// One of the two registers, and a distance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PointerOffset {
     /// From the stack pointer.
@@ -11,21 +10,16 @@ pub enum PointerOffset {
     Bp(i64),
 }
 
-/// What a register of the caller holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saved {
-    /// Nobody knows.
     Lost,
     Address(PointerOffset),
     Memory(PointerOffset),
 }
 
-/// How a frame is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PointerRule {
-    /// Where the return address is; the caller's stack begins above it.
     pub return_address: PointerOffset,
-    /// The caller's frame pointer.
     pub bp: Saved,
 }
 
@@ -33,8 +27,7 @@ impl PointerRule {
     pub const FRAME_POINTER: PointerRule =
         PointerRule { return_address: PointerOffset::Bp(8), bp: Saved::Memory(PointerOffset::Bp(0)) };
 
-    /// The caller's registers, as far as the stack holds them and it goes outwards; else the address that was needed, if
-    /// it is that.
+    /// The caller's registers, if the stack holds them and goes outwards; else the unreadable address, if that is why.
     pub fn apply(self, sp: u64, bp: u64, read: &impl Fn(u64) -> Option<u64>) -> Result<CallerPointers, Option<u64>> {
         let at = |place| match place {
             PointerOffset::Sp(offset) => sp.wrapping_add_signed(offset),

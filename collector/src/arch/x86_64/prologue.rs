@@ -1,19 +1,18 @@
 //! Leaving a frame by what its function has done before: for functions that do not return.
 //!
-//! A function that ends in a call which does not return ([`code`](super::code) finds no way out of it) has had a beginning:
-//! from there on its instructions are followed to where it is now. What they have done to the stack tells where the return
-//! address is, and where registers have been saved. So do those of a function whose table does not tell, as where the
-//! stack was realigned and the table names a register that has been lost.
+//! The instructions from the function's beginning to the frame tell where the return address and saved registers are.
+//! Used
+//! where [`code`](super::code) finds no way out, and where a table names a register lost by realigning the stack.
 //!
-//! Without a table the beginning is a guess. It is believed only if
+//! Without a table the beginning is a guess, believed only if
 //!
 //! - it is aligned as compilers align functions, and the code before it ends there;
 //! - no register of the caller is used before it is saved, as the middle of a function would;
 //! - nothing jumps back to it, as to the head of a loop;
-//! - every return that is found has the stack as it was at the beginning.
+//! - every return has the stack as it was at the beginning.
 //!
-//! Then the return address that it leads to must be one (the unwinder's `ReturnAddresses` say so), and a direct
-//! call there must be one of this function.
+//! The return address must be one (the unwinder's `ReturnAddresses`), and a direct call there must be one of this
+//! function.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -30,7 +29,6 @@ use super::registers::CALLEE_SAVED;
 const MAX_DISTANCE: u64 = 4096;
 /// Bytes of a function that are looked at for what it does to the stack: what makes a frame stands at its beginning.
 const MAX_FRAME_MAKING: u64 = 1024;
-/// As compilers align functions.
 const ALIGNMENT: u64 = 16;
 /// Beginnings that are tried for one frame.
 const MAX_BEGINNINGS: usize = 8;
@@ -49,19 +47,16 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// Of `exit`, the system call that ends a thread.
 const EXIT: u64 = 60;
 
-/// How a frame is left whose function begins at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnteredFrame {
     pub row: FrameLayout,
     /// How far a loop moves the stack pointer each time: the row is that of the first time.
     step: Option<i64>,
     pub start: u64,
-    /// Whether the beginning is a guess.
     pub guessed: bool,
 }
 
 impl EnteredFrame {
-    /// Its row, and those of other times in a loop.
     pub fn rows(&self) -> impl Iterator<Item = FrameLayout> {
         let steps = self.step.filter(|_| !self.row.is_by_stack_pointer());
         let times = if steps.is_some() { MAX_TIMES } else { 1 };
@@ -74,7 +69,6 @@ impl EnteredFrame {
     }
 }
 
-/// How frames of one function are left, wherever in it they are.
 #[derive(Clone, Debug)]
 pub struct FunctionFrames {
     start: u64,
@@ -83,8 +77,7 @@ pub struct FunctionFrames {
 }
 
 impl FunctionFrames {
-    /// Follows the function that begins at `start`. `None` where a loop moves the stack pointer: then a frame has other rows
-    /// each time.
+    /// Follows the function at `start`. `None` if a loop moves the stack pointer: a frame then has several rows.
     pub fn read(start: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Option<FunctionFrames> {
         let mut text = Text::new(code);
         let mut information = InstructionInfoFactory::new();
@@ -129,7 +122,6 @@ impl FunctionFrames {
         Some(FunctionFrames { start, runs: runs.into() })
     }
 
-    /// How the frame at an address is left, if that is known.
     pub fn entered(&self, address: u64) -> Option<EnteredFrame> {
         let after = self.runs.partition_point(|(range, _)| range.start <= address);
         let (range, row) = self.runs.get(after.checked_sub(1)?)?;
@@ -137,7 +129,6 @@ impl FunctionFrames {
         Some(EnteredFrame { row, step: None, start: self.start, guessed: false })
     }
 
-    /// Number of rows held.
     pub fn len(&self) -> usize {
         self.runs.len()
     }
@@ -196,8 +187,8 @@ pub fn leads_to(from: u64, to: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>
     false
 }
 
-/// Whether a call returns to `address` that is the first of a thread: before it the system call has returned that made the
-/// thread, and `rbp` was cleared as the psABI has it for the outermost frame; behind it the thread exits.
+/// Whether a call returns to `address` that is a thread's first: before it `clone` returned and `rbp` was cleared
+/// (psABI: outermost frame); behind it the thread exits.
 pub fn begins_thread(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> bool {
     let exits = || {
         let mut text = Text::new(code);
@@ -288,7 +279,6 @@ fn full(instruction: &Instruction) -> Option<usize> {
     general(instruction.op0_register().full_register())
 }
 
-/// Whether it is `xor` of a register with itself.
 fn clears(instruction: &Instruction, register: usize) -> bool {
     instruction.mnemonic() == Mnemonic::Xor
         && full(instruction) == Some(register)
@@ -328,7 +318,6 @@ fn ends_before(start: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> boo
 
 /// A way from the beginning of a function to a frame.
 struct PathToFrame {
-    /// The state there, where it is first reached.
     path: Path,
     /// How far a loop moves the stack pointer each time.
     step: Option<i64>,
@@ -362,8 +351,7 @@ fn way(start: u64, address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>, 
             }
             let calls = instruction.mnemonic() == Mnemonic::Call;
             let to = match path.follow(&instruction, &mut information) {
-                // A call that does not return is the end of a function: padding follows, or the next one. (Not before what
-                // is of the same function.)
+                // A call that does not return ends a function: padding or the next function follows.
                 NextInstruction::Here
                     if doubted && calls && path.address >= address && ends(path.address, &mut text) =>
                 {
@@ -422,7 +410,6 @@ fn uses_callers(path: &Path, instruction: &Instruction, information: &mut Instru
         })
 }
 
-/// How a frame is left, from the state there as the function's beginning sees it.
 fn inverted(path: &Path) -> Option<FrameLayout> {
     let from_beginning = |value: SymbolicValue| match value {
         SymbolicValue::Address(SymbolicAddress { register: RSP, stored: None, offset }) => Some(offset),

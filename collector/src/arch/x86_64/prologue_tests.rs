@@ -10,7 +10,6 @@ const START: u64 = 0x1010;
 const BEFORE: [u8; 16] = [0xc3, 0x66, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0, 0x0f, 0x1f, 0x40, 0];
 
 fn image(code: &[u8]) -> impl Fn(u64, u64) -> Option<Arc<[u8]>> {
-    // And other code before that.
     let bytes: Vec<u8> = [&[0x90; 16][..], &BEFORE, code, &[0x90; 32]].concat();
     move |address, len| {
         let at = usize::try_from(address.checked_sub(START - 32)?).ok()?;
@@ -60,7 +59,6 @@ fn a_function_that_does_not_return_has_begun() {
     let after = entered.row.apply_upwards(&before, &read).unwrap();
     let registers = [X86_64::RA, X86_64::RSP, X86_64::RBX, X86_64::RBP, X86_64::R12, X86_64::R13];
     assert_eq!(registers.map(|register| after.get(register)), [0x200, 0x7030, 3, 6, 12, 13].map(Some));
-    // Nothing is called with such a stack.
     assert!(!entered.allows(0x7038) && entered.allows(0x7030));
 }
 
@@ -120,7 +118,6 @@ fn a_frame_that_was_realigned_tells_where_its_address_is_kept() {
     assert_eq!(at(19), place(RSP, Some(40), 0));
     // Not an address that is not reached.
     assert_eq!(at(18), None);
-    // Nor is it told without a beginning that is sure.
     assert_eq!(entered(START + 19, true, &image(&code)), None);
 }
 

@@ -2,17 +2,13 @@
 
 use gimli::{Register, X86_64};
 
-/// The instruction pointer, in a caller the return address.
 pub const RA: Register = X86_64::RA;
-/// The stack pointer.
 pub const SP: Register = X86_64::RSP;
-/// The frame pointer.
 pub const FP: Register = X86_64::RBP;
 
 /// DWARF numbers 0 to 15 are general registers, 16 is the return address; psABI for x86-64, figure 3.36.
 pub const REGISTERS: usize = 17;
-/// Registers that a function leaves as it found them: rbx, rbp, r12 to r15. Unless the table says otherwise these, and
-/// only these, are the caller's too.
+/// Registers that a function preserves: rbx, rbp, r12 to r15. The caller's too, unless the table says otherwise.
 pub const CALLEE_SAVED: [usize; 6] = [3, 6, 12, 13, 14, 15];
 
 /// Register values by DWARF number, as far as they are known.
@@ -26,12 +22,11 @@ impl Registers {
         self.values.get(usize::from(register.0)).copied().flatten()
     }
 
-    /// Sets a register; one that is not followed is ignored.
+    /// Sets a register; untracked ones are ignored.
     ///
-    /// All ones in a callee-saved register leave it unknown: that is what the kernel reports where a non-maskable
-    /// interrupt found the thread in a system call, for registers that the system call's entry has not saved
-    /// (`perf_get_regs_user` in arch/x86/kernel/perf_regs.c). Should a program hold the value itself, nothing is lost,
-    /// because no frame is there.
+    /// All ones in a callee-saved register leave it unknown: the kernel reports that after a non-maskable interrupt in
+    /// a system
+    /// call, for registers its entry has not saved (`perf_get_regs_user` in arch/x86/kernel/perf_regs.c).
     pub fn set(&mut self, register: Register, value: u64) {
         let number = usize::from(register.0);
         if let Some(slot) = self.values.get_mut(number) {
@@ -39,14 +34,12 @@ impl Registers {
         }
     }
 
-    /// Takes over what is known of the register with a DWARF number.
     pub fn copy(&mut self, number: usize, from: &Registers) {
         if let (Some(slot), Some(value)) = (self.values.get_mut(number), from.values.get(number)) {
             *slot = *value;
         }
     }
 
-    /// Leaves a register unknown.
     pub fn forget(&mut self, register: Register) {
         if let Some(slot) = self.values.get_mut(usize::from(register.0)) {
             *slot = None;
@@ -67,7 +60,6 @@ mod tests {
             registers.set(register, u64::MAX);
         }
         assert_eq!([R::RBX, R::RA].map(|register| registers.get(register)), [None, Some(u64::MAX)]);
-        // One that is not followed.
         registers.set(gimli::Register(17), 1);
         assert_eq!(registers.get(gimli::Register(17)), None);
     }

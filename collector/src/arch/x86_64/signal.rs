@@ -3,13 +3,12 @@
 use super::registers::{Registers, SP};
 use super::step::Stuck;
 
-/// `mov $15, %eax; syscall` and the same with `%rax`: how a signal handler's return address gives the kernel its frame
-/// back (`rt_sigreturn`). C libraries describe the frame in tables, with exceptions; Go does not.
+/// `mov $15, %eax; syscall`, also with `%rax`: a signal handler's return (`rt_sigreturn`). C libraries describe the
+/// frame in tables; Go does not.
 const RESTORERS: [&[u8]; 2] = [&[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05], &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05]];
-/// Bytes of the longer.
 pub const RESTORER_BYTES: u64 = 9;
-/// Where the kernel keeps the interrupted registers, by DWARF number, above the handler's return address: from
-/// `uc_mcontext` of `struct ucontext` on, in the order of `struct sigcontext_64` (`asm/sigcontext.h`).
+/// The interrupted registers by DWARF number, above the handler's return address: `uc_mcontext` of `struct ucontext`,
+/// in the order of `struct sigcontext_64` (`asm/sigcontext.h`).
 const SIGNAL_FRAME: [u16; 17] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7, 16];
 const SIGNAL_FRAME_OFFSET: u64 = 40;
 
@@ -46,7 +45,6 @@ mod tests {
 
     #[test]
     fn registers_of_what_was_interrupted() {
-        // Each word is its own distance from the stack pointer.
         let now = registers(&[(R::RSP, 0x7000)]);
         let before = interrupted(&now, &|address: u64| address.checked_sub(0x7000)).unwrap();
         let expected = [(R::R8, 40), (R::R15, 96), (R::RBP, 120), (R::RBX, 128), (R::RSP, 160), (R::RA, 168)];

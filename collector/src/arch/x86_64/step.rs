@@ -2,7 +2,6 @@
 
 use super::registers::{FP, RA, Registers, SP};
 
-/// What is known of the caller of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     /// The tables say that there is none.
@@ -13,7 +12,6 @@ pub enum Caller {
     Interrupted,
 }
 
-/// Why a frame could not be left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stuck {
     /// No table covers the address.
@@ -24,10 +22,8 @@ pub enum Stuck {
     Bad,
 }
 
-/// The caller's registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallerPointers {
-    /// The return address.
     pub ip: u64,
     /// The stack pointer after the return.
     pub sp: u64,
@@ -36,13 +32,11 @@ pub struct CallerPointers {
 }
 
 impl CallerPointers {
-    /// Those among a caller's registers, if all three are known.
     pub fn of(registers: &Registers) -> Option<CallerPointers> {
         let [ip, sp, bp] = [RA, SP, FP].map(|register| registers.get(register));
         Some(CallerPointers { ip: ip.filter(|&ip| ip != 0)?, sp: sp?, bp: bp? })
     }
 
-    /// The caller's registers, with no other known.
     pub fn registers(&self) -> Registers {
         let mut registers = Registers::default();
         for (register, value) in [(RA, self.ip), (SP, self.sp), (FP, self.bp)] {
@@ -52,8 +46,8 @@ impl CallerPointers {
     }
 }
 
-/// Leaves a frame that no table covers, as code compiled with frame pointers is left: `rbp` points to the caller's `rbp`,
-/// and above it is the return address. A frame pointer of 0 ends the stack.
+/// Leaves a frame by frame pointer: `rbp` points to the caller's `rbp`, above it is the return address. 0 ends the
+/// stack.
 ///
 /// # Errors
 /// See [`Stuck`].

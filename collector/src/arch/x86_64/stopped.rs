@@ -2,7 +2,6 @@
 
 use super::user_regs::UserRegs;
 
-/// Its registers, as the kernel writes them.
 pub type RawRegisters = libc::user_regs_struct;
 
 /// The code segment of 64-bit programs (`__USER_CS` of the kernel); 0x23 is that of 32-bit ones.
@@ -10,7 +9,6 @@ const CS_64: u64 = 0x33;
 /// Of the kernel's `include/linux/errno.h`: a system call that is made again unless a handler of a signal runs.
 const ERESTARTNOHAND: i64 = 514;
 
-/// The registers that unwinding starts from; `None` for those of a 32-bit program.
 pub fn user_regs(r: &RawRegisters) -> Option<UserRegs> {
     // In the order of `OTHERS`: rax, rbx, rcx, rdx, rsi, rdi, r8 to r15.
     let others = [r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15];
@@ -27,7 +25,6 @@ pub fn interrupted_call(registers: &RawRegisters) -> Option<i64> {
     Some(registers.orig_rax.cast_signed()).filter(|&call| interrupted && call >= 0)
 }
 
-/// The same registers, of a thread that makes that system call again when it goes on.
 pub fn with_call_again(registers: &RawRegisters) -> RawRegisters {
     RawRegisters { rax: (-ERESTARTNOHAND).cast_unsigned(), ..*registers }
 }

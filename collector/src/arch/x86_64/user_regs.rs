@@ -2,8 +2,8 @@
 
 use super::registers::{FP, RA, SP};
 
-/// The general registers and the instruction pointer: `PERF_REG_X86_AX` to `_IP` and `_R8` to `_R15` of
-/// `asm/perf_regs.h`. Most stacks need three of them; assembly may have its frame in any.
+/// General registers and instruction pointer: `PERF_REG_X86_AX` to `_IP` and `_R8` to `_R15` of `asm/perf_regs.h`.
+/// Assembly may have its frame in any.
 pub const SAMPLED: u64 = 0x1ff | 0xff << 16;
 
 /// The registers that unwinding starts from.
@@ -34,8 +34,7 @@ impl UserRegs {
         UserRegs { ip, sp, bp: unknown, others: [unknown; OTHERS.len()] }
     }
 
-    /// Those of a recording, by their numbers in `sample_regs_user` (`asm/perf_regs.h`). Of a stack's frames most need three;
-    /// another one that was not recorded is 0.
+    /// From a recording, by numbers in `sample_regs_user` (`asm/perf_regs.h`). Registers that were not recorded are 0.
     pub fn from_perf(get: impl Fn(u64) -> Option<u64>) -> Option<UserRegs> {
         const NUMBERS: [u64; OTHERS.len()] = [0, 1, 2, 3, 4, 5, 16, 17, 18, 19, 20, 21, 22, 23];
         let others = NUMBERS.map(|number| get(number).unwrap_or(0));

@@ -9,12 +9,13 @@ use crate::perf::counters::{EventCounts, sum_of};
 use crate::perf::layout::EventLayout;
 
 impl EventSet {
-    /// Removes the events of threads that have ended, together with the threads that inherited them, and returns them to be
-    /// closed. Their counts are kept. Read the rings next: the kernel does not wake a reader for the last records of such events.
+    /// Removes and returns the events of ended threads and their heirs, to be closed. Counts are kept. Read the rings
+    /// next: the
+    /// kernel wakes no reader for the last records of such events.
     ///
-    /// poll(2) tells the end of an event only where the event writes to a ring; all others it calls hung up at all times
-    /// (`perf_poll` in kernel/events/core.c). Events that only count, as in [`EventLayout::Cpus`], therefore stay open until the session
-    /// ends.
+    /// poll(2) tells an event's end only if it writes to a ring (`perf_poll` in kernel/events/core.c). Counting events,
+    /// as in
+    /// [`EventLayout::Cpus`], therefore stay open until the session ends.
     pub fn take_ended(&mut self) -> Vec<OwnedFd> {
         if self.layout == EventLayout::Cpus {
             return Vec::new();
@@ -47,7 +48,6 @@ impl EventSet {
     }
 }
 
-/// Takes those out of a list that have ended.
 fn take(events: &mut Vec<OwnedFd>, has_ended: &[bool]) -> Vec<OwnedFd> {
     let mut has_ended = has_ended.iter();
     let (ended, left) = std::mem::take(events).into_iter().partition(|_| has_ended.next() == Some(&true));

@@ -1,12 +1,14 @@
-//! Other events in the place of those that run: at another rate, or with the user's call chain.
+//! Replaces running events, for another rate or with the user's call chain.
 //!
-//! The kernel lets the period of an event be changed, but not those of the events that threads have inherited from it, and
-//! an event that was changed goes on writing its old period into its samples. So a new rate is new events: they are opened
-//! beside the old ones, switched off, on every thread that there is; what threads start meanwhile inherits both. Then the
-//! old ones are switched off and the new ones on, each by one call that reaches all that have inherited it. Every sample
-//! carries the period under which it was taken, and what was counted before is kept. Between the two moments, some
-//! microseconds for each thread, nothing counts and nothing samples, and what had gone by of each thread's period is
-//! not sampled: half a sample for each thread and CPU, counted as undelivered.
+//! The kernel changes neither the period of inherited events nor the period in a changed event's samples. So new events
+//! are
+//! opened beside the old ones, switched off, on every thread; threads started meanwhile inherit both. Then the old ones
+//! are
+//! switched off and the new ones on, by one call each. Samples carry their period, and earlier counts are kept. In
+//! between,
+//! some microseconds for each thread, nothing counts, and the elapsed part of each period is lost: half a sample for
+//! each
+//! thread and CPU, counted as undelivered.
 
 use std::io;
 use std::os::fd::OwnedFd;

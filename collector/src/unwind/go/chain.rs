@@ -1,9 +1,9 @@
 //! The chain of frame pointers that the kernel has followed when the sample was taken.
 //!
-//! It reads what `rbp` points to, what the word there points to, and so on, wherever that leads: from one stack to
-//! another, and further than what is copied of any. Most code is compiled without frame pointers, and then the chain is
-//! nonsense; so it says something only from a frame pointer on that is known to be one, at a place in the chain that
-//! follows from what is copied.
+//! It follows `rbp` wherever that leads: from one stack to another, beyond what is copied. Most code has no frame
+//! pointers,
+//! and the chain is nonsense; it counts only from a known frame pointer on, whose place in the chain follows from the
+//! copy.
 
 use super::super::memory::UserStack;
 use crate::perf::ring_buffer::Bytes;
@@ -26,8 +26,7 @@ impl<'a> FrameChain<'a> {
         self.addresses.u64_at(index.checked_mul(8)?)
     }
 
-    /// The return addresses from that above `frame_pointer` outwards; none where the chain does not come by there, or not
-    /// in a way that can be told from the copied stack.
+    /// The return addresses from that above `frame_pointer` outwards; none if the chain does not certainly pass there.
     pub fn from(&self, frame_pointer: u64, stack: &UserStack<'_>) -> impl Iterator<Item = u64> + Clone + use<'a> {
         let chain = *self;
         let end = chain.addresses.len() / 8;

@@ -1,11 +1,13 @@
 //! What the code of a Go program says of its stacks.
 //!
-//! Functions of Go keep frame pointers: one with a frame begins by saving its caller's `rbp`, points `rbp` there, and uses
-//! the register for nothing else until it returns. So where the chain of frame pointers leads into such a function behind
-//! a call, the chain's next return address is that of the function itself, and nothing is missing between the two. A
-//! function without a frame of its own (`systemstack` up to Go 1.20, for one) leaves `rbp` as it is. Then the next return
-//! address of the chain is that of its caller, which has no return address in the chain; but it is called directly at that
-//! address, and so it is known, and with it the place in it, if it calls the other at one place only.
+//! A Go function with a frame saves its caller's `rbp` first, points `rbp` there, and uses the register for nothing
+//! else. So
+//! where the chain of frame pointers leads into such a function behind a call, the chain's next return address is that
+//! function's own. A function without a frame (`systemstack` up to Go 1.20) leaves `rbp`, so the next return address is
+//! its
+//! caller's, which is then missing; but the direct call at that address names it, and its place if it calls the other
+//! at one
+//! place only.
 
 use std::sync::Arc;
 
@@ -16,8 +18,8 @@ use rustc_hash::FxBuildHasher;
 use crate::arch::code;
 use crate::arch::go::{CallTargets, Noted, find_calls, find_note, sets_frame_pointer};
 
-/// Functions that stacks begin with, though they are not marked so: the one that puts a goroutine aside and goes on on the
-/// thread's own stack, never to return (Go's own tracebacks end in it, too), and what the program's entry jumps to.
+/// Unmarked functions that stacks begin with: the one that parks a goroutine and goes on on the thread's stack (Go's
+/// own tracebacks end there), and what the program's entry jumps to.
 const TOPS: [&[u8]; 2] = [b"runtime.mcall", b"_rt0_amd64"];
 /// What a function calls for more stack, on the thread's.
 const MORESTACK: &[u8] = b"runtime.morestack";
@@ -35,7 +37,6 @@ const MAX_FUNCTION_BYTES: u64 = 256 << 10;
 /// Answers kept of each kind, some 30 bytes each: one per function met.
 const MAX_ANSWERS: usize = 16_384;
 
-/// What a frame of the runtime of Go is to its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GoFrame {
     /// The stack begins here.
@@ -44,7 +45,6 @@ pub enum GoFrame {
     Switch,
 }
 
-/// How a stack was followed by its frame pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FollowedChain {
     /// Return addresses that have been believed.
@@ -67,7 +67,6 @@ pub struct GoCode {
     frames: HashMap<u64, Option<GoFrame>, FxBuildHasher>,
 }
 
-/// What is before an address.
 #[derive(Clone, Copy, Debug)]
 struct PrecedingCall {
     is_call: bool,
@@ -76,14 +75,12 @@ struct PrecedingCall {
 }
 
 impl GoCode {
-    /// Bytes that the answers take.
     pub fn bytes(&self) -> usize {
         let (calls, noted, frames) = (&self.calls, &self.noted, &self.frames);
         let found = calls.allocation_size() + noted.allocation_size() + frames.allocation_size();
         found + self.frame_pointers.allocation_size() + self.before.allocation_size()
     }
 
-    /// `None` where there is no code of Go.
     pub fn new(elf: &Arc<ElfFile>) -> Option<GoCode> {
         Some(GoCode {
             elf: Arc::clone(elf),
@@ -221,9 +218,8 @@ impl GoCode {
         }
     }
 
-    /// Follows `addresses`, the return addresses of a chain of frame pointers, the first of which is where a function that
-    /// keeps its frame pointer returns to. Each is entered as the address in its call, as long as they are such. A caller may
-    /// be missing, but one only, and only if `gaps` says so.
+    /// Follows `addresses`, a chain's return addresses from a function that keeps its frame pointer on, while they are
+    /// return addresses. One caller may be missing, if `gaps` says so.
     pub fn follow(
         &mut self,
         addresses: impl Iterator<Item = u64>,

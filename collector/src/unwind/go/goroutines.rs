@@ -1,19 +1,20 @@
 //! The outer ends of goroutines' stacks, for stacks that could not be followed to there.
 //!
-//! A goroutine runs on one thread now and on another then, so what is remembered of a thread's last stack says little of
-//! it. Its stack lies elsewhere when it has grown. But the runtime keeps a record of each goroutine, which begins with the
-//! bounds of its stack (`stack.lo` and `stack.hi` of `g` in runtime2.go, "known to runtime/cgo"), and whose address is in
-//! `r14` while its code runs. So when a deep stack was followed to its root, the outermost frames are kept with the record
-//! and its bounds.
+//! A goroutine changes threads, and its stack moves when it grows. But the runtime has a record of each, which begins
+//! with
+//! the bounds of its stack (`stack.lo` and `stack.hi` of `g` in runtime2.go, "known to runtime/cgo"), and whose address
+//! is in
+//! `r14` while its code runs. So the outermost frames of a deep stack are kept with the record and its bounds.
 //!
-//! A later stack that is cut off at an address within these bounds is the same goroutine's, if the record holds the same
-//! bounds now: it had this stack before the sample and has it after, and no other can have had it in between (unless it
-//! was given up, and the same memory taken back, between two looks). Those of the outermost frames that are unchanged
-//! now, each word compared, were there at the time of the sample, too. What is between them and the copy is not known.
+//! A later stack cut off at an address within these bounds is the same goroutine's, if the record holds the same bounds
+//! now:
+//! no other can have had it in between (unless it was freed and taken back between two looks). Outermost frames that
+//! are
+//! unchanged now, each word compared, were there at the sample, too. What lies between them and the copy is unknown.
 //!
-//! If the record holds other bounds, the stack has been moved. Return addresses move with their distance from its end, so
-//! they are compared there. The record's address is that of one goroutine for as long as it lives; should it have ended
-//! and the record serve another one, its frames differ, or are the same.
+//! Other bounds mean that the stack was moved. Return addresses keep their distance from its end, where they are
+//! compared.
+//! Should the record serve another goroutine, its frames differ, or are the same.
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -50,7 +51,6 @@ impl GoroutineTable {
     }
 }
 
-/// The remembered goroutines of one process.
 #[derive(Debug, Default)]
 pub struct Goroutines {
     /// By the address of the record.
@@ -83,8 +83,7 @@ impl Goroutine {
         self
     }
 
-    /// The slots that are further out than `address`, from the first of these on that are unchanged; see
-    /// [`Goroutines::outside`].
+    /// The slots further out than `address`, from the first unchanged one on; see [`Goroutines::outside`].
     fn unchanged(&self, record: u64, address: u64, stack: &UserStack<'_>) -> Option<usize> {
         let from = self.outermost.partition_point(|&(slot, _)| slot < address);
         let mut slots = [(record, self.bounds.0); MAX_PROBES];
@@ -105,8 +104,8 @@ impl Goroutine {
 }
 
 impl Goroutines {
-    /// Remembers the outermost frames of a goroutine's stack: `slots` are their return addresses, outermost first. The
-    /// goroutine is given by the address of its record (or what may be one) and one of its stack.
+    /// Remembers a goroutine's outermost frames: `slots` are their return addresses, outermost first. The goroutine is
+    /// given by its (possible) record's address and one of its stack.
     #[inline]
     pub fn remember(
         &mut self,
@@ -152,8 +151,7 @@ impl Goroutines {
         }
     }
 
-    /// The return addresses of the outermost frames that a stack has further out than `address`, innermost first; none
-    /// where that is not known.
+    /// The return addresses of the outermost frames further out than `address`, innermost first; none if unknown.
     pub fn outside(
         &mut self,
         address: u64,
@@ -246,7 +244,6 @@ mod tests {
         with_memory(|stack| goroutines.outside(address, 1, stack).collect())
     }
 
-    /// The outermost words from one on.
     fn words(model: &GoroutineModel, from: usize) -> Vec<u64> {
         let mut words: Vec<u64> = model
             .slots()

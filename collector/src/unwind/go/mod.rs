@@ -1,10 +1,7 @@
-//! What is particular to programs of Go: goroutines on stacks of their own, and a runtime that moves between these and the
-//! thread's stack.
+//! Go: goroutines on stacks of their own, and a runtime that moves between these and the thread's stack.
 //!
-//! The rest of the unwinder knows of Go only this:
-//!
-//! - An image may have [`GoCode`], which says of a frame whether it is the first of a stack or has moved to another one
-//!   ([`GoFrame`]).
+//! - An image may have [`GoCode`], which says of a frame whether it is a stack's first or has moved to another
+//! ([`GoFrame`]).
 //! - [`stacks`] leaves a frame of the second kind, and goes on where the copy of a goroutine's stack ends.
 //! - [`goroutines`] are remembered by process.
 

@@ -1,23 +1,26 @@
 //! From the thread's own stack back to that of the goroutine which runs there, by the chain of frame pointers.
 //!
-//! Where Go's runtime goes on on the thread's stack (`systemstack`, `morestack`), the function called there first has saved
-//! the goroutine's frame pointer, and the kernel has followed it when the sample was taken: so the [chain](FrameChain)
-//! tells what the goroutine had called at that moment, although none of its stack is copied, and it may be another's
-//! when it can be read. What is taken from it:
+//! Where Go's runtime goes on on the thread's stack (`systemstack`, `morestack`), the function called first saves the
+//! goroutine's frame pointer, and the kernel has followed it: the [chain](FrameChain) tells what the goroutine had
+//! called,
+//! although its stack is not copied.
 //!
-//! - The place in the chain is sure: the frame pointers up to the saved one are in the copy, each return address above them
-//!   is the chain's, and the last of them is the one that unwinding has come to.
-//! - From there on each return address is in code of Go behind a call, in a function that keeps its frame pointer, so that
-//!   the next is its own ([`GoCode::follow`]); up to one that nothing calls.
+//! - The place in the chain is sure: the frame pointers up to the saved one are in the copy, each return address above
+//! them
+//! is the chain's, and the last of them is the one that unwinding has come to.
+//! - From there on each return address must be in Go code behind a call, in a function that keeps its frame pointer
+//! ([`GoCode::follow`]), up to one that nothing calls.
 //! - A function without a frame is known by the direct call of it; if it is not, there is a gap.
 //!
-//! C code that a Go program calls runs on the thread's stack, too, and keeps no frame pointers. If it does not use the
-//! register at all, the chain begins on the goroutine's stack. If it does, the chain is nonsense; but `asmcgocall`, which
-//! has called it, has noted beside its return address whose stack it has left, and how far from its end
-//! ([`Noted`]). The goroutine waits there for the call to return, and nobody moves its stack. So there is where to read,
-//! and what is read is believed while the note is the same, if it begins with a return address of a call of that function.
+//! C code on the thread's stack keeps no frame pointers. If it leaves the register alone, the chain begins on the
+//! goroutine's stack. Otherwise `asmcgocall` has noted beside its return address whose stack it left, and how far from
+//! its
+//! end ([`Noted`]). The goroutine waits there, its stack does not move, and what is read is believed while the note is
+//! the
+//! same and it begins with a return address of a call of that function.
 //!
-//! The kernel's chain ends after 127 frames. If the goroutine's memory holds the same chain now, link by link, unwinding
+//! The kernel's chain ends after 127 frames. If the goroutine's memory holds the same chain now, link by link,
+//! unwinding
 //! goes on from its end.
 
 use ccsd_profile::TruncationReason;
@@ -50,11 +53,9 @@ struct Switch<'a> {
     to_svma: u64,
     /// The stack pointer there, as what it called has left it.
     sp: u64,
-    /// The sample's chain.
     chain: FrameChain<'a>,
 }
 
-/// Where a goroutine's stack was followed to.
 enum FollowedTo {
     Root,
     /// To a caller with these registers, which has yet to be entered.
@@ -64,8 +65,8 @@ enum FollowedTo {
 }
 
 impl Switch<'_> {
-    /// The frame pointer of what called the function, the chain from there on, and whether that is sure. `bp` is the register
-    /// as what the function called has left it.
+    /// The caller's frame pointer, the chain from there on, and whether that is sure. `bp` is the register as the
+    /// callee left it.
     fn caller_in_chain(
         &self,
         bp: Option<u64>,
@@ -83,8 +84,8 @@ impl Switch<'_> {
         saved.or_else(|| bp.map(|bp| (bp, self.chain.from(bp, stack), false)))
     }
 
-    /// Follows the goroutine's stack outwards and enters its frames. `gap` becomes the number of those before the place where
-    /// some are missing. `None` if the chain says nothing. `bp` is as for the function before.
+    /// Follows the goroutine's stack outwards and enters its frames. `gap` becomes the number of frames before the
+    /// missing ones. `None` if the chain says nothing.
     fn follow(
         &self,
         bp: Option<u64>,
@@ -124,8 +125,8 @@ impl Switch<'_> {
         }))
     }
 
-    /// Where on the goroutine's stack the function returns to, by what it has noted, and the goroutine's record if the note
-    /// has it. (Of the record only what does not change while the goroutine waits is looked at.)
+    /// Where on the goroutine's stack the function returns to, by its note, and the record if noted. (Only what does
+    /// not change while the goroutine waits is read.)
     fn noted_slot(&self, noted: Noted, stack: &UserStack<'_>) -> Option<(u64, Option<u64>)> {
         let word = |distance: i64| stack.read(self.sp.checked_add_signed(distance)?);
         match noted {
@@ -149,8 +150,7 @@ impl Switch<'_> {
         Some(CallerPointers { ip: address, sp: slot.checked_add(8)?, bp: bp? })
     }
 
-    /// Enters what called the function, which has `saved_bp` for its frame pointer and returns to `first`. Whether all is
-    /// known.
+    /// Enters the function's caller, with frame pointer `saved_bp` and return address `first`. Whether all is known.
     fn enter_caller(
         &self,
         image: &mut ImageUnwind,
@@ -188,9 +188,8 @@ impl Switch<'_> {
     }
 }
 
-/// Follows the stack of a goroutine by `addresses`, those of a chain from the frame of a function in `image` on, which is
-/// the last of the first `sure` frames, and enters the frames outside of it instead of those that come after it. Whether
-/// that led to a root; if not, nothing is changed.
+/// Follows a goroutine's stack by `addresses`, a chain from a frame in `image` on, the last of the first `sure` frames,
+/// replacing the frames after it. Changes nothing unless it leads to a root.
 fn follow_from(
     (image, to_svma): (ImageIndex, u64),
     go: &mut GoCode,
@@ -225,8 +224,9 @@ fn walk(frame_pointer: u64, addresses: impl Iterator<Item = u64>, stack: &UserSt
     last.filter(|caller| caller.ip != 0)
 }
 
-/// Leaves a frame that has kept the other stack in a register; or one that was called by the kernel for a signal. `to_svma`
-/// is added to an address of the process to get one of the image, and `returns_to` knows what calls return to.
+/// Leaves a frame that kept the other stack in a register, or was called by the kernel for a signal. `to_svma`
+/// translates the
+/// process's addresses to the image's, and `returns_to` knows return addresses.
 ///
 /// # Errors
 /// [`Stuck::Unreadable`] where the other stack is not to be read, [`Stuck::NotCovered`] where it cannot be found.
@@ -260,8 +260,8 @@ fn leave_by_register(
     Err(stuck)
 }
 
-/// What called the function at `start`, which has moved to another stack; `saved_bp` is the caller's frame pointer. See
-/// [`systemstack`].
+/// The caller of the function at `start`, which has moved to another stack; `saved_bp` is the caller's frame pointer.
+/// See [`systemstack`].
 fn caller_of_systemstack(
     image: &mut ImageUnwind,
     start: u64,
@@ -293,7 +293,6 @@ impl StackUnwinder {
         image.is_some_and(|image| image.go().is_some())
     }
 
-    /// Remembers the goroutine whose whole stack has been found, which is now the thread's last, if it is of one.
     #[inline]
     pub(in super::super) fn remember_goroutine(
         &mut self,
@@ -343,8 +342,8 @@ impl StackUnwinder {
         }
     }
 
-    /// Goes on where the frame pointers lead that the kernel has followed, from the return address at `slot` of the last of
-    /// the first `sure` frames. Whether that is to a root.
+    /// Follows the kernel's chain from the return address at `slot`, the last of the first `sure` frames. Whether to a
+    /// root.
     pub(in super::super) fn follow_chain(
         &mut self,
         slot: u64,
@@ -365,8 +364,8 @@ impl StackUnwinder {
         follow_from((image, to_svma), go, addresses, sure, frames, &mut self.gap)
     }
 
-    /// Enters the outermost frames of the goroutine on whose stack `slot` is, if these are known, after the first `sure` and
-    /// a gap. Whether there are any.
+    /// Enters the known outermost frames of the goroutine with `slot`, after the first `sure` and a gap. Whether there
+    /// are any.
     pub(in super::super) fn end_goroutine(
         &mut self,
         slot: u64,
@@ -391,8 +390,8 @@ impl StackUnwinder {
         gap.is_some()
     }
 
-    /// Leaves the thread's own stack for that of the goroutine which runs there. Returns the registers of the first caller
-    /// that has yet to be entered; `None` where the stack is whole. `bp` is the frame pointer there.
+    /// Leaves the thread's stack for that of its goroutine. Returns the registers of the first caller yet to be
+    /// entered; `None` if the stack is whole. `bp` is the frame pointer there.
     fn leave_thread(
         &mut self,
         switch: &Switch<'_>,

@@ -1,10 +1,11 @@
 //! Frames of Go's runtime whose caller is on another stack.
 //!
-//! Go runs goroutines on stacks of their own, and parts of its runtime on the thread's. Where it moves from the one to
-//! the other no table is right, because the new stack pointer comes from memory. `nanotime1` and its like keep the old one
-//! in a register, which their instructions tell. `systemstack` does not; but the function that it calls has saved the
-//! goroutine's frame pointer, and below that is a return address of a call of `systemstack`, at the one place from
-//! where the frame of its caller ends just where the frame pointer says.
+//! Where the runtime moves to the thread's stack no table is right, because the new stack pointer comes from memory.
+//! `nanotime1` and its like keep the old one in a register. `systemstack` does not; but its callee has saved the
+//! goroutine's
+//! frame pointer, and below that is a return address of a call of `systemstack`, at the one place from where the
+//! caller's
+//! frame ends just where the frame pointer says.
 
 use crate::arch::registers::Registers;
 use crate::arch::step::CallerPointers;
@@ -12,8 +13,8 @@ use crate::arch::step::CallerPointers;
 /// Bytes of the largest frame of a function of Go's runtime that calls `systemstack`; the largest that is known has 400.
 const LARGEST_CALLER: u64 = 4096;
 
-/// The registers of what called Go's `systemstack`, by its frame pointer. `calls` says whether an address is behind a call
-/// of this function, and `frame_end` where the frame of a caller with such registers ends, just above its return address.
+/// The registers of `systemstack`'s caller, by its frame pointer. `calls` knows return addresses of such calls,
+/// `frame_end` where the caller's frame ends, just above its return address.
 pub fn caller(
     saved_bp: u64,
     read: &impl Fn(u64) -> Option<u64>,
