@@ -2,7 +2,6 @@
 
 use crate::style::has_unicode;
 
-/// Block characters of growing height.
 #[derive(Clone, Copy)]
 pub struct Blocks(&'static [char]);
 
@@ -11,7 +10,6 @@ impl Blocks {
         Blocks(&[' ', '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}']);
     const ASCII: Blocks = Blocks(&[' ', '.', ':', '-', '=', '+', '*', '#', '@']);
 
-    /// ASCII if the locale has no Unicode.
     pub fn from_locale() -> Blocks {
         if has_unicode() { Self::UNICODE } else { Self::ASCII }
     }

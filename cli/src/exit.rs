@@ -21,7 +21,6 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use signal_hook::consts::SIGPIPE;
 
-/// How the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     Status(i32),
@@ -31,11 +30,8 @@ pub enum Exit {
 
 impl Exit {
     pub const SUCCESS: Exit = Exit::Status(0);
-    /// An error at run time.
     pub const FAILURE: Exit = Exit::Status(1);
-    /// The program was not found.
     pub const NOT_FOUND: i32 = 127;
-    /// Something grew by more than `diff --fail-above` allows.
     pub const GREW: Exit = Exit::Status(3);
 
     pub fn as_child(end: &ChildEnd) -> Exit {
@@ -65,7 +61,6 @@ impl Exit {
     }
 }
 
-/// An error for the user, with its exit status.
 #[derive(Debug)]
 pub struct Failure {
     pub status: i32,

@@ -67,7 +67,6 @@ pub fn check_sort(query: &QueryArgs, format: Format) -> Result<(), Failure> {
 
 pub struct ExportedPage {
     pub bytes: Vec<u8>,
-    /// Whether it is of a session that goes on.
     pub is_growing: bool,
     pub file: Option<PathBuf>,
 }
@@ -85,16 +84,12 @@ pub fn page(args: &ExportArgs) -> Result<ExportedPage, Failure> {
     })
 }
 
-/// Where an exported profile comes from.
 struct ExportOrigin<'a> {
     path: &'a Path,
-    /// It is a file, and not what a daemon has.
     is_file: bool,
-    /// It is a session that goes on.
     is_growing: bool,
 }
 
-/// Loads a profile and passes what is to be exported of it to `then`.
 fn with_export<T>(
     args: &ExportArgs,
     then: impl FnOnce(&Export<'_>, ExportOrigin<'_>) -> Result<T, Failure>,
@@ -140,7 +135,6 @@ fn with_export<T>(
     then(&export, ExportOrigin { path: &source_path, is_file, is_growing })
 }
 
-/// Writes an export of these profiles to where it is wanted.
 fn deliver(args: &ExportArgs, bytes: &[u8], profiles: &[PathBuf]) -> Result<Exit, Failure> {
     let Some(path) = args.output.as_deref().filter(|path| path.as_os_str() != "-") else {
         if !args.format.is_text() && stdout().is_terminal() {
@@ -174,15 +168,14 @@ fn load(args: &ExportArgs, metric: Option<&str>) -> Result<LoadedColumns, Failur
     Ok(loaded)
 }
 
-/// A further metric of the profile.
 enum OtherMetric {
     /// Its time is in columns, so the file is read once more.
     Reread(Box<QueryResult>, Vec<TimeColumn>),
     InProfile(Box<Selection>),
 }
 
-/// What a page can be switched to, if no metric was asked for. Metrics whose columns are not those of the `first` are left
-/// out: the file is being written.
+/// What a page can be switched to without a requested metric. Metrics with other columns than the `first` are left out:
+/// the file is being written.
 fn other_metrics(
     args: &ExportArgs,
     metrics: &[String],

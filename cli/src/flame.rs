@@ -1,8 +1,8 @@
 //! Flame graphs in columns of text: `ccsd report --flame`, and the flame graph of `ccsd top`.
 //!
-//! [`FlameTree`] holds the calls of the tree view (or of the difference of two), [`FlameTree::layout`] gives each call the
-//! columns that its weight fills, and [`text_row`] writes the names. Callers stand above callees, the heaviest callee first.
-//! Calls that fill less than a column are not drawn; the layout counts them.
+//! [`FlameTree`] holds the calls, [`FlameTree::layout`] gives each the columns that its weight fills, and [`text_row`]
+//! writes
+//! the names. Callers stand above callees, the heaviest first. Calls of less than a column are counted, not drawn.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,16 +12,12 @@ use ccsd_profile::view::{DiffTree, Selection, Total, TreeView};
 use ccsd_profile::{CostCentreId, Profile, sanitise};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Where a function comes from, which decides the colour of its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOrigin {
-    /// The program itself.
     Own,
     Library,
     Kernel,
-    /// Code that a runtime has generated.
     Generated,
-    /// `[not sampled]` and the like.
     Special,
 }
 
@@ -41,7 +37,6 @@ struct FlameFunction {
     module: CallOrigin,
 }
 
-/// One function in a chain of calls.
 #[derive(Debug)]
 pub struct FlameCall {
     pub parent: Option<usize>,
@@ -65,12 +60,10 @@ enum LabelSource {
     Two(DiffTree),
 }
 
-/// The calls of a flame graph.
 #[derive(Debug)]
 pub struct FlameTree {
     labels: LabelSource,
     functions: Vec<FlameFunction>,
-    /// Callers before callees.
     pub calls: Vec<FlameCall>,
     roots: Vec<usize>,
     other: (u64, usize),
@@ -84,23 +77,19 @@ pub struct FlameTree {
 /// What stands in some columns of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// A call, by position in [`FlameTree::calls`].
     Call(usize),
     /// Calls that are narrower than a column each.
     Narrow(usize),
 }
 
-/// A part of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     pub content: Content,
-    /// First column.
     pub from: usize,
     /// The column behind the last one; a span has at least one.
     pub to: usize,
 }
 
-/// Which call stands where.
 #[derive(Clone, Debug, Default)]
 pub struct FlameLayout {
     /// From the root down.
@@ -118,7 +107,6 @@ fn chain(above: u64, entry: impl Hash) -> u64 {
 }
 
 impl FlameTree {
-    /// The calls of a profile, without those that have less than `least` of the total.
     pub fn new(profile: &Profile, selection: &Selection, least: f64) -> FlameTree {
         FlameTree::from_view(TreeView::top_down(profile, selection, least), profile)
     }
@@ -211,8 +199,8 @@ impl FlameTree {
         self.functions.get(self.call(at)?.function)
     }
 
-    /// The name of a call's function as the tree view shows it, safe to print: in parentheses where the function is entered
-    /// again further in, behind `[...]` or `~` where the call is uncertain.
+    /// The name of a call's function, safe to print: in parentheses if entered again further in, after `[...]` or `~`
+    /// if uncertain.
     pub fn label(&self, at: usize) -> String {
         let label = match &self.labels {
             LabelSource::One(view) => view.nodes.get(at).map(|node| view.label(node)),
@@ -231,7 +219,6 @@ impl FlameTree {
         }
     }
 
-    /// File name of the image of a call's function, safe to print.
     pub fn image(&self, at: usize) -> &str {
         self.function_of(at).map_or("", |function| &function.image)
     }
@@ -240,7 +227,6 @@ impl FlameTree {
         self.function_of(at).map_or(CallOrigin::Special, |function| function.module)
     }
 
-    /// The function of a call; `None` in a difference.
     pub fn function(&self, at: usize) -> Option<CostCentreId> {
         self.function_of(at)?.id
     }
@@ -282,7 +268,6 @@ impl FlameTree {
         (self.matches, self.matched_weight) = (matches, weight);
     }
 
-    /// Whether a call's function is searched for.
     pub fn is_match(&self, at: usize) -> bool {
         self.matches.get(at).copied().unwrap_or(false)
     }
@@ -370,13 +355,11 @@ impl ColumnScale {
         ((2 * weight * self.columns as u128 + whole) / (2 * whole)) as usize
     }
 
-    /// Whether a weight fills a column.
     fn is_visible(self, weight: u64) -> bool {
         u128::from(weight) * self.columns as u128 >= u128::from(self.whole)
     }
 }
 
-/// The characters that a flame graph is drawn with.
 #[derive(Clone, Copy, Debug)]
 pub struct Borders {
     call: char,

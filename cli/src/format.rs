@@ -35,7 +35,6 @@ pub fn duration(duration: Duration) -> String {
     nanoseconds(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// A moment in local time with its offset: `2024-02-29 12:00:00+01:00`, or `2024-02-29 12:00:00 UTC`.
 pub fn moment(unix_ns: u64) -> String {
     moment_in(unix_ns, &TimeZone::system())
 }
@@ -59,7 +58,6 @@ pub fn ratio(a: u64, b: u64) -> String {
 /// Deeper levels are shown by a number.
 const DEEPEST_INDENT: usize = 40;
 
-/// One blank per level.
 pub fn indent(depth: usize) -> String {
     match depth.checked_sub(DEEPEST_INDENT) {
         None | Some(0) => " ".repeat(depth),
@@ -100,7 +98,6 @@ impl UnitScale {
         }
     }
 
-    /// A weight without its unit.
     pub fn weight(&self, weight: u64) -> String {
         if self.decimals == 0 {
             return count(weight);

@@ -20,13 +20,11 @@ pub fn parse(text: &str) -> Result<Pattern, String> {
     }
 }
 
-/// The functions of a profile that match a pattern: those of this exact name or, if there is none, those whose names
-/// contain it.
+/// The functions of this exact name or, if there is none, those whose names contain it.
 #[derive(Clone, Debug)]
 pub struct NamedFunctions {
     ids: HashSet<CostCentreId>,
     text: String,
-    /// Whether no function has exactly this name.
     is_part: bool,
 }
 

@@ -1,10 +1,9 @@
 //! Job control for the recorded program on a terminal.
 //!
-//! The program gets its own process group and ccsd stays in the terminal's foreground, so that Ctrl-C reaches only
-//! ccsd. If the program reads from the terminal or changes its settings, the kernel stops it for being in the
-//! background; ccsd then gives it the foreground, and Ctrl-C and Ctrl-Z go to the program. When the program is
-//! suspended, ccsd suspends itself, so that the user's shell returns; when the shell continues ccsd, ccsd restores the
-//! former state.
+//! The program gets its own process group and ccsd stays in the foreground, so that Ctrl-C reaches only ccsd. If the
+//! program
+//! is stopped for using the terminal, ccsd gives it the foreground, and Ctrl-C and Ctrl-Z go to the program. When it is
+//! suspended, ccsd suspends itself, for the user's shell; when continued, ccsd restores the former state.
 
 use std::io::{self, IsTerminal, stderr, stdin, stdout};
 use std::os::fd::AsFd;
@@ -15,9 +14,8 @@ use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::{Pid, getpgrp, getpid, getppid, getsid, tcgetpgrp, tcsetpgrp};
 use signal_hook::consts::{SIGCONT, SIGTTIN, SIGTTOU};
 
-/// Whether Ctrl-C on the terminal of standard error is meant for this process, whose output is visible.
-///
-/// In a pipeline, Ctrl-C ends the other processes; a dump of the remaining one is not wanted.
+/// Whether Ctrl-C on the terminal of standard error is meant for this process. In a pipeline it ends the other
+/// processes; a dump is not wanted.
 pub fn owns_ctrl_c() -> bool {
     let piped = |file: &dyn AsFd| {
         let kind = fstat(file.as_fd()).map(|meta| SFlag::from_bits_truncate(meta.st_mode) & SFlag::S_IFMT);
@@ -26,8 +24,8 @@ pub fn owns_ctrl_c() -> bool {
     stderr().is_terminal() && !piped(&stdout()) && tcgetpgrp(stderr()).is_ok_and(|group| group == getpgrp())
 }
 
-/// Whether a started program can get its own process group: the user's shell knows only ccsd of this job. (In a script,
-/// ccsd leaves the terminal to the script.)
+/// Whether a started program can get its own process group: the user's shell knows only ccsd. (A script keeps the
+/// terminal.)
 pub fn can_lead() -> bool {
     let piped =
         fstat(stdin()).is_ok_and(|meta| SFlag::from_bits_truncate(meta.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO);
@@ -50,7 +48,6 @@ struct JobState {
 }
 
 impl Job {
-    /// The job of a child in its own process group.
     pub fn new(child: u32) -> Job {
         let child = Pid::from_raw(i32::try_from(child).unwrap_or(i32::MAX));
         Job { own: getpgrp(), child, state: Mutex::default() }
@@ -63,7 +60,6 @@ impl Job {
         }
     }
 
-    /// Handles that a signal stopped the program.
     pub fn stopped(&self, signal: i32) {
         let mut state = self.lock();
         if state.suspended {
@@ -83,7 +79,6 @@ impl Job {
         self.suspend_both(&mut state);
     }
 
-    /// Handles Ctrl-Z while ccsd is in the foreground.
     pub fn suspend(&self) {
         let mut state = self.lock();
         self.pass(Signal::SIGTSTP as i32);
@@ -112,7 +107,6 @@ impl Job {
         self.pass(SIGCONT);
     }
 
-    /// Takes the terminal back after the program has ended.
     pub fn ended(&self) {
         let mut state = self.lock();
         // Not if the user's shell has taken it meanwhile.
@@ -150,8 +144,8 @@ fn is_orphan() -> bool {
     }
 }
 
-/// Calls `quit` for every input line that starts with `q`, if standard input is the terminal whose foreground ccsd has.
-/// (Single keys would need changed terminal settings, which would remain if ccsd is killed.)
+/// Calls `quit` for every input line that starts with `q`, in the foreground. (Single keys would need terminal settings
+/// that remain if ccsd is killed.)
 pub fn on_quit(quit: impl Fn() + Send + 'static) -> io::Result<()> {
     if !stdin().is_terminal() {
         return Ok(());

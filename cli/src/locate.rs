@@ -18,23 +18,17 @@ use crate::source::ProfileSource;
 use crate::stored::state_dir;
 use crate::values::ProcessName;
 
-/// A source after its lookup.
 #[derive(Debug)]
 pub enum Located {
-    /// A file, which may not exist.
     File(PathBuf),
     /// A session, and the connection to its daemon.
     Session(Box<Client>, u32),
-    /// A watch, which may not exist.
     Watch(String),
-    /// A process without a session.
     Process(u32),
 }
 
-/// Where sources are looked up.
 #[derive(Clone, Copy, Debug)]
 pub struct Lookup<'a> {
-    /// The daemon, if one may be asked.
     pub daemon: Option<&'a SocketArgs>,
     /// Whether a bare number may be a file.
     pub files: bool,
@@ -42,7 +36,6 @@ pub struct Lookup<'a> {
     pub processes: bool,
 }
 
-/// One possible meaning of a word.
 struct Meaning {
     source: ProfileSource,
     about: String,
@@ -156,8 +149,8 @@ impl Lookup<'_> {
         })
     }
 
-    /// Looks up a name without a directory: a file, a watch or a process. A file that is not a profile counts only if
-    /// there is nothing else: the program itself is often in the current directory.
+    /// Looks up a name without a directory: a file, a watch or a process. A file that is no profile counts last: it is
+    /// often the program itself.
     fn locate_name(self, name: &str) -> Result<Located, Failure> {
         let path = Path::new(name);
         let mut meanings = Vec::new();
@@ -199,7 +192,6 @@ fn nothing_is_called(name: &str) -> Failure {
     refused(format!("there is no file, watch or process called {}", sanitise(name)))
 }
 
-/// The error that a process has no session.
 pub fn no_session_on(pid: u32) -> Failure {
     refused(format!("no session is on process {pid}; `ccsd attach --detach {pid}` makes one"))
 }
@@ -227,7 +219,6 @@ fn latest_on(pid: u32, sessions: &[SessionSummary]) -> Option<&SessionSummary> {
     on().rfind(|session| session.ended.is_none()).or_else(|| on().next_back())
 }
 
-/// The meaning of a word if it has only one.
 fn only(word: &str, mut meanings: Vec<Meaning>) -> Result<Option<ProfileSource>, Failure> {
     if meanings.len() > 1 {
         return Err(ambiguous(word, &meanings));
@@ -313,7 +304,6 @@ mod tests {
         let two = [session(1, 7, None), session(2, 7, None)];
         let several = stop("pid:7", &two).unwrap_err();
         assert!(several.contains("session:1") && several.contains("session:2"), "{several}");
-        // One meaning with two spellings.
         assert_eq!(stop("7", &[session(7, 7, None)]), Ok(7));
     }
 

@@ -41,7 +41,6 @@ pub fn selection(args: &MachineArgs) -> Result<Option<ProcessSelection>, Failure
     Ok(Some(groups))
 }
 
-/// A user by name or number.
 fn user_id(user: &str) -> Result<u32, Failure> {
     user.parse()
         .ok()

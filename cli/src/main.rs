@@ -1,7 +1,5 @@
-//! The command line of ccsd.
-//!
-//! `args` defines the arguments; each command's module executes one command and returns the exit status. The libraries
-//! compute the numbers; this crate only formats them.
+//! The command line of ccsd: `args` defines the arguments, each command's module executes one. The libraries compute
+//! the numbers; this crate formats them.
 
 mod annotate;
 mod args;

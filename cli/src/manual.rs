@@ -17,7 +17,6 @@ use crate::exit::{Exit, Failure};
 const DATE: &str = "2026-11-23";
 
 pub fn man(args: &ManArgs) -> Result<Exit, Failure> {
-    // `ccsd help` needs no page.
     let mut root = Cli::grouped().disable_help_subcommand(true);
     root.build();
     if let Some(directory) = &args.output {
@@ -37,7 +36,6 @@ pub fn man(args: &ManArgs) -> Result<Exit, Failure> {
 
 fn write_all(root: &clap::Command, directory: &Path) -> Result<Exit, Failure> {
     let written = fs::create_dir_all(directory).and_then(|()| {
-        // The commands of `ccsd daemon` have their own pages: ccsd-daemon-status(1).
         let below = root.get_subcommands().flat_map(clap::Command::get_subcommands);
         for command in std::iter::once(root).chain(root.get_subcommands()).chain(below) {
             let file = directory.join(Man::new(command.clone()).get_filename());
@@ -73,8 +71,8 @@ fn print_help(command: &clap::Command) -> Result<Exit, Failure> {
     print(command.clone().render_long_help().to_string().as_bytes())
 }
 
-/// Renders one page. The synopsis and the examples are written here: clap_mangen omits option values in the synopsis,
-/// and would reflow the lines of examples.
+/// Renders one page. clap_mangen omits option values in the synopsis and would reflow examples, so these are written
+/// here.
 fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
     // clap_mangen omits an option's help if short help does not list the option.
     let command =
@@ -135,7 +133,6 @@ fn option(argument: &Arg) -> String {
 fn positional(argument: &Arg) -> String {
     let repeats = argument.get_num_args().is_some_and(|range| range.max_values() > 1);
     let text = format!("{}{}", value(argument), if repeats { "..." } else { "" });
-    // The program's own options begin after `--`.
     let text = if argument.is_trailing_var_arg_set() { format!("[\\fB\\-\\-\\fR] {text}") } else { text };
     if argument.is_required_set() { text } else { format!("[{text}]") }
 }

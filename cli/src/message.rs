@@ -3,9 +3,6 @@
 use std::fmt;
 use std::io::{Write, stderr};
 
-/// Prints a message; errors are ignored.
-///
-/// The message is sanitised: it may contain any file name.
 pub fn warn(message: fmt::Arguments<'_>) {
     let message = message.to_string();
     let lines: Vec<_> = message.split('\n').map(ccsd_profile::sanitise).collect();

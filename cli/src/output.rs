@@ -6,8 +6,7 @@ use ccsd_daemon::destination::{self, AllowedContents, DestinationError};
 
 use crate::exit::Failure;
 
-/// First bytes of the export formats, and text that must also be near the start, ignoring case. `folded` has no such
-/// mark: see [`is_ours`].
+/// First bytes of the export formats, and text near the start, ignoring case. `folded` has none: see [`is_ours`].
 const FORMATS: [(&[u8], &[u8]); 10] = [
     // A gzip header without file name and time, from an unknown system.
     (b"\x1f\x8b\x08\0\0\0\0\0\0\xff", b""),
@@ -26,11 +25,12 @@ const FORMATS: [(&[u8], &[u8]); 10] = [
 const EXPORTS: AllowedContents =
     AllowedContents { known: is_ours, unlike: "nothing that ccsd exports", remedy: ", or --force" };
 
-/// Writes `bytes` through a temporary file that replaces `path` once complete: a full disk leaves the old file.
+/// Writes `bytes` through a temporary file that replaces `path`: a full disk leaves the old file.
 ///
 /// # Errors
-/// Unless `force`, a file that is not an export of ccsd is left alone; so are files and links of other users, and
-/// directories. Devices and FIFOs are written.
+/// Unless `force`, other files than ccsd's exports are left alone; so are files and links of other users, and
+/// directories.
+/// Devices and FIFOs are written.
 pub fn write(path: &Path, bytes: &[u8], force: bool) -> Result<(), Failure> {
     destination::write(path, bytes, (!force).then_some(EXPORTS)).map_err(|error| match error {
         DestinationError::Write { .. } => Failure::at_run_time(error),
@@ -88,7 +88,6 @@ mod tests {
             write(&path, b"new", true).unwrap();
             assert_eq!(fs::read(&path).unwrap(), b"new");
         }
-        // No temporary file is left.
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
         let link = dir.join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();

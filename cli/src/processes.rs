@@ -14,8 +14,7 @@ use crate::values::ProcessName;
 const LISTED: usize = 20;
 const WIDTH: usize = 100;
 
-/// Resolves processes, each once. A name must match exactly one process that this user may look at, or at least one
-/// with `any`, which takes them all.
+/// Resolves processes, each once. A name must match exactly one that this user may look at, with `any` at least one.
 ///
 /// # Errors
 /// That no process has the name, or which processes have it.
@@ -63,7 +62,6 @@ fn by_name(name: &str, any: bool) -> Result<u32, Failure> {
     }
 }
 
-/// One line for each process, with user and command line.
 fn list(processes: &[Named]) -> String {
     let line = |process: &Named| {
         let words: Vec<String> = command_line(process.pid).iter().map(|word| shell_word(&sanitise(word))).collect();

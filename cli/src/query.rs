@@ -115,7 +115,6 @@ pub fn percentage(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| "not a share: give percent from 0 to 100, as in 0.5".to_owned())
 }
 
-/// The metric of the shown weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownMetric {
     /// Safe to print.
@@ -133,9 +132,7 @@ impl ShownMetric {
     }
 }
 
-/// A profile after a query.
 pub struct QueryResult {
-    /// The profile; `--by` and `--min` change its cost centres.
     pub profile: Profile,
     pub selection: Selection,
     pub metric: ShownMetric,
@@ -157,7 +154,6 @@ pub struct Question {
 }
 
 impl Question {
-    /// Whether rows are functions of the program, none of them merged.
     pub fn keeps_functions(&self) -> bool {
         self.by == Grouping::Function.name() && self.min_percent.is_none()
     }
@@ -230,7 +226,6 @@ pub fn ask(args: &QueryArgs, mut profile: Profile) -> Result<QueryResult, Failur
     Ok(QueryResult { profile, selection: Selection::all().metric(index), metric, question, other })
 }
 
-/// Compiles the selection; suggests alternatives for a pattern without matches.
 fn select(filter: &Filter, profile: &Profile) -> Result<Selection, Failure> {
     filter.select(profile).map_err(|error| {
         let unmatched = match &error {
@@ -263,7 +258,6 @@ fn options(option: &str, patterns: &[Pattern]) -> Vec<String> {
     patterns.iter().map(|pattern| format!("{option} {}", shell_word(&sanitise(pattern.text())))).collect()
 }
 
-/// The options equivalent to a filter.
 fn words(filter: &Filter) -> Vec<String> {
     let lists =
         [("--only", &filter.only), ("--hide", &filter.hide), ("--focus", &filter.focus), ("--ignore", &filter.ignore)];

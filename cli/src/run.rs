@@ -123,7 +123,6 @@ fn selection(args: &MachineArgs, collect: &CollectArgs) -> Result<Option<Process
     Ok(selection)
 }
 
-/// Collects from what runs already.
 fn attend(request: CollectRequest, args: &CollectArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let layout = TextLayout::of(&stderr(), colour);
     let owns_ctrl_c = job::owns_ctrl_c();
@@ -135,7 +134,6 @@ fn attend(request: CollectRequest, args: &CollectArgs, colour: ColorChoice) -> R
     Ok(if saved { Exit::SUCCESS } else { Exit::FAILURE })
 }
 
-/// Starts a session that the daemon continues.
 fn detach(target: CollectTarget, args: &CollectArgs) -> Result<Exit, Failure> {
     let collect = Collect::of(&options(args)?);
     let duration_ms = args.duration.map(|duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
@@ -209,11 +207,8 @@ fn request(target: CollectTarget, args: &CollectArgs) -> Result<CollectRequest, 
 
 /// How the user can interact during a collection.
 struct Asks {
-    /// Whether Ctrl-C prints the stacks of all threads.
     dump: bool,
-    /// Whether `q` ends the collection.
     quit: bool,
-    /// Signals that stop the program under job control.
     stops: Option<Receiver<i32>>,
 }
 
@@ -236,8 +231,8 @@ fn collect(
     let job = asks.stops.is_some().then_some(child).flatten().map(|child| Arc::new(Job::new(child)));
     let (asking, requests) = Asking::new();
     let plan = Plan { dump: asks.dump.then(|| asking.clone()), job: job.clone() };
-    // After the fork, so that the program inherits ccsd's original signal settings; before the program runs, so that a
-    // failure cannot abandon it.
+    // After the fork, so that the program inherits the original signal settings; before it runs, so that a failure
+    // cannot abandon it.
     let failed = |error| Failure::from(ccsd_collector::Error::system("catch signals", error));
     let signals = Signals::catch(child, plan).map_err(failed)?;
     if asks.dump {
@@ -300,8 +295,8 @@ fn collect(
     Ok((outcome, signals, job))
 }
 
-/// Prints the short report and where the profile is. Returns false if the profile could not be saved, or the daemon
-/// that collected it disappeared.
+/// Prints the short report and where the profile is. False if it could not be saved, or the collecting daemon
+/// disappeared.
 fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: TextLayout) -> bool {
     let file_error = outcome.file.as_ref().and_then(|file| file.error());
     if let Some(error) = file_error {
@@ -342,7 +337,6 @@ fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: TextLayout) -> bo
     saved && !outcome.broke_off
 }
 
-/// Whether a signal dumps core by default.
 fn dumps_core(signal: i32) -> bool {
     u32::try_from(signal).is_ok_and(|signal| CORE_SIGNALS.iter().any(|(number, _)| *number == signal))
 }
@@ -363,7 +357,6 @@ fn wait(outcome: &Outcome, signals: &Signals, args: &RecordArgs) -> Result<Optio
         recv(ended) -> end => Ok(end.ok()),
         recv(signals.again) -> signal => match signal {
             Ok(signal) => Err(signal),
-            // No signals are caught, so none ends the wait.
             Err(_) => Ok(ended.recv().ok()),
         },
     }

@@ -1,12 +1,12 @@
 //! Signals during a collection: SIGINT, SIGTERM and SIGHUP end it, except for Ctrl-C on a terminal.
 //!
-//! On a terminal the first Ctrl-C prints the stacks of all threads, and a second one within two seconds ends the
-//! collection. Signals of the terminal are passed on to a recorded program, which then has its own process group (see
-//! [`Job`]).
+//! On a terminal the first Ctrl-C prints all stacks, a second one within two seconds ends the collection. The
+//! terminal's
+//! signals are passed on to a recorded program in its own process group ([`Job`]).
 //!
-//! Without a terminal, or in a script or a pipeline, the terminal's SIGINT reaches the program directly, because it is
-//! in the same process group. A signal sent to ccsd alone with kill(2) is passed on: stopping `ccsd record` means
-//! stopping the program.
+//! Without a terminal, or in a script or a pipeline, the program is in the same group and gets SIGINT directly. A
+//! signal sent
+//! to ccsd alone with kill(2) is passed on.
 
 use std::fs;
 use std::io;
@@ -42,7 +42,6 @@ pub struct Asking {
 }
 
 impl Asking {
-    /// Creates a handler and the receiver of its requests.
     pub fn new() -> (Asking, Receiver<()>) {
         // One pending request beside the current one is enough.
         let (sender, receiver) = bounded(1);
@@ -60,7 +59,6 @@ impl Asking {
         self.sender.try_send(()).is_ok()
     }
 
-    /// Notes that the dump was printed.
     pub fn answered(&self) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
@@ -71,7 +69,6 @@ impl Asking {
 pub struct Plan {
     /// Handler of the first Ctrl-C, if it prints a dump.
     pub dump: Option<Asking>,
-    /// The recorded program, if it has its own process group.
     pub job: Option<Arc<Job>>,
 }
 
@@ -87,8 +84,9 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches signals from now on. Call after the fork: the program must inherit ccsd's original signal settings.
-    /// `child` receives passed-on signals.
+    /// Catches signals from now on. Call after the fork, as the program must inherit ccsd's original signal settings.
+    /// `child`
+    /// receives passed-on signals.
     ///
     /// # Errors
     /// If no handler can be installed.
@@ -155,8 +153,7 @@ impl Signals {
     }
 }
 
-/// The signals of a list that may be caught: those that were not ignored when ccsd started (`nohup`, a background job of
-/// `sh`).
+/// The signals of a list that were not ignored when ccsd started (`nohup`, a background job of `sh`).
 pub fn not_ignored(signals: &[i32]) -> Vec<i32> {
     let ignored = ignored_signals(&fs::read_to_string("/proc/self/status").unwrap_or_default());
     signals.iter().copied().filter(|signal| ignored & (1 << (signal - 1)) == 0).collect()

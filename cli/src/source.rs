@@ -9,16 +9,12 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use crate::values::pid;
 
-/// A profile, or a session that produces one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProfileSource {
     /// A file: any text without another form.
     File(PathBuf),
-    /// `session:3`, a session of the daemon.
     Session(u32),
-    /// `pid:123`, a process.
     Process(u32),
-    /// `watch:nginx`, a watch of the service.
     Watch(String),
     /// A bare number, which may be a file, a session or a process.
     Number(u32),

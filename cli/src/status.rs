@@ -18,14 +18,12 @@ pub struct StatusLine {
     layout: TextLayout,
     enabled: bool,
     drawn: bool,
-    /// Describes the available keys.
     hint: &'static str,
     /// Elapsed time, samples and own CPU time at the last update, for rates.
     last: (Duration, u64, u64),
 }
 
 impl StatusLine {
-    /// A status line, shown on a terminal unless `quiet`.
     pub fn new(layout: TextLayout, quiet: bool, hint: &'static str) -> StatusLine {
         let enabled = layout.is_terminal() && !quiet;
         StatusLine { layout, enabled, drawn: false, hint, last: (Duration::ZERO, 0, 0) }
@@ -61,8 +59,7 @@ impl StatusLine {
     }
 }
 
-/// Whether the terminal may be written now: not while a program uses the whole screen (an editor, a pager), nor while
-/// ccsd is in the background.
+/// Whether the terminal may be written now: no program uses the whole screen, and ccsd is in the foreground.
 fn is_ours() -> bool {
     let shared = tcgetattr(stderr()).is_ok_and(|settings| settings.local_flags.contains(LocalFlags::ICANON));
     shared && tcgetpgrp(stderr()).is_ok_and(|group| group == getpgrp())

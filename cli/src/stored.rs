@@ -30,14 +30,10 @@ use crate::table::{TableCell, TableColumn, TextTable};
 use crate::times;
 use ccsd_profile::json::to_text;
 
-/// A part of a watch's stored profiles.
 pub struct LoadedWatch {
-    /// The profile of the requested time.
     pub profile: Profile,
     pub dir: PathBuf,
-    /// Its time range and its files.
     pub about: About,
-    /// Its intervals in order, in nanoseconds since 1970.
     pub intervals: Vec<TimeColumn>,
 }
 
@@ -45,10 +41,8 @@ pub struct LoadedWatch {
 pub const ALL: &str = "all";
 const NAMED_GAPS: usize = 5;
 
-/// The origin of a watch's profile.
 #[derive(Clone, Debug, Serialize)]
 pub struct About {
-    /// Name of the watch, or [`ALL`].
     pub watch: String,
     /// The watches with data of the time range.
     pub watches: Vec<String>,
@@ -60,18 +54,14 @@ pub struct About {
     pub wall_ns: u64,
     /// Processes that are in more than one of the watches, so that their weight is in the profile more than once.
     pub shared: Vec<SharedProcess>,
-    /// Number of segments with data of the time range.
     pub segments: usize,
-    /// Number of segments opened.
     pub opened: usize,
     pub bytes: u64,
-    /// Times between the first and the last interval of which nothing is stored.
     pub gaps: Vec<GapOfWatch>,
     /// Segments without an end record: the service was killed, or the power failed.
     pub interrupted: Vec<PathBuf>,
     /// Files that could not be used, and why.
     pub problems: Vec<String>,
-    /// Times are shown in this zone.
     #[serde(skip)]
     zone: TimeZone,
 }
@@ -92,10 +82,8 @@ pub struct SharedProcess {
     watches: Vec<String>,
 }
 
-/// Process id and start time, and the name.
 type ProcessIdentity = ((u32, u64), String);
 
-/// The processes that are in more than one watch, by their numbers.
 fn shared_processes(watches: Vec<(String, Vec<ProcessIdentity>)>) -> Vec<SharedProcess> {
     let mut found: BTreeMap<(u32, u64), SharedProcess> = BTreeMap::new();
     for (watch, processes) in watches {
@@ -127,7 +115,6 @@ impl About {
         )
     }
 
-    /// The times without profile, if there are any.
     pub fn gap_line(&self) -> Option<String> {
         let all: u64 = self.gaps.iter().map(|it| it.gap.until_unix_ns.saturating_sub(it.gap.from_unix_ns)).sum();
         let named = |it: &GapOfWatch| {
@@ -150,7 +137,6 @@ impl About {
         })
     }
 
-    /// Warnings about the stored data.
     pub fn messages(&self) -> Vec<String> {
         let mut messages: Vec<String> = self.problems.iter().map(|problem| sanitise(problem).into_owned()).collect();
         if let Some(first) = self.shared.first() {
@@ -177,7 +163,6 @@ impl About {
 /// The state directory of the service.
 pub fn state_dir(given: Option<&PathBuf>, socket: &SocketArgs) -> PathBuf {
     let from_service = || connection::connect(socket).and_then(|mut client| client.watches()).ok()?.state_dir;
-    // Errors of the configuration concern its administrator.
     let from_file = || Config::load_default().unwrap_or_default().state_dir.0;
     given.cloned().or_else(from_service).unwrap_or_else(from_file)
 }
@@ -186,7 +171,6 @@ fn refused(error: StoreError) -> Failure {
     Failure::bad_request(error)
 }
 
-/// The directories of a watch, or of all watches, by name.
 fn watch_dirs(watch: &str, state_dir: &Path) -> Result<Vec<(String, PathBuf)>, Failure> {
     if watch == ALL {
         let names = store::watches(state_dir).map_err(refused)?;
@@ -299,7 +283,6 @@ pub fn load_columns(
     most: usize,
 ) -> Result<(LoadedWatch, Vec<TimeColumn>), Failure> {
     let mut stored = load(watch, args, socket, args.since.as_deref(), args.until.as_deref())?;
-    // Reports a missing metric for the whole profile.
     crate::query::metric(&stored.profile, metric)?;
     let columns = columns(&disjoint(&stored.intervals), stored.profile.charge_count(), most);
     let state_dir = if watch == ALL { stored.dir.clone() } else { state_dir(args.state_dir.as_ref(), socket) };
@@ -317,8 +300,8 @@ pub fn load_columns(
     Ok((stored, columns.collect()))
 }
 
-/// Intervals in order of their ends without those that begin before an earlier one has ended: those of several watches, or
-/// of a clock that was set back.
+/// Intervals by end, without those that begin before an earlier one has ended: of several watches, or after a clock was
+/// set back.
 fn disjoint(intervals: &[TimeColumn]) -> Vec<(u64, u64)> {
     let mut found: Vec<(u64, u64)> = Vec::new();
     for interval in intervals {
@@ -335,22 +318,16 @@ struct WatchRow {
     name: String,
     segments: usize,
     bytes: u64,
-    /// Start of the first segment, nanoseconds since 1970.
     first_unix_ns: Option<u64>,
-    /// Time of the last write, nanoseconds since 1970.
     last_unix_ns: Option<u64>,
-    /// Whether the last segment is being written.
     being_written: bool,
     open_segment: Option<PathBuf>,
-    /// Number of other files in its directory.
     foreign_files: usize,
     /// CPU time of its processes in equal parts of the time.
     cpu: CpuOverTime,
-    /// Status from the service, if permitted.
     status: Option<WatchStatus>,
 }
 
-/// CPU time of a watch's processes over time.
 #[derive(Serialize)]
 struct CpuOverTime {
     /// Start of the first part, nanoseconds since 1970.
@@ -387,14 +364,12 @@ impl CpuOverTime {
         CpuOverTime { from_unix_ns: range.from, until_unix_ns: range.until, cpu_ns: (0..PARTS).map(part).collect() }
     }
 
-    /// CPUs used on average.
     fn cpus(&self) -> f64 {
         let wall = self.until_unix_ns.saturating_sub(self.from_unix_ns).max(1);
         self.cpu_ns.iter().fold(0, |sum: u64, part| sum.saturating_add(*part)) as f64 / wall as f64
     }
 }
 
-/// `ccsd daemon watches`.
 pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut rows = Vec::new();
     let now = Zoned::now();
@@ -449,7 +424,6 @@ pub fn watches(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure>
         struct List {
             schema: u32,
             watches: Vec<WatchRow>,
-            /// What is wrong with the service as a whole.
             problems: Vec<String>,
         }
         to_text(&List { schema: 1, watches: rows, problems }).map_err(Failure::at_run_time)?

@@ -29,7 +29,6 @@ pub enum ColorChoice {
     Never,
 }
 
-/// The meaning of a text, which determines its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tone {
     #[default]
@@ -43,7 +42,6 @@ pub enum Tone {
     Bad,
 }
 
-/// How to lay out text for one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextLayout {
     /// Columns of the terminal; `None` without a terminal, where nothing is cut.
@@ -77,7 +75,6 @@ impl TextLayout {
     #[cfg(test)]
     pub const PLAIN: TextLayout = TextLayout { width: None, colour: false };
 
-    /// Whether output goes to a terminal, and should fit on a page.
     pub fn is_terminal(self) -> bool {
         self.width.is_some()
     }

@@ -18,7 +18,6 @@ use crate::exit::{Exit, Failure};
 use crate::format::counted;
 use crate::message::warn;
 
-/// Where debug files are installed.
 const SYSTEM: &str = "/usr/lib/debug";
 
 pub fn run(args: &SymbolizeArgs) -> Result<Exit, Failure> {
@@ -80,8 +79,8 @@ pub fn run(args: &SymbolizeArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// The servers to ask: those of the command line, or those of the environment, which other programs use, too, as far as they
-/// can be asked.
+/// The servers to ask: of the command line, else of the environment, which other programs use too, as far as they can
+/// be asked.
 fn servers(args: &SymbolizeArgs) -> Result<Option<Debuginfod>, Failure> {
     let named = |urls: &String| !urls.trim().is_empty();
     if let Some(urls) = args.debuginfod.as_ref().filter(|urls| named(urls)) {
@@ -109,7 +108,6 @@ pub fn name_at_hand(profile: &mut Profile) {
     }
 }
 
-/// Calls `each` with every record of a profile file, first with none. A file that ends early is read up to there.
 fn read(
     path: &Path,
     mut each: impl FnMut(&Decoder<BufReader<File>>, Option<Decoded>) -> Result<(), anyhow::Error>,

@@ -88,12 +88,10 @@ impl TextTable {
         TextTable { columns, rows: Vec::new() }
     }
 
-    /// Adds a row. Missing fields are empty.
     pub fn row(&mut self, cells: Vec<TableCell>) {
         self.rows.push(TableRow::Cells(cells));
     }
 
-    /// Adds a horizontal rule.
     pub fn rule(&mut self) {
         self.rows.push(TableRow::Rule);
     }
@@ -216,8 +214,8 @@ fn cut_remark(text: String, width: usize) -> String {
     }
 }
 
-/// Cuts a function's name to `width` columns: first template arguments, then the end of its parameters or of its scope,
-/// and last the middle of its own name.
+/// Cuts a function's name to `width` columns: first template arguments, then the end of parameters or scope, last its
+/// middle.
 pub fn cut_name(text: &str, width: usize) -> String {
     // Parsing the structure of a name this long takes too much time; no source has one.
     if text.len() > LONGEST_NAME {
@@ -306,7 +304,6 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// The longest prefix that fits.
 fn taken(chars: impl Iterator<Item = char>, width: usize) -> String {
     let mut used = 0;
     chars

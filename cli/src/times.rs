@@ -1,6 +1,5 @@
-//! Times and time ranges on the command line: `03:10`, `-1h`, `2026-11-21 03:10`, `-25h..-24h`.
-//!
-//! Times without an offset are local, including days of 23 and 25 hours.
+//! Times and time ranges on the command line: `03:10`, `-1h`, `2026-11-21 03:10`, `-25h..-24h`. Without an offset they
+//! are local, including days of 23 and 25 hours.
 
 use std::ops::Deref;
 use std::str::FromStr;
@@ -19,7 +18,6 @@ const FILE_FORMS: &str = "of a file, a time is +10s from its start, -10s before 
 const FORMS: &str = "a time is 03:10, -1h, -2d, today, yesterday, 2026-11-21, 2026-11-21T03:10, with Z or +02:00 if it is not \
                      local, or @ and seconds since 1970";
 
-/// A valid time or time range. Its meaning depends on the source: see [`range`] and [`window`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct When(String);
 
@@ -87,8 +85,9 @@ pub fn range(since: Option<&str>, until: Option<&str>, now: &Zoned) -> Result<Ti
     Ok(range)
 }
 
-/// Parses `--since` and `--until` for a file that starts at `started_unix_ns` and lasts `length_ns`: beside the times
-/// of [`range`], offsets from its start (`+1m30s`) and its end (`-10s`). A time of day is the one nearest to the start.
+/// Parses `--since` and `--until` for a file of `length_ns` from `started_unix_ns`: the times of [`range`], offsets
+/// from its
+/// start (`+1m30s`) and its end (`-10s`). A time of day is the one nearest to the start.
 ///
 /// # Errors
 /// A sentence that describes the mistake.
@@ -173,7 +172,6 @@ fn some(text: &str) -> Option<&str> {
 }
 
 fn point(text: &str, now: &Zoned) -> Result<TimePoint, String> {
-    // As it is printed.
     let as_printed = text.trim().strip_suffix(" UTC").map(|text| format!("{text}Z"));
     let text = as_printed.as_deref().unwrap_or(text.trim());
     let wrong = || format!("{text:?} is no time: {FORMS}");
@@ -307,7 +305,6 @@ mod tests {
             ("2026-11-01T03:10", "2026-11-01T03:10Z", "2026-11-01 03:10:00", "2026-11-01 04:10:00"),
             ("2026-11-01T03:10+05:00", "now", "2026-10-31 23:10:00", "2026-11-21 12:15:00"),
             ("@1793000000", "", "2026-10-26 08:33:20", ""),
-            // As they are printed.
             ("2026-11-01 03:10:00+05:00", "2026-11-01 03:10:00 UTC", "2026-10-31 23:10:00", "2026-11-01 04:10:00"),
         ] {
             assert_eq!(shown(since, until), Ok((from.to_owned(), end.to_owned())), "{since} {until}");

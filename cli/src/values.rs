@@ -39,12 +39,9 @@ pub fn overhead(text: &str) -> Result<f64, String> {
     Ok(percent)
 }
 
-/// A rate as it is asked for; whether the kernel allows it is known later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frequency {
-    /// The most that the kernel takes.
     Max,
-    /// Samples per second of CPU time.
     Hz(u64),
 }
 

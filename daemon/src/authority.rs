@@ -1,10 +1,8 @@
 //! Authorisation: which user may do what.
 //!
 //! Root, the daemon's own user and the members of group `ccsd` may do everything. Other users may profile processes
-//! that they could trace themselves: all user and group ids are theirs, the process is dumpable and holds no capability
-//! (see [`Owner`]). They see only their own sessions.
-//!
-//! The kernel reports the credentials that the peer had when it connected.
+//! that they
+//! could trace themselves (see [`Owner`]), and see only their own sessions. The kernel reports the peer's credentials.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -150,8 +148,7 @@ const FIRST_LOOK: Duration = Duration::from_secs(5);
 /// How long an answer stays valid.
 const HOLDS: Duration = Duration::from_secs(1);
 
-/// Looks up the id of group `ccsd` in the machine's user database, which may be a slow or unresponsive server. At most
-/// one thread of its own does the lookup; connections wait for a bounded time.
+/// Looks up the id of group `ccsd` in the user database, which may be slow: in one thread, with bounded waits.
 #[derive(Clone, Default)]
 pub struct Members(Arc<(Mutex<GroupCache>, Condvar)>);
 
@@ -171,7 +168,6 @@ impl Members {
         self.group_by(|| Group::from_name(GROUP).map(|group| group.map(|group| group.gid.as_raw())).ok(), FIRST_LOOK)
     }
 
-    /// The id of the group by the last answer.
     fn known(&self) -> Option<u32> {
         let state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.known.and_then(|(group, _)| group)
@@ -210,14 +206,12 @@ impl Members {
     }
 }
 
-/// Reads the supplementary groups of a connected peer.
 fn groups_of(stream: &UnixStream) -> io::Result<Vec<u32>> {
     let mut groups = vec![0u32; 32];
     loop {
         let mut bytes = libc::socklen_t::try_from(groups.len() * size_of::<u32>()).map_err(io::Error::other)?;
-        // SAFETY: the kernel writes at most `bytes` bytes of u32 values to `groups`, which has room for them, and
-        // writes to `bytes` the size used or, with ERANGE, the size needed; both outlive the call. nix does not know
-        // this option.
+        // SAFETY: the kernel writes at most `bytes` bytes of u32 values to `groups`, which has room for them, and to
+        // `bytes` the size used or, with ERANGE, needed; both outlive the call. nix does not know this option.
         let result = unsafe {
             libc::getsockopt(
                 stream.as_raw_fd(),
@@ -240,8 +234,8 @@ fn groups_of(stream: &UnixStream) -> io::Result<Vec<u32>> {
     }
 }
 
-/// The name of a user for messages, or the user id if there is none. For the command line: asking the name service may take
-/// long, so that the daemon's own messages have ids.
+/// The name of a user, or the user id. For the command line: the name service may take long, so the daemon's messages
+/// have ids.
 #[must_use]
 pub fn user_name(uid: u32) -> String {
     match User::from_uid(uid.into()) {

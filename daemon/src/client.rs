@@ -60,10 +60,7 @@ pub enum ClientError {
     Refused(Refusal),
     /// The daemon broke the protocol.
     #[error("the daemon at {} says what makes no sense: {what}", path.display())]
-    Nonsense {
-        path: PathBuf,
-        what: String,
-    },
+    Nonsense { path: PathBuf, what: String },
     /// Another error of the connection.
     #[error("cannot talk to the daemon at {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
@@ -76,7 +73,6 @@ pub struct Client {
     path: PathBuf,
     payload: Vec<u8>,
     patience: Duration,
-    /// Version of the protocol that the daemon has chosen.
     version: u32,
     /// The newest version of profiles that the daemon streams.
     codec: u32,
@@ -96,8 +92,8 @@ pub struct ServiceStatus {
 }
 
 impl Client {
-    /// Connects to the daemon at `path`. The server must run as this user, root or the service's user, as the kernel
-    /// reports it; any other server is sent nothing.
+    /// Connects to the daemon at `path`. The server must run as this user, root or the service's user; others are sent
+    /// nothing.
     ///
     /// # Errors
     /// All of [`ClientError`]; returns at once if there is no socket.
@@ -346,7 +342,6 @@ fn may_serve(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw() || service().is_some_and(|user| user.uid.as_raw() == uid)
 }
 
-/// Connects. The timeout holds also if the daemon's accept queue is full.
 fn open(path: &Path) -> io::Result<UnixStream> {
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let seconds = i64::try_from(GREETING_TIME.as_secs()).unwrap_or(1);
@@ -428,8 +423,7 @@ impl ProfileStream {
         }
     }
 
-    /// Reads the stream to its end. Returns the profile, and why the session ended, if it has. For streams without
-    /// `follow`.
+    /// Reads a stream without `follow` to its end. Returns the profile, and why the session ended, if it has.
     ///
     /// # Errors
     /// As [`ProfileStream::next_event`].

@@ -1,8 +1,8 @@
 //! Dumps for clients: stacks of processes that the client may see but could not dump itself.
 //!
-//! Permissions are those of sessions. A dump stops the threads of its target for a moment and costs the daemon CPU
-//! time. Therefore a process has at most one dump at a time, few dumps run at once, and untrusted users are
-//! rate-limited.
+//! A dump stops threads for a moment and costs the daemon CPU time. So a process has one dump at a time, few run at
+//! once, and
+//! untrusted users are rate-limited.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -29,7 +29,6 @@ pub struct Dumps {
 
 #[derive(Debug, Default)]
 struct DumpsState {
-    /// Process ids.
     running: Vec<u32>,
     /// Recent dumps. Those that are not recent any more stay charged until the next dump.
     recent: VecDeque<(Instant, LedgerCharge)>,
@@ -112,7 +111,6 @@ impl Dumps {
     }
 }
 
-/// Returns when the process began, if the user may see all its threads.
 fn check(user: Authority, pid: u32) -> Result<u64, Refusal> {
     let began = user.check(pid)?;
     match user.owner().map_or(Ok(()), |owner| owner.check(pid)) {
@@ -125,7 +123,6 @@ fn check(user: Authority, pid: u32) -> Result<u64, Refusal> {
     }
 }
 
-/// Removes the stacks of threads beyond the limit.
 fn bound(dump: &mut Dump, most: usize) {
     let mut entries = 0;
     for thread in &mut dump.threads {

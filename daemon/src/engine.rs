@@ -46,8 +46,8 @@ pub struct CollectRequest {
     pub duration: Option<Duration>,
     /// By whom.
     pub by: CollectorChoice,
-    /// If there is one, a started program gets a process group of its own, and here comes the signal whenever job control
-    /// stops it: who asks for this has to be a shell to it.
+    /// Receives the signal whenever job control stops the program, which then gets a process group of its own: the
+    /// receiver acts as its shell.
     pub stops: Option<Sender<i32>>,
 }
 
@@ -133,7 +133,6 @@ struct WaitingProgram {
     started: Sender<RunningChild>,
 }
 
-/// The collector: this process or a daemon.
 enum Collector {
     Here(Box<Session>),
     Daemon(Box<RemoteSession>),
@@ -165,11 +164,11 @@ impl Collector {
 }
 
 impl Collection {
-    /// Makes everything ready: events, rings, threads. Processes are attached to; a program waits for
-    /// [`Collection::start`]. After this, little is left that can fail while it runs.
+    /// Prepares events, rings and threads. Processes are attached to; a program waits for [`Collection::start`].
     ///
     /// # Errors
-    /// Those of [`Session::record`] and [`Session::attach`], and that of the daemon if one has to do it; nothing runs then.
+    /// Those of [`Session::record`] and [`Session::attach`], and that of the daemon if one has to do it; nothing runs
+    /// then.
     pub fn prepare(request: CollectRequest) -> Result<Collection, PrepareError> {
         // Before anything else: the child must not inherit what is opened or raised below.
         let child = match &request.target {
@@ -219,8 +218,7 @@ impl Collection {
         }
     }
 
-    /// Starts the program, if there is one, and the profile file. A file that cannot be created does not prevent
-    /// collecting; see [`Collection::output_error`].
+    /// Starts the program and the profile file. Collecting goes on if the file fails; see [`Collection::output_error`].
     ///
     /// # Errors
     /// [`Error::ProgramNotFound`], [`Error::ProgramNotExecutable`]; nothing has been written then.
@@ -315,7 +313,6 @@ impl Collection {
                     continue;
                 }
                 recv(stop) -> message => {
-                    // A sender that has gone away asks for nothing any more.
                     if message.is_err() {
                         stop = never();
                     } else {
@@ -410,12 +407,10 @@ fn source(
     Ok((Collector::Here(Box::new(session)), passed_over))
 }
 
-/// Updates that a file does not have.
 #[derive(Debug, Default)]
 struct Unwritten {
     /// No larger than the profile in memory: without generations what comes together stays so.
     updates: Updates,
-    /// Some could not be kept either.
     is_incomplete: bool,
 }
 
@@ -448,7 +443,6 @@ fn whole(mut last: Profile, file: io::Result<File>, path: &Path, unwritten: Unwr
     profile
 }
 
-/// Why a session in a daemon has ended, if that was not what we `asked` for, or its target's own end.
 fn why_early(why: Result<SessionEnd, ClientError>, asked: bool) -> Option<String> {
     match why {
         Ok(SessionEnd::Target | SessionEnd::Duration) => None,
@@ -466,8 +460,7 @@ impl Outcome {
     }
 }
 
-/// A thread that waits for a program once it is told that it has started, because a process can be waited for only by
-/// blocking. Where it says what came of it.
+/// A thread that waits for a program once it has started, as waiting blocks. Says where it reports the end.
 fn wait_in_background(stops: Option<Sender<i32>>) -> Result<(Sender<RunningChild>, Receiver<ChildEnd>), Error> {
     let (started, started_receiver) = bounded::<RunningChild>(1);
     let (ended, ended_receiver) = bounded(1);
@@ -573,7 +566,6 @@ mod tests {
             list.iter().skip(unwritten).for_each(|update| rest.add(update));
             whole(collector, file, Path::new("x"), rest).session().notes.clone()
         };
-        // Somebody else's profile, none at all, and one that lacks an update.
         assert!(notes(file(6, 6), 6)[0].contains("x is another profile"));
         assert!(notes(Err(io::ErrorKind::NotFound.into()), 6)[0].contains("cannot be read"));
         assert!(notes(file(5, 2), 3)[0].contains("is not shown"));

@@ -1,7 +1,5 @@
-//! Returns freed memory to the system.
-//!
-//! The C library keeps freed memory in per-thread heaps: after many connections or sessions, that is most of the
-//! daemon's memory. The daemon therefore trims the heaps some time after sessions or connections have ended.
+//! Returns freed memory to the system: the C library keeps it in per-thread heaps, which after many connections or
+//! sessions is most of the daemon's memory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,8 +12,7 @@ pub fn note_end() {
     ENDED.store(true, Ordering::Relaxed);
 }
 
-/// Trims the heaps if something has ended since the last call. Takes milliseconds, during which other threads may wait
-/// for memory; to be called periodically.
+/// Trims the heaps if something has ended since the last call. Takes milliseconds; call periodically.
 pub fn trim() {
     if ENDED.swap(false, Ordering::Relaxed) {
         // SAFETY: malloc_trim(3) takes a number, locks each heap while it works on it, and touches no memory that is in use.

@@ -35,8 +35,7 @@ impl LastGood {
         &self.0
     }
 
-    /// Reads a configuration file, whose default path may have no file, and keeps a copy if it is good. A copy that cannot
-    /// be written is only logged.
+    /// Reads a configuration file, whose default path may have no file, and keeps a copy if it is good.
     ///
     /// # Errors
     /// That the file is refused.

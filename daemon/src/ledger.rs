@@ -1,11 +1,12 @@
 //! The ledger: what each principal takes of the service, and the shares that bound it.
 //!
-//! Root, the daemon's own user and the members of group `ccsd` are one principal together, with shares of their own that
-//! no other user can take. Each other user is a principal; subordinate user ids (subuid(5)) count for the user who owns
-//! their range. Of what all these users may take together, one gets at most a quarter of what the others leave: however
-//! much some of them take, there is something left for the next.
+//! Root, the daemon's own user and the members of group `ccsd` are one principal, with shares that no other user can
+//! take.
+//! Each other user is one; subordinate user ids (subuid(5)) count for their owner. A user gets at most a quarter of
+//! what
+//! other users leave of their common share, so there is always something left for the next.
 //!
-//! A [`LedgerCharge`] is given back when it is dropped, so that no way out of a function forgets it.
+//! A [`LedgerCharge`] is given back when it is dropped.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,8 +62,7 @@ pub struct ResourceShare {
 /// A user may have one part in this many of what other users leave.
 const PARTS: u64 = 4;
 
-/// Of the memory of all users one part in this many is left for the next: where they have more, the largest pays. What is
-/// taken stays within a quarter of what is left, but what has grown would leave nothing.
+/// One part in this many of all users' memory is left for the next: where they have more, the largest pays.
 const LEFT: u64 = 8;
 
 /// The shares of all resources.
@@ -194,7 +194,6 @@ struct LedgerEntries {
     shares: Shares,
     /// What each principal has. Those that have nothing are absent.
     taken: HashMap<LedgerPrincipal, [u64; RESOURCES]>,
-    /// What all users have together.
     users: [u64; RESOURCES],
 }
 
@@ -207,7 +206,6 @@ impl LedgerEntries {
         self.users.get(what as usize).copied().unwrap_or(0)
     }
 
-    /// The most that `who` may have now, and whose limit that is.
     fn limit(&self, who: LedgerPrincipal, what: Resource) -> (u64, Whose) {
         let (has, share) = (self.of(who, what), self.shares.of(what));
         if who == LedgerPrincipal::Own {
@@ -228,7 +226,6 @@ impl LedgerEntries {
         if fits { Ok(()) } else { Err(Full { what, whose }) }
     }
 
-    /// Replaces an amount.
     fn change(&mut self, who: LedgerPrincipal, what: Resource, from: u64, to: u64) {
         let moved = |amount: &mut u64| *amount = amount.saturating_sub(from).saturating_add(to);
         let taken = self.taken.entry(who).or_default();
@@ -327,8 +324,8 @@ impl Ledger {
         self.entries().shares.of(what)
     }
 
-    /// The principals that have more than they may, because what they have has grown: each beyond its own share, and
-    /// where all users together are beyond theirs, of memory beyond [`ResourceShare::lasting`], the one who has most.
+    /// The principals beyond their shares, because what they have has grown: each beyond its own, and where all users
+    /// are beyond theirs (of memory: [`ResourceShare::lasting`]), the largest.
     #[must_use]
     pub fn debtors(&self, what: Resource) -> Vec<LedgerPrincipal> {
         let entries = self.entries();
@@ -457,7 +454,6 @@ mod tests {
                 (0..own + 1).map_while(|_| ledger.take(LedgerPrincipal::Own, what, unit(what)).ok()).collect();
             // Root's memory is not bounded.
             assert_eq!(of_root.len() as u64, own + u64::from(what == Bytes), "{what:?}");
-            // And what root takes is no user's loss.
             drop(greedy);
             assert_eq!(take_all(&ledger, LedgerPrincipal::User(1), what).len() as u64, user, "{what:?}");
         }

@@ -31,8 +31,7 @@ pub struct ServiceMetrics {
     pub configuration_good: bool,
 }
 
-/// Renders all metrics as OpenMetrics text. It uses only the types gauge and counter, so that node_exporter, which parses
-/// the older Prometheus format, reads it, too.
+/// Renders all metrics as OpenMetrics text, only gauges and counters, so that node_exporter can read it, too.
 #[must_use]
 pub fn render(own: &ServiceMetrics, overview: &Overview) -> String {
     let mut text = MetricsText(String::with_capacity(4096));
@@ -135,7 +134,6 @@ impl MetricsText {
         let _ = writeln!(self.0, "# TYPE {family} {kind}\n# HELP {family} {help}");
     }
 
-    /// Label names and values need no escapes: see `WatchName`.
     fn line(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
         let labels: Vec<String> = labels.iter().map(|(label, value)| format!("{label}=\"{value}\"")).collect();
         let _ = writeln!(self.0, "{name}{{{}}} {value}", labels.join(","));
@@ -169,8 +167,7 @@ pub fn write_file(path: &Path, text: &str) -> io::Result<()> {
         }
         other => other?,
     };
-    // Readers run as other users, and the service's umask hides its files from them. Not synced: after a power failure the
-    // metrics are outdated anyway.
+    // Readable by others despite the umask. Not synced: after a power failure the metrics are outdated anyway.
     let written = file
         .set_permissions(fs::Permissions::from_mode(0o644))
         .and_then(|()| file.write_all(text.as_bytes()))

@@ -1,9 +1,10 @@
 //! The profile file of a collection.
 //!
-//! The file grows by a record per interval, up to [`MAX_INTERVALS`], or fewer where intervals mostly repeat each other
-//! ([`Written::is_long`]). Then a file with half as many intervals is written beside it, takes its name and grows on: a
-//! complete profile has the name even if ccsd is killed. In the same way, a finished file gives way to a shorter one of
-//! the same contents. Pipes, devices and descriptors of the caller are only appended to.
+//! It grows by a record per interval, up to [`MAX_INTERVALS`] or fewer ([`Written::is_long`]). Then a file with half as
+//! many is
+//! written beside it and takes its name: the name always has a complete profile, even if ccsd is killed. A finished
+//! file
+//! likewise gives way to a shorter one. Pipes, devices and descriptors of the caller are only appended to.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -23,13 +24,10 @@ const PROFILE: AllowedContents =
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum OutputError {
-    /// The file cannot be opened or may not be written.
     #[error(transparent)]
     Destination(#[from] DestinationError),
-    /// Another process removed, replaced or shortened the file while it was written.
     #[error("{} was removed or changed by somebody else while it was being written", path.display())]
     Disturbed { path: PathBuf },
-    /// Writing failed. What was written before is a readable profile.
     #[error("cannot write {}: {source}; what was written before stays readable", path.display())]
     Write { path: PathBuf, source: EncodeError },
     /// Writing a replacement failed.
@@ -43,10 +41,8 @@ const COMPACTED_BYTES: u64 = 8 << 20;
 /// Why a file has more than [`MAX_INTERVALS`], or is longer than it could be.
 #[derive(Debug, thiserror::Error)]
 pub enum RewriteError {
-    /// No other file can be put in its place.
     #[error(transparent)]
     Destination(#[from] DestinationError),
-    /// The file cannot be read, or the new file cannot be written.
     #[error(transparent)]
     Coarsen(#[from] CoarsenError),
 }
@@ -66,7 +62,6 @@ pub struct OutputFile {
 
 /// When the file gets its name.
 enum Sink {
-    /// At once: the file is written in place.
     InPlace(OpenedFile),
     Beside(Replacement),
 }
@@ -168,8 +163,8 @@ impl OutputFile {
         Ok(destination::check(path, PROFILE, None)?)
     }
 
-    /// As [`OutputFile::check_contents`], and checks that [`OutputFile::create`] will have the permission, as far as
-    /// the directory and the file show. Other failures, such as a full disk, appear only on writing.
+    /// As [`OutputFile::check_contents`], and checks the permission for [`OutputFile::create`] as far as directory and
+    /// file show.
     ///
     /// # Errors
     /// [`OutputError::Destination`].
@@ -218,8 +213,7 @@ impl OutputFile {
         }
     }
 
-    /// Merges intervals. If that fails (disk full, no permission for the directory), the file grows by a quarter before
-    /// the next attempt.
+    /// Merges intervals. After a failure the file grows by a quarter before the next attempt.
     fn coarsen(&mut self) {
         let (Some(encoder), Some(sink)) = (&mut self.encoder, &mut self.sink) else { return };
         self.retry_at = 0;

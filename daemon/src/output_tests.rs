@@ -11,7 +11,6 @@ use ccsd_profile::codec::MAX_INTERVALS;
 
 use super::*;
 
-/// A session with one thread that calls another function each second.
 struct TestRecording {
     profile: Profile,
     thread: ThreadId,
@@ -152,7 +151,6 @@ fn one_that_appears_when_it_is_whole_is_bounded_too() {
     assert!(output.error().is_none());
     assert!(recording.check(&path) <= 512);
     assert_eq!(names(dir.path()), ["x"]);
-    // A replacement that is dropped leaves nothing.
     fs::remove_file(&path).unwrap();
     let mut recording = TestRecording::new();
     let mut output = OutputFile::replace(&path, recording.profile.session()).unwrap();
@@ -169,7 +167,6 @@ fn a_kill_at_any_moment_leaves_a_whole_profile() {
     let mut output = OutputFile::create(&path, recording.profile.session()).unwrap();
     recording.write(&mut output, MAX_INTERVALS);
     let Some(Sink::InPlace(opened)) = &mut output.sink else { panic!() };
-    // Killed while the other file is being written: forgotten, the file is as the kernel leaves it.
     for bytes in [0, 1, 1_000] {
         let killed = opened.successor().unwrap().unwrap();
         killed.file().write_all_at(&fs::read(&path).unwrap()[..bytes], 0).unwrap();
@@ -185,7 +182,6 @@ fn a_kill_at_any_moment_leaves_a_whole_profile() {
     opened.replace_with(successor).unwrap();
     assert_eq!(recording.check(&path), 256);
     drop(encoder);
-    // Left-over temporary files do not disturb.
     let mut output = OutputFile::create(&dir.path().join("y"), recording.profile.session()).unwrap();
     let mut recording = TestRecording::new();
     recording.write(&mut output, MAX_INTERVALS + 1);

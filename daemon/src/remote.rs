@@ -33,8 +33,8 @@ pub struct RemoteSession {
 }
 
 impl RemoteSession {
-    /// Starts a session and reads it from its beginning. The daemon may store no arguments: a non-empty `command` is
-    /// the target's command line as this process stores it.
+    /// Starts a session and reads it from its beginning. A non-empty `command` is the target's command line as this
+    /// process stores it.
     pub fn start(path: &Path, request: &Request, command: &[String]) -> Result<RemoteSession, ClientError> {
         let mut control = Client::connect(path)?;
         let id = control.start(request)?;
@@ -74,8 +74,7 @@ impl RemoteSession {
         &self.events
     }
 
-    /// Asks for the end, which follows as an event. `target_cpu_ns`: CPU time of the recorded program, user and total,
-    /// if known.
+    /// Asks for the end, which follows as an event. `target_cpu_ns`: of the recorded program, user and total, if known.
     pub fn stop(&mut self, target_cpu_ns: Option<(u64, u64)>) {
         // If the daemon has gone, the other connection reports it.
         let _ = self.control.order(&Request::Stop { session: self.id, target_cpu_ns, forget: false });

@@ -1,8 +1,8 @@
-//! Watches the threads without which the service is none: the session table, the acceptor, the watches and the upkeep.
+//! Watches the essential threads: the session table, the acceptor, the watches and the upkeep.
 //!
-//! If one of them panics, the process ends with [`STATUS`] and a line that says which, so
-//! that systemd starts it again. Each of them beats at least every [`BEAT`], also while it has nothing to do; the upkeep
-//! tells systemd's watchdog that all is well only while all do.
+//! If one panics, the process ends with [`STATUS`] and a line that says which, and systemd restarts it. Each beats at
+//! least
+//! every [`BEAT`]; the upkeep satisfies systemd's watchdog only while all do.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -104,7 +104,6 @@ impl Upkeep {
                 );
                 *lock = Some(new);
             }
-            // The next check tries again.
             Ok(None) => {}
             Err(error) => tracing::error!("{dir} was moved away or replaced: {error}"),
         }
@@ -141,7 +140,7 @@ impl Upkeep {
                 Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => break,
             }
             due = Instant::now() + tick;
-            // First, because what follows may wait for a thread that hangs. Without a notification systemd restarts the
+            // First, because the rest may wait for a hanging thread. Without a notification systemd restarts the
             // service.
             if watchdog.is_some() && hanging.is_empty() {
                 let _ = sd_notify::notify(&[NotifyState::Watchdog]);
@@ -200,7 +199,6 @@ impl Upkeep {
         }
         let mut all = states.to_vec();
         all.push(NotifyState::Status(&status));
-        // Fails if the service was not started by systemd.
         let _ = sd_notify::notify(&all);
     }
 
@@ -291,7 +289,6 @@ impl Upkeep {
         metrics::render(&own, &self.watches.overview())
     }
 
-    /// Numbers of running and ended sessions of clients. The table of sessions is not asked: it may hang.
     fn sessions(&self) -> (u64, u64) {
         let all = |what| {
             let ledger = self.sessions.ledger();

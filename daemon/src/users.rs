@@ -1,8 +1,8 @@
 //! Numbers of users by their names, for rules.
 //!
-//! Names that this machine's own file has are known at once. Others are asked of the name service, which may mean asking
-//! another machine that never answers. So each is asked for by a thread of its own, and nobody waits: a user is unknown until
-//! there is an answer, and [`UserNumbers::answers`] tells that there is a new one.
+//! Names in this machine's own file are known at once. Others are asked of the name service, which may never answer,
+//! each by a
+//! thread of its own: a user is unknown until then, and [`UserNumbers::answers`] tells of a new answer.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -25,11 +25,8 @@ const MAX_NAMES: usize = 4096;
 /// What is known of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserNumber {
-    /// The user's id.
     Known(u32),
-    /// There is no such user.
     Missing,
-    /// There is no answer yet.
     Unknown,
 }
 
@@ -44,7 +41,6 @@ impl UserNumber {
     }
 }
 
-/// The numbers of users. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct UserNumbers(Arc<Mutex<Answers>>);
 
@@ -116,7 +112,6 @@ impl UserNumbers {
     }
 }
 
-/// The number of a user in this machine's own file.
 fn local(name: &str) -> Option<u32> {
     let mut bytes = Vec::new();
     File::open(PASSWD).ok()?.take(MAX_BYTES).read_to_end(&mut bytes).ok()?;

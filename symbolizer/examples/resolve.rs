@@ -1,5 +1,5 @@
-//! Symbolises addresses of an ELF file: reads one hexadecimal address per line from standard input, and prints the time
-//! taken and the memory held to standard error.
+//! Symbolises addresses of an ELF file, one hexadecimal address per line of standard input. Time and memory go to
+//! standard error.
 //!
 //! ```text
 //! cargo run --release -p ccsd-symbolizer --example resolve -- FILE [--quiet] < addresses

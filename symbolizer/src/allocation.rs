@@ -1,8 +1,10 @@
 //! Bytes that the current thread allocates while it parses.
 //!
-//! Parsers of debug information build indexes whose size only their allocations show: ten bytes of debug information
-//! can take 150 bytes of index. So the program's allocator reports each allocation here (`ccsd_worker::Allocator`
-//! does), and a metered parser stops at its limit. Without such an allocator only sections, steps and time are limited.
+//! Ten bytes of debug information can become 150 bytes of a parser's index. So the program's allocator reports
+//! allocations
+//! here (`ccsd_worker::Allocator`), and a metered parser stops at its limit. Otherwise only sections, steps and time
+//! are
+//! limited.
 
 use std::cell::Cell;
 

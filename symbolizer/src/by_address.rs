@@ -1,18 +1,17 @@
 //! Index into a table sorted by address.
 //!
-//! Each of the about 16 steps of a binary search in a large, cold table waits for memory. Functions are spread about
-//! evenly over an image, so the address alone determines the few entries where the search starts.
+//! Each step of a binary search in a large, cold table waits for memory. Functions are spread about evenly, so the
+//! address
+//! determines the few entries where the search starts.
 
 /// Average entries of the table per slot of the index.
 const PER_SLOT: usize = 8;
 
-/// For each of equally long address ranges, the position of its first entry. If addresses are not spread evenly, a
-/// search takes as long as without the index.
+/// The position of the first entry of each equally long address range. With uneven addresses it only does not help.
 #[derive(Debug, Default)]
 pub(crate) struct ByAddress {
     base: u64,
     shift: u32,
-    /// One more than there are ranges.
     firsts: Box<[u32]>,
 }
 

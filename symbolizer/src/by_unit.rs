@@ -1,13 +1,14 @@
 //! Parses debug information one unit at a time.
 //!
-//! To find the unit of an address, `addr2line` parses the headers of all units, with their abbreviations and file
-//! lists: for glibc's 1,700 units, that takes three times as long as decompressing them. GCC and the assembler write a
-//! list of each unit's address ranges (`.debug_aranges`; DWARF 5, section 6.1.2). With it, only the units with
-//! addresses of interest are given to `addr2line`, each as if it were alone.
+//! To find an address, `addr2line` parses the headers of all units, for glibc's 1,700 three times as long as
+//! decompressing
+//! them. GCC and the assembler write a list of each unit's ranges (`.debug_aranges`; DWARF 5, section 6.1.2), so that
+//! only
+//! units of interest are given to `addr2line`, each as if it were alone.
 //!
-//! That works for units without references to other units. All units are loaded if a unit has such references
-//! (link-time optimisation, `dwz(1)`) or split parts, and for an address that is not in the list while some units are
-//! not listed.
+//! All units are loaded if a unit refers to others (link-time optimisation, `dwz(1)`) or has split parts, and for an
+//! address
+//! that is not listed while some units are not.
 
 use gimli::{Reader as _, Section as _};
 use hashbrown::HashMap;
@@ -18,18 +19,15 @@ use crate::lookup::{LookupContext, UnitLookup};
 use crate::meter;
 use crate::sections::{self, DebugSections, damaged};
 
-/// Maximum units tried for one address. Linkers leave the ranges of dropped functions, which then seem to overlap
-/// others at the start of the image.
+/// Maximum units tried for one address: ranges of dropped functions seem to overlap others at the image's start.
 const MAX_CLAIMS: usize = 16;
 
-/// Maximum ranges examined to find those units. Without such a bound, a range that spans many others would make the
-/// list useless.
+/// Maximum ranges examined: one that spans many others would make the list useless.
 const MAX_LOOKED_AT: usize = 256;
 /// Maximum ranges kept, in total and per unit. (A unit has one for each section with code.)
 const MAX_RANGES: usize = 4096;
 const MAX_RANGES_OF_UNIT: usize = 64;
 
-/// Address ranges of an image's units.
 pub(crate) struct ByUnit {
     /// Ordered by start.
     ranges: Vec<Range>,
@@ -48,7 +46,6 @@ struct Range {
     unit: u32,
 }
 
-/// The result of a query.
 pub(crate) enum UnitAnswer {
     Answer(gimli::Result<()>),
     /// All units must be searched.
@@ -59,7 +56,7 @@ impl ByUnit {
     /// Reads the list; `None` if it is missing or omits most units.
     ///
     /// # Errors
-    /// The reason why the debug information cannot be used.
+    /// Why the debug information cannot be used.
     pub(crate) fn new(sections: &DebugSections) -> Result<Option<ByUnit>, String> {
         let dwarf = sections.dwarf();
         if dwarf.debug_aranges.reader().is_empty() {
@@ -144,8 +141,7 @@ impl ByUnit {
         self.ranges.capacity() * size_of::<Range>()
     }
 
-    /// The units that claim an address, ordered by the distance of their range's start. `None` if there are too many
-    /// ranges.
+    /// The units that claim an address, by the distance of their range's start. `None` if there are too many ranges.
     fn claiming_units(&self, svma: u64) -> Option<Vec<u32>> {
         let after = self.ranges.partition_point(|range| range.begin <= svma);
         let before = self.ranges.get(..after).unwrap_or_default().iter().rev();

@@ -1,10 +1,9 @@
 //! Decompression of sections, within size limits.
 //!
-//! Three forms exist: gABI, "Section Compression" (`SHF_COMPRESSED`, zlib or zstd); the older form of GNU tools, marked
-//! by the section's name (`.zdebug_info`); and `.gnu_debugdata`, a whole ELF file compressed by `xz(1)`.
-//!
-//! Claimed sizes are checked before anything is allocated: against the caller's limit, and against
-//! [`limits::MAX_COMPRESSION_RATIO`] times the compressed size.
+//! gABI, "Section Compression" (`SHF_COMPRESSED`, zlib or zstd); GNU tools' older form by name (`.zdebug_info`); and
+//! `.gnu_debugdata`, an ELF file compressed by `xz(1)`. Claimed sizes are checked before allocating: against the
+//! caller's
+//! limit and [`limits::MAX_COMPRESSION_RATIO`].
 
 use std::io::Read;
 use std::sync::Arc;
@@ -21,7 +20,6 @@ use crate::meter;
 /// Name prefix of sections in the older form.
 pub(crate) const LEGACY_PREFIX: &[u8] = b".zdebug_";
 
-/// Header of a section in the older form: `ZLIB`, and the size as a big-endian 64-bit number.
 pub(crate) const LEGACY_HEADER: u64 = 12;
 
 /// Header size of a section with `SHF_COMPRESSED`.
@@ -39,7 +37,6 @@ pub(crate) fn legacy_stated_size(header: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(*size))
 }
 
-/// Decompresses a section with `SHF_COMPRESSED`.
 pub(crate) fn section(raw: &[u8], limit: u64) -> Result<Arc<[u8]>, ImageError> {
     let (header, data) = pod::from_bytes::<elf::CompressionHeader64<LE>>(raw)
         .map_err(|()| ImageError::Compression("no compression header"))?;
@@ -82,7 +79,6 @@ fn spend(bytes: usize) -> Result<(), ImageError> {
     meter::spend(10 * meter::steps_of(bytes)).map_err(|meter::Spent| ImageError::Spent)
 }
 
-/// `size` bytes to be filled.
 fn room(size: u64) -> Result<Arc<[u8]>, ImageError> {
     let size = usize::try_from(size).map_err(|_| damaged())?;
     Ok(std::iter::repeat_n(0, size).collect())
@@ -149,7 +145,6 @@ fn zstandard(mut data: &[u8], size: u64) -> Result<Arc<[u8]>, ImageError> {
     if rest.is_empty() { Ok(bytes) } else { Err(damaged()) }
 }
 
-/// What follows a skippable frame (RFC 8878, section 3.1.2).
 fn after_skippable(data: &[u8]) -> Option<&[u8]> {
     let (magic, rest) = data.split_first_chunk::<4>()?;
     let (size, rest) = rest.split_first_chunk::<4>()?;

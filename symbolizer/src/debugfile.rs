@@ -1,8 +1,9 @@
 //! Finds separate debug information.
 //!
-//! As in GDB's manual ("Debugging Information in Separate Files"): by build id, under `/usr/lib/debug/.build-id`, and
-//! by the file name and checksum in `.gnu_debuglink`; parts shared by `dwz(1)` by `.gnu_debugaltlink` or `.debug_sup`;
-//! split DWARF (DWARF 5, section 7.3.2) by the name in its skeleton unit, or in a package beside the image.
+//! As in GDB's manual ("Debugging Information in Separate Files"): by build id under `/usr/lib/debug/.build-id`, by
+//! name and
+//! checksum in `.gnu_debuglink`, parts shared by `dwz(1)` by `.gnu_debugaltlink` or `.debug_sup`, split DWARF (DWARF 5,
+//! section 7.3.2) by its skeleton unit or in a package beside the image.
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
@@ -22,14 +23,13 @@ use crate::root::FileRoot;
 
 /// Where separate debug files of an image are searched.
 ///
-/// A file is used only if its build id equals the image's, or its CRC-32 the one in the image. Only regular files are
-/// opened, and opening never blocks. The finder can be cloned and kept: it holds the root directory open, so that the
-/// program may end.
+/// A file is used only if its build id or CRC-32 is the image's. Only regular files are opened, without blocking. Holds
+/// the
+/// root directory open, so that the program may end.
 #[derive(Debug, Clone, Default)]
 pub struct DebugFileFinder {
     roots: Vec<FileRoot>,
     image_path: Option<PathBuf>,
-    /// Files opened in advance, with the paths where they were found.
     held: Vec<(PathBuf, Arc<File>)>,
     opener: Option<Arc<dyn OpenFiles>>,
     /// Identifies the root; see [`DebugFileFinder::view`].
@@ -43,11 +43,9 @@ pub trait OpenFiles: Debug + Send + Sync {
     fn open(&self, path: &Path) -> Vec<File>;
 }
 
-/// Directory of installed debug files.
 const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
 /// Directories beside an image that are searched, relative to the image's.
 const BESIDE: [&str; 3] = ["", ".debug", ".dwz"];
-/// Extensions of files with split DWARF of one unit, and of many.
 const SPLIT_EXTENSIONS: [&str; 2] = ["dwo", "dwp"];
 
 /// Number of views created.
@@ -73,8 +71,9 @@ impl DebugFileFinder {
         DebugFileFinder { roots: vec![FileRoot::Own], ..DebugFileFinder::default() }
     }
 
-    /// As [`DebugFileFinder::system`] for programs with another file system: all paths, including symbolic links, are
-    /// resolved with `root` as `/`. `root` is opened here, and may be `/proc/PID/root`.
+    /// As [`DebugFileFinder::system`] for programs with another file system: all paths are resolved with `root` as `/`,
+    /// which may
+    /// be `/proc/PID/root` and is opened here.
     ///
     /// # Errors
     /// If the directory cannot be opened.
@@ -89,8 +88,8 @@ impl DebugFileFinder {
         DebugFileFinder { opener: Some(opener), ..DebugFileFinder::default() }
     }
 
-    /// Identifies the file system of its paths: 0 is this process's, and each [`DebugFileFinder::in_root`] is another.
-    /// Images in two views have different debug files even if the images are the same.
+    /// Identifies the file system of its paths: 0 is this process's, each [`DebugFileFinder::in_root`] another. Debug
+    /// files differ between views even for equal images.
     #[must_use]
     pub fn view(&self) -> u64 {
         self.view
@@ -115,8 +114,8 @@ impl DebugFileFinder {
         self.image_path.as_deref()
     }
 
-    /// Opens candidates for debug files of the image for an untrusted process: only ELF files beside the image, in a
-    /// debug directory there, among the installed debug files, or with the name of split DWARF.
+    /// Opens debug file candidates of the image for an untrusted process: only ELF files beside it, in a debug
+    /// directory, installed, or named as split DWARF.
     #[must_use]
     pub fn open_for_other(&self, path: &Path) -> Vec<File> {
         let Some(path) = normal(path) else { return Vec::new() };
@@ -149,10 +148,9 @@ impl DebugFileFinder {
         self
     }
 
-    /// Opens candidates for debug files of `image` now, to be read when needed: a mount namespace is taken apart when
-    /// its last program ends, even while its root is held open. (Not split DWARF, which has a file for each unit.)
-    /// Takes a few system calls; `read` reads the headers of a file, with [`ElfFile::open_debug`] or in another
-    /// process.
+    /// Opens debug file candidates of `image` now, to be read when needed: mounts go with the last program of their
+    /// namespace. (Not split DWARF, a file for each unit.) A few system calls; `read` reads a file's headers, with
+    /// [`ElfFile::open_debug`] or elsewhere.
     #[must_use]
     pub fn hold(mut self, image: &ElfFile, read: impl Fn(File) -> Option<ElfFile>) -> DebugFileFinder {
         let by_id = image.build_id().and_then(build_id_path);
@@ -181,7 +179,6 @@ impl DebugFileFinder {
         self
     }
 
-    /// Finds the separate debug file of an image. Files of other builds are noted.
     pub(crate) fn find(&self, image: &ElfFile, notes: &mut Vec<String>) -> Option<DebugFile> {
         image.build_id().and_then(|id| self.find_by_build_id(id, notes)).or_else(|| self.find_by_link(image, notes))
     }
@@ -206,8 +203,7 @@ impl DebugFileFinder {
         found.map(|found| found.file)
     }
 
-    /// Finds the package with the split DWARF of an image: the name of the image or its debug file, with `.dwp`
-    /// appended.
+    /// Finds the split DWARF package of an image: its name or its debug file's with `.dwp` appended.
     pub(crate) fn find_package(&self, debug_path: Option<&Path>) -> Option<(PathBuf, ElfFile)> {
         self.package_paths(debug_path).find_map(|path| {
             let file = self.open(&path).find_map(|file| ElfFile::open_debug(file).ok())?;
@@ -227,7 +223,6 @@ impl DebugFileFinder {
         self.image_path.as_deref().and_then(Path::parent)
     }
 
-    /// Opens the split debug information of one unit (`.dwo`).
     pub(crate) fn find_split(&self, path: &Path) -> Option<ElfFile> {
         self.open(path).find_map(|file| ElfFile::open_debug(file).ok())
     }
@@ -236,7 +231,6 @@ impl DebugFileFinder {
         self.open_matching(&build_id_path(id)?, id, notes)
     }
 
-    /// Opens a file that must have the build id `id`.
     fn open_matching(&self, path: &Path, id: &[u8], notes: &mut Vec<String>) -> Option<DebugFile> {
         self.open(path).find_map(|file| {
             // Files of `dwz` are object files.
@@ -265,7 +259,6 @@ impl DebugFileFinder {
         })
     }
 
-    /// Reads `.gnu_debuglink`.
     fn link(&self, image: &ElfFile) -> Option<Link> {
         let (name, crc) = image.links().debug?;
         let name = Path::new(OsStr::from_bytes(&name));
@@ -282,7 +275,6 @@ impl DebugFileFinder {
         Some(Link { crc, candidates })
     }
 
-    /// Opens the regular files at an absolute path in all roots.
     fn open(&self, path: &Path) -> impl Iterator<Item = File> {
         let held = self.held.iter().filter(move |(at, _)| at == path).filter_map(|(_, file)| file.try_clone().ok());
         let others = self.opener.iter().flat_map(move |opener| opener.open(path));
@@ -302,8 +294,8 @@ fn build_id_path(id: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(format!("{DEBUG_DIRECTORY}/.build-id/{first:02x}/{rest}.debug")))
 }
 
-/// Whether a linked file belongs to the image. Build ids decide if both files have one, because comparing them needs no
-/// reading; otherwise the checksum of the whole file decides, if it is not too large.
+/// Whether a linked file belongs to the image: by build ids if both have one, else by the checksum of a file that is
+/// not too large.
 fn is_linked(image: &ElfFile, debug: &ElfFile, crc: u32, file: io::Result<File>) -> Result<bool, String> {
     if let (Some(ours), Some(theirs)) = (image.build_id(), debug.build_id()) {
         return Ok(ours == theirs);
@@ -330,7 +322,6 @@ fn normal(path: &Path) -> Option<PathBuf> {
     path.is_absolute().then_some(normal)
 }
 
-/// The CRC-32 of a whole file (the polynomial of zlib, as in `.gnu_debuglink`).
 fn crc_of(file: &File) -> io::Result<u32> {
     let mut hasher = crc32fast::Hasher::new();
     let mut buffer = vec![0; 256 << 10];

@@ -1,8 +1,8 @@
 //! Debug files of debuginfod servers, by build id.
 //!
-//! Nothing is asked unless the caller names servers: a build id tells them which program runs. Answers are kept in a cache
-//! with the layout of elfutils' client, so that both share it. The certificate of an `https:` server must be one that the system
-//! trusts (`SSL_CERT_FILE` names others).
+//! Only servers that the caller names are asked, as a build id tells which program runs. The cache is shared with
+//! elfutils'
+//! client. Certificates of `https:` servers must be trusted by the system (or `SSL_CERT_FILE`).
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -18,7 +18,6 @@ use crate::root::FileRoot;
 
 /// Variable with the servers, separated by blanks, as elfutils has it.
 pub const URLS_VARIABLE: &str = "DEBUGINFOD_URLS";
-/// Variable with the cache directory, as elfutils has it.
 const CACHE_VARIABLE: &str = "DEBUGINFOD_CACHE_PATH";
 /// Maximum bytes of a debug file. Those of web browsers have two or three gigabytes.
 const MAX_BYTES: u64 = 4 << 30;
@@ -38,10 +37,8 @@ const MAX_BUILD_ID: usize = 64;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum DebuginfodError {
-    /// Neither HTTP nor HTTPS.
     #[error("{url:?} is no address of a debuginfod server that can be asked: it begins with https:// or http://")]
     Url { url: String },
-    /// There is neither a home nor a cache directory.
     #[error("there is no place for a cache: set DEBUGINFOD_CACHE_PATH")]
     NoCache,
 }
@@ -52,10 +49,8 @@ pub struct Debuginfod {
     servers: Vec<DebuginfodServer>,
     cache: PathBuf,
     agent: ureq::Agent,
-    /// Build ids that no server has.
     missing: HashSet<Vec<u8>>,
     began: Instant,
-    /// Bytes fetched.
     fetched: u64,
 }
 
@@ -66,7 +61,6 @@ struct DebuginfodServer {
     answers: bool,
 }
 
-/// The path of a cached debug file.
 fn cached(cache: &Path, build_id: &[u8]) -> Option<PathBuf> {
     let in_range = (2..=MAX_BUILD_ID).contains(&build_id.len());
     in_range.then(|| cache.join(hexadecimal(build_id)).join("debuginfo"))
@@ -135,12 +129,12 @@ impl Debuginfod {
         }
     }
 
-    /// The debug file with a build id, from the cache or the first server that has it; `None` if no server has it.
-    ///
-    /// A server that cannot be connected to is not asked again, and what no server has is not asked for again.
+    /// The debug file with a build id, from the cache or the first server that has it. Servers that cannot be reached,
+    /// and files
+    /// that no server has, are not asked for again.
     ///
     /// # Errors
-    /// In words, why servers did not answer, or why there is no room for the answer.
+    /// Why servers did not answer, or why there is no room for the answer.
     pub fn fetch(&mut self, build_id: &[u8]) -> Result<Option<File>, String> {
         let Some(path) = cached(&self.cache, build_id) else { return Ok(None) };
         if let Some(file) = open_if_build(&path, build_id) {
@@ -272,7 +266,6 @@ mod tests {
         [head.as_bytes(), body].concat()
     }
 
-    /// This program, and its build id.
     fn own() -> (Vec<u8>, Vec<u8>) {
         let exe = std::env::current_exe().unwrap();
         let id = ElfFile::open(File::open(&exe).unwrap()).unwrap().build_id().unwrap().to_vec();
@@ -293,7 +286,6 @@ mod tests {
         assert!(client.fetch(&id).is_err());
         assert!(client.fetch(&id).unwrap().is_some());
         assert_eq!((asked_bad.load(Ordering::Relaxed), asked_good.load(Ordering::Relaxed)), (2, 2));
-        // From the cache.
         assert!(client.fetch(&id).unwrap().is_some());
         assert_eq!(asked_bad.load(Ordering::Relaxed), 2);
     }

@@ -8,14 +8,12 @@ use cpp_demangle::{DemangleOptions, ParseOptions};
 
 use crate::limits;
 
-/// Maximum nesting of types in a C++ name, in parsing and printing: `cpp_demangle`'s own default. Names nested this
-/// deep take less than 256 KiB of stack in a release build and less than 2 MiB in a debug build.
+/// Maximum nesting of types in a C++ name: `cpp_demangle`'s default. Takes less than 256 KiB of stack in release
+/// builds, 2 MiB in debug builds.
 const CPP_RECURSION: u32 = 96;
 
-/// Demangles a linkage name; `None` if the result is the same, or the name is not mangled.
-///
-/// Rust names lose their hash suffix; C++ names keep their parameters. Names longer than [`limits::MAX_DISPLAY_NAME`]
-/// bytes are cut and end in an ellipsis.
+/// Demangles a linkage name; `None` if nothing changes. Rust names lose their hash, C++ names keep their parameters;
+/// longer results than [`limits::MAX_DISPLAY_NAME`] bytes are cut.
 pub(crate) fn demangle(linkage_name: &str) -> Option<String> {
     let display = demangle_rust(linkage_name).or_else(|| demangle_cpp(linkage_name, DemangleOptions::new()));
     let display = match display {
@@ -66,8 +64,8 @@ pub(crate) fn cpp_whole(name: &str) -> Option<String> {
     (!display.ends_with(Capped::ELLIPSIS)).then_some(display)
 }
 
-/// A string that takes [`limits::MAX_DISPLAY_NAME`] bytes and then fails, which stops the writer: back references
-/// make the demangled form of a short name exponentially long.
+/// A string of [`limits::MAX_DISPLAY_NAME`] bytes that then fails, to stop the writer: back references expand
+/// exponentially.
 #[derive(Default)]
 struct Capped {
     text: String,
@@ -148,7 +146,6 @@ mod tests {
                      wi::abs<std::pair<rtx_def*, machine_mode> >(std::pair<rtx_def*, machine_mode> const&)",
                 ),
             ),
-            // Not mangled, or malformed.
             ("_Z", None),
             ("_ZN", None),
             ("_R", None),

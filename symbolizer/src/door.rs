@@ -1,20 +1,22 @@
 //! Opens only files that a session's user could open.
 //!
-//! The daemon may read more than its users. The target chooses the paths, and what is mounted, linked or renamed there.
-//! A [`Door`] for a user therefore opens a file only if the user certainly could; in doubt it refuses.
+//! The daemon may read more than its users, and the target chooses paths, mounts and links. A [`Door`] for a user opens
+//! a file
+//! only if the user certainly could.
 //!
 //! # Checks
 //!
-//! - The file: mode and owner, as `fstat` of the open handle reports them, with the host's user ids; never the path.
-//!   The owner needs the owner's permission. Another user needs both the group's and the others' permission, because
-//!   group membership is not known here. A file with an access control list is refused to all but its owner, because
-//!   the list may exclude a user by name.
-//! - Every directory on the path: the user must be able to search it before a name is looked up in it. Symbolic links
-//!   are followed here, one step at a time, so that the door never enters a directory that the user cannot enter.
-//! - The file system: not /proc and similar ones, where the content of a file depends on the process that opens it.
+//! - The file: mode and owner by `fstat` of the open handle, with the host's ids. The owner needs the owner's
+//!   permission;
+//!   another user both the group's and the others', as group membership is not known here. A file with an access control
+//!   list
+//!   is refused to all but its owner, as the list may exclude a user.
+//! - Every directory on the path must be searchable by the user. Symbolic links are followed here, step by step.
+//! - The file system: not /proc and similar ones, whose content depends on the process that opens it.
 //!
-//! A file that the kernel shows as mapped or executed by a process that the user may trace is checked alone, without
-//! directories ([`Door::follow`]).
+//! A file that the kernel shows as mapped or executed by a process that the user may trace is checked without
+//! directories
+//! ([`Door::follow`]).
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -88,12 +90,10 @@ fn may_have_acl(file: &File) -> bool {
 /// Opens files for one principal. Clones share their notes.
 #[derive(Clone, Debug, Default)]
 pub struct Door {
-    /// `None` for a user with all rights of this process.
     user: Option<ForUser>,
     withheld: Arc<Mutex<Withheld>>,
 }
 
-/// Files withheld from a user.
 #[derive(Debug, Default)]
 struct Withheld {
     named: BTreeSet<String>,
@@ -116,8 +116,7 @@ impl Door {
     /// Opens a regular file at an absolute path inside a root for reading. Notes files that the user may not read.
     ///
     /// # Errors
-    /// Those of opening; `InvalidFilename` for a relative path, `InvalidInput` for other kinds of files,
-    /// `PermissionDenied` for files that the user may not read.
+    /// Those of opening; `InvalidFilename` (relative path), `InvalidInput` (other kinds of files), `PermissionDenied`.
     pub fn open(&self, root: &FileRoot, path: &Path) -> io::Result<File> {
         let opened = self.open_if(root, path, |_| true);
         if opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
@@ -139,8 +138,9 @@ impl Door {
         self.open_handle(handle, wanted)
     }
 
-    /// Opens the target of a link in /proc (`exe`, `map_files/...`) if it is `wanted`. The file may no longer have a
-    /// path, so only the file itself is checked.
+    /// Opens the target of a link in /proc (`exe`, `map_files/...`) if it is `wanted`. Only the file itself is checked:
+    /// it may no
+    /// longer have a path.
     ///
     /// # Errors
     /// As [`Door::open_if`].
@@ -148,8 +148,7 @@ impl Door {
         self.open_handle(open(link, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?, wanted)
     }
 
-    /// Opens a directory inside a root as a root, if the user can enter it. Paths cannot leave it. The handle stays
-    /// valid when the mount is removed.
+    /// Opens a directory inside a root as a root, if the user can enter it. Stays valid when the mount is removed.
     ///
     /// # Errors
     /// Those of opening a directory.
@@ -210,7 +209,7 @@ fn shows_by_reader(file: &File) -> io::Result<bool> {
 }
 
 /// Resolves an absolute path inside a root to an O_PATH handle, if a user may search every directory on it. Absolute
-/// links start at the root, and `..` stops there.
+/// links and `..` stay inside.
 fn walk_for(user: ForUser, root: &FileRoot, path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     // Directories from the root to the current one, and the remaining names, the next one last.
@@ -256,7 +255,6 @@ fn walk_for(user: ForUser, root: &FileRoot, path: &Path) -> io::Result<OwnedFd> 
     Err(Errno::ELOOP.into())
 }
 
-/// Pushes the names of a path, the first one last.
 fn push_names(names: &mut Vec<OsString>, path: &Path) {
     names.extend(path.components().rev().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -280,7 +278,6 @@ mod tests {
         Some(text)
     }
 
-    /// A user other than this process's, and this process's user.
     fn users(directory: &Path) -> (ForUser, ForUser) {
         let own = fs::metadata(directory).unwrap();
         (ForUser { uid: own.uid() + 1, gid: own.gid() + 1 }, ForUser { uid: own.uid(), gid: own.gid() })

@@ -1,9 +1,9 @@
 //! Inlined functions and source lines from DWARF 4 and 5.
 //!
-//! `addr2line` finds unit, function, inlined functions and line of an address, and parses each unit when first needed;
-//! see [`lookup`](crate::lookup). This module gives it the sections, within limits, and the split files. If there is a
-//! list of the units' address ranges, units are loaded one at a time; see [`by_unit`](crate::by_unit). Type units are
-//! not needed.
+//! `addr2line` finds unit, functions and line of an address, and parses units when needed ([`lookup`](crate::lookup)).
+//! This
+//! module provides sections within limits, and split files, and uses the list of units' ranges
+//! ([`by_unit`](crate::by_unit)). Type units are not needed.
 
 use std::sync::Arc;
 
@@ -18,31 +18,27 @@ use crate::meter::{self, MemoryGate, MeterStop, ReadGrant};
 use crate::sections::{self, DebugSections, ReadBudget};
 use crate::split::SplitFiles;
 
-/// The debug information of one image, ready for lookups.
 pub(crate) struct Dwarf {
     sections: DebugSections,
     index: UnitIndex,
     grant: ReadGrant,
-    /// Bytes granted at first.
     most: u64,
     used_steps: u64,
     shared: LookupContext,
 }
 
-/// How the unit of an address is found.
 enum UnitIndex {
-    /// With the list of address ranges.
     ByUnit(Box<ByUnit>),
-    /// By searching all units.
     Whole(Box<UnitLookup>),
 }
 
 impl Dwarf {
-    /// Reads the debug sections of `file`, and of its `supplement` from `dwz(1)`; `split` finds split files. Takes at most
-    /// `most` bytes, of which sections may be two thirds; takes more than a small image's only inside the `gate`.
+    /// Reads the debug sections of `file` and its `supplement` from `dwz(1)`; `split` finds split files. At most `most`
+    /// bytes,
+    /// two thirds of it sections; more than a small image's only inside the `gate`.
     ///
     /// # Errors
-    /// The reason, in words for the user, why the debug information cannot be used.
+    /// Why the debug information cannot be used, for the user.
     pub(crate) fn load(
         file: &ElfFile,
         supplement: Option<&ElfFile>,
@@ -72,11 +68,11 @@ impl Dwarf {
         Ok(Dwarf { sections, index, most, used_steps: granted - grant.steps, grant, shared })
     }
 
-    /// The functions at `svma`, innermost first; none if the debug information has no answer or is damaged there. A
-    /// single frame without name and declaration has only the line.
+    /// The functions at `svma`, innermost first; none if there is no answer or damage. A single frame without name and
+    /// declaration has only the line.
     ///
     /// # Errors
-    /// The reason, in words for the user, why the debug information must not be used again.
+    /// Why the debug information must not be used again, for the user.
     pub(crate) fn frames(&mut self, svma: u64, out: &mut Vec<DwarfFrame>) -> Result<(), String> {
         out.clear();
         // `addr2line` adds one to the address, which would overflow. Nothing is mapped there.
@@ -116,7 +112,6 @@ impl Dwarf {
     }
 }
 
-/// Loads all units.
 fn whole(sections: &DebugSections, supplement: Option<&DebugSections>) -> Result<UnitIndex, String> {
     let mut dwarf = sections.dwarf();
     if let Some(supplement) = supplement {
@@ -129,14 +124,13 @@ fn whole(sections: &DebugSections, supplement: Option<&DebugSections>) -> Result
 }
 
 impl Dwarf {
-    /// Whether inlined Rust functions had no linkage names, as with line tables only (`debug = "line-tables-only"`).
-    /// Such a function has only its last name, `push`, and differs from its out-of-line copy.
+    /// Whether inlined Rust functions had no linkage names (`debug = "line-tables-only"`): they have only a last name,
+    /// `push`, and differ from out-of-line copies.
     pub(crate) fn has_short_names(&self) -> bool {
         self.shared.short_names
     }
 
-    /// Approximate bytes held: sections and index. A step adds 7 bytes of index with line tables only, and 1 to 3 where
-    /// types and variables are skipped.
+    /// Approximate bytes held: sections and index. A step adds 7 bytes of index with line tables only, else 1 to 3.
     pub(crate) fn held_bytes(&self) -> u64 {
         const INDEX_BYTES_PER_STEP: u64 = 4;
         let list = if let UnitIndex::ByUnit(units) = &self.index { units.bytes() } else { 0 };
@@ -146,7 +140,6 @@ impl Dwarf {
         (self.shared.budget.used() + estimate).max(reported)
     }
 
-    /// Takes the notes about split files since the last call.
     pub(crate) fn take_notes(&mut self) -> Vec<String> {
         self.shared.split.take_notes()
     }

@@ -1,8 +1,8 @@
 //! The functions that `.eh_frame` describes, by address.
 //!
-//! `.eh_frame_hdr` has a table of its entries sorted by address for binary search (Linux Standard Base, "DWARF Exception
-//! Header Encoding"). It is searched in place, so opening an image costs little more than reading the two sections. Where
-//! there is none, the section is read once for an [`FdeIndex`].
+//! `.eh_frame_hdr`'s sorted table (Linux Standard Base, "DWARF Exception Header Encoding") is searched in place, so
+//! opening an
+//! image costs little. Without one, the section is read once for an [`FdeIndex`].
 
 use std::ops::Range;
 
@@ -13,8 +13,7 @@ use crate::unwind::UnwindSections;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Size of an entry of the search table: two 32-bit offsets from the start of `.eh_frame_hdr`, to the function and to
-/// its FDE.
+/// Size of an entry: 32-bit offsets of function and FDE from the start of `.eh_frame_hdr`.
 const ENTRY: usize = 8;
 
 /// How an entry of `.eh_frame` is found. Every call takes the sections that it was made for.
@@ -83,8 +82,8 @@ impl EhFrameIndex {
         begins.unwrap_or(u64::MAX)
     }
 
-    /// Number of entries whose functions begin at `svma` or before. As in the kernel's and libgcc's readers, the linker is
-    /// trusted to have sorted its table; in an unsorted one, the entry found does not cover the address.
+    /// Number of entries that begin at `svma` or before. The linker is trusted to have sorted its table, as in the
+    /// kernel and libgcc.
     #[must_use]
     pub fn count_up_to(&self, sections: &UnwindSections, svma: u64) -> usize {
         let EhFrameIndex::Table { offset, count } = self else {
@@ -143,15 +142,14 @@ pub fn section(sections: &UnwindSections) -> Option<EhFrame<Slice<'_>>> {
     Some(eh_frame)
 }
 
-/// The entry at an address of `.eh_frame`.
 fn entry_at(sections: &UnwindSections, fde: u64) -> Option<FrameDescriptionEntry<Slice<'_>>> {
     let start = sections.eh_frame.as_ref()?.svma.start;
     let offset = EhFrameOffset(usize::try_from(fde.checked_sub(start)?).ok()?);
     section(sections)?.fde_from_offset(&sections.bases(), offset, EhFrame::cie_from_offset).ok()
 }
 
-/// Finds the search table if it has the encoding that linkers write: version 1, a 4-byte pointer to `.eh_frame`, a
-/// 4-byte count, entries of two signed 32-bit offsets relative to the section. With any other table the section is scanned.
+/// Finds the search table if linkers' encoding is used: version 1, 4-byte pointer to `.eh_frame`, 4-byte count, entries
+/// of two signed 32-bit offsets. Otherwise the section is scanned.
 fn find_table(sections: &UnwindSections) -> Option<(usize, usize)> {
     // DW_EH_PE_sdata4 | DW_EH_PE_datarel, and DW_EH_PE_udata4.
     const DATAREL_SDATA4: u8 = 0x3b;
@@ -170,7 +168,6 @@ fn find_table(sections: &UnwindSections) -> Option<(usize, usize)> {
     Some((offset, usize::try_from(count).ok()?.min(fits)))
 }
 
-/// An entry of the search table: addresses of the function and of its FDE.
 #[inline]
 fn table_entry(sections: &UnwindSections, offset: usize, index: usize) -> Option<(u64, u64)> {
     let header = sections.eh_frame_hdr.as_ref()?;

@@ -16,10 +16,8 @@ use crate::source::ImageSource;
 use crate::symbol_starts::SymbolStarts;
 use crate::unwind::UnwindSections;
 
-/// An open ELF file.
-///
-/// The file is read with `pread`, never mapped (see the crate's documentation). Opening reads only the headers;
-/// sections are read whole on request. Can be shared between threads.
+/// An open ELF file, read with `pread`, never mapped. Opening reads only the headers; sections are read whole on
+/// request. Can be shared between threads.
 #[derive(Debug)]
 pub struct ElfFile {
     reader: ElfReader,
@@ -40,12 +38,13 @@ impl Deref for ElfFile {
 }
 
 impl ElfFile {
-    /// Opens an image. The caller has chosen the file; only regular files are accepted.
+    /// Opens an image; only regular files are accepted.
     ///
     /// # Errors
     /// [`ImageError::NotRegular`], [`ImageError::NotElf`]; [`ImageError::Unsupported`] for anything but an executable
-    /// or shared object for x86_64; [`ImageError::Malformed`] if the program headers are outside the file. Broken
-    /// section headers are not an error: the file is then treated as having none.
+    /// or shared
+    /// object for x86_64; [`ImageError::Malformed`] for program headers outside the file. Broken section headers count
+    /// as none.
     pub fn open(file: File) -> Result<ElfFile, ImageError> {
         ElfFile::new(ImageSource::from_file(file)?, &LINKED)
     }
@@ -74,20 +73,16 @@ impl ElfFile {
         ElfFile { reader, links, unwind: Mutex::default(), go: Mutex::default() }
     }
 
-    /// Creates a file from headers that were already read; see [`Headers`](crate::Headers).
     pub(crate) fn from_parts(file: File, parts: DecodedHeaders, links: Links) -> Result<ElfFile, ImageError> {
         Ok(ElfFile::of(ElfReader::from_parts(file, parts)?, Some(links)))
     }
 
-    /// References to debug files.
     pub(crate) fn links(&self) -> Links {
         self.links.clone().unwrap_or_else(|| Links::read(self))
     }
 
-    /// The sections that an unwinder needs. Shared while in use, and not kept afterwards.
-    ///
-    /// Missing, damaged or too large sections are omitted. Works without section headers through the PT_GNU_EH_FRAME
-    /// program header.
+    /// The sections that an unwinder needs, shared while in use. Missing, damaged or too large ones are omitted. Works
+    /// without section headers through PT_GNU_EH_FRAME.
     pub fn unwind_sections(&self) -> Arc<UnwindSections> {
         let mut shared = self.unwind.lock().unwrap_or_else(PoisonError::into_inner);
         shared.upgrade().unwrap_or_else(|| {

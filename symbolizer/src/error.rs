@@ -1,8 +1,6 @@
 //! Errors of images.
 
-/// Why a file cannot be used as an image, or a part of it cannot be read.
-///
-/// No such error stops a profile: an unreadable image is shown by path and offsets.
+/// Why a file cannot be used as an image, or a part of it cannot be read. The profile then shows path and offsets.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// Reading failed, or the file is shorter than when it was opened.

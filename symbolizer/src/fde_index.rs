@@ -1,8 +1,8 @@
 //! Where a section keeps its frame description entries (FDEs), by address.
 //!
-//! `.eh_frame` usually comes with a search table, `.eh_frame_hdr`. `.debug_frame` never does, and going through it entry
-//! by entry for every new address made the sampling thread take as much CPU as its target. So the section is read once,
-//! when it is first asked for an address, and what is kept is enough to find an entry again and read it.
+//! `.debug_frame` never has a search table, and searching it for every new address took as much CPU as the target. So
+//! the
+//! section is read once, when first needed.
 
 use std::ops::Range;
 
@@ -17,19 +17,17 @@ use crate::meter;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Bytes of a section that are read for its index, which takes a fraction of a second. A compiler's entries start at 24
-/// bytes, so about [`MAX_FDES`] of them fit.
+/// Bytes of a section read for its index, in a fraction of a second: about [`MAX_FDES`] of a compiler's smallest
+/// entries.
 const MAX_WALKED_BYTES: usize = 64 << 20;
-/// Bytes of the smallest entry that may be: its length, where its CIE is, and a byte each for the function's address and
-/// length.
+/// Smallest possible entry: its length, where its CIE is, and a byte each for address and length.
 const MIN_FDE_BYTES: usize = 10;
-/// Bytes of one entry. All of it may be run each time a row is looked up, and it grows only with the pushes and pops of
-/// one function: compilers' entries are below a page.
+/// Bytes of one entry, all of which may be run for each row; compilers' entries are below a page.
 pub const MAX_ENTRY_BYTES: usize = 1 << 20;
 /// Steps that decoding an entry takes, for [`meter::spend`].
 const STEPS_PER_ENTRY: u64 = 8;
-/// Common information entries remembered while a section is read. A linker merges those of `.eh_frame` to a handful;
-/// `.debug_frame` has one per object file, followed by the functions that use it.
+/// CIEs remembered while a section is read. `.eh_frame` has a handful; `.debug_frame` one per object file, before its
+/// functions.
 const MAX_CIES: usize = 4096;
 
 /// The functions that a section describes, sorted by address.
@@ -38,13 +36,11 @@ pub struct FdeIndex {
     fdes: Box<[Fde]>,
 }
 
-/// One entry: 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Fde {
     start: u64,
     /// Where it is in the section; 32 bits, because of [`MAX_WALKED_BYTES`].
     offset: u32,
-    /// Bytes of code; what is beyond 4 GiB is cut off.
     length: u32,
 }
 
@@ -58,8 +54,7 @@ impl FdeIndex {
     /// Reads the section from its beginning to its end, to the first entry that cannot be read, or to a limit.
     pub fn build<'a, S: UnwindSection<Slice<'a>>>(section: &S, bases: &BaseAddresses) -> FdeIndex {
         let mut fdes = Vec::new();
-        // An entry refers to one before it. One that refers to anything else is skipped: so no byte is read as a common
-        // information entry more than once, however many entries refer to it, or into it.
+        // An entry refers to an earlier one, others are skipped: no byte is read as a CIE more than once.
         let mut cies: HashMap<usize, CommonInformationEntry<Slice<'a>>> = HashMap::new();
         let mut entries = section.entries(bases);
         while let Ok(Some(entry)) = entries.next() {
@@ -101,8 +96,7 @@ impl FdeIndex {
         FdeIndex { fdes: fdes.into_boxed_slice() }
     }
 
-    /// The entry that covers an address, from the section that the index was built from. Where two overlap it is the one
-    /// that starts later, as it is with `.eh_frame_hdr`.
+    /// The entry that covers an address; of overlapping ones the one that starts later, as with `.eh_frame_hdr`.
     pub fn find<'a, S: UnwindSection<Slice<'a>>>(
         &self,
         section: &S,
@@ -116,17 +110,14 @@ impl FdeIndex {
         section.fde_from_offset(bases, S::Offset::from(found.offset as usize), S::cie_from_offset).ok()
     }
 
-    /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.fdes)
     }
 
-    /// Number of entries.
     pub(crate) fn len(&self) -> usize {
         self.fdes.len()
     }
 
-    /// The code that an entry covers.
     pub(crate) fn range(&self, index: usize) -> Option<Range<u64>> {
         self.fdes.get(index).map(|fde| fde.start..fde.start.saturating_add(fde.length.into()))
     }

@@ -1,7 +1,5 @@
-//! The functions of a Go program, from its runtime's own unwind table (`.gopclntab`).
-//!
-//! Stripped programs have the table, too, although they have neither symbols nor unwind tables. The layout is that of
-//! `debug/gosym/pclntab.go` and `runtime/symtab.go` of Go 1.16 to 1.25; older versions rely on their symbols.
+//! The functions of a Go program, from its runtime's own table (`.gopclntab`), which stripped programs have, too.
+//! Layout: `debug/gosym/pclntab.go` and `runtime/symtab.go` of Go 1.16 to 1.25; older versions rely on symbols.
 
 use std::sync::Arc;
 
@@ -32,11 +30,8 @@ struct Version {
 }
 
 const VERSIONS: [Version; 3] = [
-    // Go 1.20
     Version { magic: 0xffff_fff1, text_start: Some(24), names: 32, functions: 64, entry_field: 4, name: 4, flags: 41 },
-    // Go 1.18
     Version { magic: 0xffff_fff0, text_start: Some(24), names: 32, functions: 64, entry_field: 4, name: 4, flags: 37 },
-    // Go 1.16
     Version { magic: 0xffff_fffa, text_start: None, names: 24, functions: 56, entry_field: 8, name: 8, flags: 41 },
 ];
 
@@ -68,7 +63,6 @@ pub struct GoFunction<'a> {
 }
 
 impl GoFunctions {
-    /// Reads the table; `None` if it is missing or unknown.
     pub(crate) fn read(file: &ElfReader) -> Option<GoFunctions> {
         let section = SECTIONS.iter().find_map(|name| file.section(name))?;
         let bytes = file.section_data(section, limits::MAX_SECTION_BYTES).ok()?;
@@ -83,7 +77,6 @@ impl GoFunctions {
     }
 
     fn parse(bytes: Arc<[u8]>, text: Option<u64>) -> Option<GoFunctions> {
-        // Magic, two zeros, instruction alignment, pointer size, and then pointers.
         let magic = u32_at(&bytes, 0)?;
         let version = *VERSIONS.iter().find(|version| version.magic == magic)?;
         if bytes.get(4..8)? != [0, 0, 1, 8] {

@@ -1,8 +1,9 @@
 //! ELF headers as plain data.
 //!
-//! A privileged process should not parse files of other users. It has a process without rights read the headers, and
-//! turns the [`Headers`] into an [`ElfFile`] that knows the positions of everything that an unwinder needs. From then
-//! on it reads bytes by position, as from any file, checked against the size of the file and [`limits`]. False headers
+//! A privileged process should not parse other users' files. A process without rights reads the [`Headers`], which
+//! become an
+//! [`ElfFile`] with the positions of all that an unwinder needs, checked against the file's size and [`limits`]. False
+//! headers
 //! lead to other bytes of the same file, which its author could choose anyway.
 
 use std::fs::File;
@@ -35,7 +36,6 @@ pub struct Headers {
     eh_frame_hdr_segment: Option<Segment>,
     sections: Vec<NamedSection>,
     links: Links,
-    /// Whether the sections have their bytes, and the file is not read any more.
     is_complete: bool,
 }
 
@@ -55,8 +55,9 @@ impl Headers {
     /// Maximum sections whose bytes come with the headers.
     pub const MOST_SECTIONS: u64 = (SECTIONS.len() + GO_SECTIONS.len()) as u64;
 
-    /// Opens a file, or a debug file, and reads its headers, within limits of memory and time; with the bytes of its
-    /// sections, if this file is not to be read by the other process.
+    /// Reads the headers of a file, or debug file, within limits of memory and time; with the sections' bytes, if the
+    /// other
+    /// process is not to read the file.
     ///
     /// # Errors
     /// Those of [`ElfFile::open`]; [`ImageError::Spent`].
@@ -125,8 +126,9 @@ impl Headers {
         self.is_complete = true;
     }
 
-    /// Creates a file with these headers. It has only the sections that an unwinder needs, symbol tables for the starts
-    /// of functions among them: names must be requested from another process.
+    /// Creates a file with these headers, only with sections that an unwinder needs, and symbol tables for function
+    /// starts: names
+    /// must be requested from another process.
     ///
     /// # Errors
     /// [`ImageError::NotRegular`]; [`ImageError::Malformed`] if something exceeds [`limits`].

@@ -1,17 +1,17 @@
 //! Names for addresses: everything that `ccsd` knows about ELF images.
 //!
-//! [`ElfFile`] is an image: an executable, a shared object or the vdso. It provides an unwinder with sections
-//! ([`ElfFile::unwind_sections`]) and translates file offsets to addresses. [`Symbols`] names the functions at an
-//! address, including inlined ones, with source lines. [`KernelSymbols`] does the same for the kernel.
+//! [`ElfFile`] is an image: an executable, a shared object or the vdso, with sections for an unwinder
+//! ([`ElfFile::unwind_sections`]). [`Symbols`] names the functions at an address, inlined ones too, with source lines.
+//! [`KernelSymbols`] does the same for the kernel.
 //!
-//! The caller provides the right file, already open (this crate knows nothing of processes); stated addresses (SVMA),
-//! after subtracting the load address; and return addresses minus one. As far as debug information allows, the answers
-//! do not depend on how the program was optimised: one logical function has one linkage name, inlined or not, split or
-//! not.
+//! The caller provides the open file; stated addresses (SVMAs), after subtracting the load address; and return
+//! addresses
+//! minus one. One logical function has one linkage name, inlined or not, split or not, as far as debug information
+//! allows.
 //!
-//! Images belong to the profiled programs and may be hostile or change while they are read. They are read with
-//! `pread(2)`, never mapped (truncating a mapped file kills its reader with SIGBUS), sizes are checked against
-//! [`limits`], and damage costs names, never the process.
+//! Images may be hostile or change while they are read. They are read with `pread(2)`, never mapped (truncating a
+//! mapped file
+//! kills its reader with SIGBUS), sizes are checked against [`limits`], and damage costs names, never the process.
 #![forbid(unsafe_code)]
 
 pub mod allocation;

@@ -15,7 +15,6 @@ use crate::sections::ReadBudget;
 use crate::split::SplitFiles;
 use crate::units::{DebugEntry, DebugPart, DebugUnits};
 
-/// Units ready for lookups.
 pub(crate) struct UnitLookup {
     context: Context<Metered>,
     units: DebugUnits,
@@ -24,7 +23,6 @@ pub(crate) struct UnitLookup {
     scopes: Scopes,
 }
 
-/// State shared by all lookups in an image.
 pub(crate) struct LookupContext {
     pub(crate) files: HashSet<Arc<str>>,
     pub(crate) split: SplitFiles,
@@ -33,16 +31,14 @@ pub(crate) struct LookupContext {
     pub(crate) short_names: bool,
 }
 
-/// Properties of a function that `addr2line` does not report.
 #[derive(Debug, Clone, Default)]
 struct FunctionDetails {
     /// Only for functions without a linkage name that need a path.
     path: Option<Arc<str>>,
     declaration: Declaration,
-    /// Whether only its unit sees the function, if known.
     local: Option<bool>,
-    /// Whether the linker dropped the function (`--gc-sections`): its debug entry has address zero, so a long one seems
-    /// to overlap the functions at the start of the image.
+    /// Whether the linker dropped the function (`--gc-sections`): its entry at address zero seems to overlap the
+    /// image's start.
     dropped: bool,
 }
 
@@ -67,7 +63,8 @@ impl UnitLookup {
     }
 
     /// Appends the functions at `svma` to the empty `out`, innermost first; none if these units have no answer, or only
-    /// a function that the linker dropped.
+    /// a dropped
+    /// function.
     ///
     /// # Errors
     /// Debug information that is damaged there.
@@ -192,9 +189,8 @@ fn is_cpp(language: gimli::DwLang) -> bool {
     )
 }
 
-/// Where a function is declared. `DW_AT_decl_file` and `DW_AT_decl_line` are on the entry itself, on its abstract
-/// origin, or on the declaration that it completes; each is searched separately, because a definition omits what its
-/// declaration states.
+/// Where a function is declared: on the entry, its abstract origin, or the declaration it completes, searched for each
+/// attribute, as a definition omits what its declaration states.
 fn find_declaration<'a>(units: &'a DebugUnits, at: DebugEntry<'a>, files: &mut HashSet<Arc<str>>) -> Declaration {
     let value = |wanted| {
         let at = units.find(at, wanted)?;
@@ -209,7 +205,6 @@ fn find_declaration<'a>(units: &'a DebugUnits, at: DebugEntry<'a>, files: &mut H
     Declaration { file: file.map(|path| intern(files, &path)), line: line.unwrap_or(0) }
 }
 
-/// The path of a file in the unit's line table, assembled as `addr2line` does for lines.
 fn path_of(unit: UnitRef<'_, Metered>, index: u64) -> Option<String> {
     let header = unit.line_program.as_ref()?.header();
     let file = header.file(index)?;

@@ -1,11 +1,11 @@
 //! Bounds on the cost of reading an image's names.
 //!
-//! Parsers check what they read but not how much work it causes: a few megabytes of hostile DWARF can take hours (many
-//! units that share one long range list), overflow the stack (inlined functions nested a million deep), or produce an
-//! index many times their size; a symbol table can have eight million names of 16 KiB that overlap. So everything that
-//! reads names runs under a [`Grant`] of steps, bytes and CPU time. The reader of debug information counts each value
-//! ([`Metered`]), other loops count by [`spend`], sections and large tables are announced by [`reserve`], and all fail
-//! beyond the grant. Bytes are those that the thread [allocates](crate::allocation).
+//! A few megabytes of hostile DWARF can take hours (units that share one long range list), overflow the stack (deep
+//! inlining), or produce a huge index; a symbol table can have eight million overlapping names. So everything that
+//! reads names
+//! runs under a [`ReadGrant`] of steps, bytes and CPU time: values are counted by [`Metered`], loops by [`spend`],
+//! sections and
+//! large tables by [`reserve`], and bytes as [allocated](crate::allocation).
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -21,12 +21,11 @@ use nix::time::{ClockId, clock_gettime};
 /// Steps between two looks at the clock, each of which takes about as long as 30 steps.
 const LOOK_AT_CLOCK: u64 = 4096;
 
-/// A call that ends before its first look at the clock of the thread, a system call, is charged the time that passed
-/// instead, and no more than this: it may have waited for a CPU.
+/// A call that ends before it looks at the clock (a system call) is charged the elapsed time, at most this: it may have
+/// waited.
 const MAX_BRIEF: Duration = Duration::from_millis(1);
 
-/// What one thread may still spend. Thread-local, because a reader is cloned for every attribute and string: a pointer
-/// in each would be slower and take memory.
+/// What one thread may still spend. Thread-local, because a reader is cloned for every attribute and string.
 struct Meter {
     is_running: Cell<bool>,
     steps: Cell<u64>,
@@ -70,24 +69,18 @@ pub trait MemoryGate: Debug + Send + Sync {
     fn enter(&self);
 }
 
-/// Why a metered call was stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MeterStop {
-    /// All granted steps were used.
     OutOfSteps,
-    /// All granted bytes were allocated.
     OutOfBytes,
-    /// The granted CPU time was used.
     OutOfTime,
     /// The parser panicked. It must not be called again with the same data.
     Panicked,
 }
 
-/// A call was refused: what it needs is more than is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Spent;
 
-/// What reading may cost.
 #[derive(Debug, Clone)]
 pub(crate) struct ReadGrant {
     /// Values that may be decoded.
@@ -133,8 +126,8 @@ pub(crate) fn run_partly<T>(
         meter.floor.set(stack_pointer().saturating_sub(stack));
         *meter.gate.borrow_mut() = grant.gate.clone();
     });
-    // Third-party parsers on untrusted data may panic. A panic costs the names of one image, not the profile. The
-    // closure touches nothing else, and the parser's state is not used again.
+    // Third-party parsers may panic on untrusted data, which costs one image's names. Nothing else is touched, and the
+    // parser's state is not used again.
     let result = catch_unwind(AssertUnwindSafe(parse)).ok();
     let (out_of_time, looked_at) = METER.with(|meter| {
         meter.is_running.set(false);
@@ -166,15 +159,13 @@ fn thread_cpu() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Approximate end of the stack: the address of a local variable.
 #[inline(always)]
 fn stack_pointer() -> usize {
     let here = 0u8;
     std::ptr::from_ref(std::hint::black_box(&here)).addr()
 }
 
-/// Takes steps: one for decoding a value, and one more for every 64 bytes searched or copied, which costs much less. Has
-/// no effect outside of [`run`], where sizes alone limit what is read.
+/// Takes steps: one for decoding a value, and one for every 64 bytes searched or copied. No effect outside of [`run`].
 ///
 /// # Errors
 /// If they are not granted; the rest of the [`run`] fails, too.
@@ -183,7 +174,6 @@ pub(crate) fn spend(steps: u64) -> std::result::Result<(), Spent> {
     METER.with(|meter| if meter.is_running.get() { meter.take(steps) } else { Ok(()) })
 }
 
-/// Steps for searching or copying bytes.
 pub(crate) fn steps_of(bytes: usize) -> u64 {
     bytes as u64 >> 6
 }
@@ -193,7 +183,7 @@ pub(crate) fn steps_of_sort(entries: usize) -> u64 {
     (entries as u64).saturating_mul(depth) / 4
 }
 
-/// To be called before many bytes are allocated at once.
+/// Call before many bytes are allocated at once.
 ///
 /// # Errors
 /// If they are not granted. Fewer bytes may be.
@@ -213,7 +203,6 @@ pub(crate) fn reserve(bytes: u64) -> std::result::Result<(), Spent> {
     })
 }
 
-/// Bytes that may still be allocated.
 pub(crate) fn bytes_left() -> u64 {
     METER.with(|meter| match meter.is_running.get() {
         true => meter.bytes.get().saturating_sub(allocation::held_since(meter.balance.get())),

@@ -1,7 +1,5 @@
-//! Rules that give each logical function one name.
-//!
-//! A cost centre is an image and a linkage name. The name must not depend on how the compiler placed a function, so
-//! suffixes for placement are removed here, and only here.
+//! Rules that give each logical function one name. Suffixes for how the compiler placed a function are removed here,
+//! and only here.
 
 use std::borrow::Cow;
 
@@ -21,8 +19,7 @@ pub(crate) fn alias_rank(name: &[u8], local: bool, weak: bool) -> AliasRank {
     (local, underscores.min(255) as u8, weak, u32::try_from(name.len()).unwrap_or(u32::MAX))
 }
 
-/// Suffixes that compilers append to functions that they split, clone or move, with what may follow. Within one
-/// compilation unit, the name before the suffix is the logical function.
+/// Suffixes for functions that compilers split, clone or move; in one unit, the name before is the logical function.
 const CLONE_SUFFIXES: [(&str, Follow); 12] = [
     // GCC and LLVM: the rarely executed part, moved away (-freorder-blocks-and-partition, hot-cold splitting).
     (".cold", Follow::OptionalNumber),
@@ -49,8 +46,7 @@ const CLONE_SUFFIXES: [(&str, Follow); 12] = [
     (".destroy", Follow::OptionalNumber),
 ];
 
-/// Suffixes that distinguish local functions of one name in different compilation units. They are not part of the name,
-/// but names that differ in them are different functions.
+/// Suffixes that distinguish local functions of one name in different units: not part of the name.
 const UNIT_SUFFIXES: [(&str, Follow); 3] = [
     // GCC: local symbol made unique for link-time optimisation.
     (".lto_priv", Follow::Number),
@@ -98,8 +94,7 @@ pub(crate) fn is_of_unit(symbol: &str) -> bool {
     without_suffix(without_clone_suffixes(symbol), &UNIT_SUFFIXES).is_some()
 }
 
-/// Whether the image may have another function of this name in another compilation unit: not if C++ or Rust made the
-/// name unique in the program.
+/// Whether another unit of the image may have a function of this name: not if C++ or Rust made it unique.
 pub(crate) fn may_be_local(name: &str) -> bool {
     if name.starts_with("_R") {
         return false;
@@ -110,8 +105,7 @@ pub(crate) fn may_be_local(name: &str) -> bool {
 /// Suffix of the names of PLT stubs. A stub is not the function: its time is spent in this image.
 pub(crate) const PLT_SUFFIX: &str = "@plt";
 
-/// The linkage name of a symbol's logical function: without symbol version and clone suffixes, and with the variants of
-/// C++ constructors and destructors unified.
+/// The linkage name of a symbol's logical function: without version and clone suffixes, constructor variants unified.
 pub(crate) fn logical(symbol: &str) -> Cow<'_, str> {
     if symbol.ends_with(PLT_SUFFIX) {
         return Cow::Borrowed(symbol);
@@ -131,9 +125,9 @@ pub(crate) fn logical(symbol: &str) -> Cow<'_, str> {
 /// The path that identifies a C++ function local to its file: `(anonymous namespace)::helper` for
 /// `_ZN12_GLOBAL__N_16helperEi`.
 ///
-/// GCC gives such a function a mangled symbol out of line and no linkage name where it is inlined; both have the path.
-/// The path has no parameters, so overloads local to a file are one function, as are functions of one name in two
-/// files. Names with template arguments stay mangled: compilers and demanglers spell types differently.
+/// GCC writes no linkage name where it is inlined, but both copies have the path. Without parameters, so overloads are
+/// one
+/// function. Names with template arguments stay mangled: spellings of types differ.
 fn file_local_path(name: &str) -> Option<String> {
     // A quick check: an unnamed namespace, an internal name (`L`), an entity local to a function (`Z`).
     if !name.starts_with("_Z") || !(name.contains("_GLOBAL__N_") || name.starts_with("_ZZ") || is_internal(name)) {
@@ -142,8 +136,7 @@ fn file_local_path(name: &str) -> Option<String> {
     plain_path(&demangle::cpp_whole(name)?)
 }
 
-/// Whether the path at the start of a mangled name has a component marked as internal to its file: an `L` before its
-/// length.
+/// Whether a mangled name's path has a component internal to its file: an `L` before its length.
 fn is_internal(name: &str) -> bool {
     let mut rest = name.strip_prefix("_Z").unwrap_or_default().as_bytes();
     if let Some(nested) = rest.strip_prefix(b"N") {
@@ -162,8 +155,8 @@ fn is_internal(name: &str) -> bool {
     }
 }
 
-/// Removes parameters and qualifiers from a demangled name: `f(int)::{lambda(char)#1}::operator()(char) const` becomes
-/// `f::{lambda#1}::operator()`. `None` if it has template arguments.
+/// Removes parameters and qualifiers: `f::{lambda#1}::operator()` for `f(int)::{lambda(char)#1}::operator()(char)
+/// const`. `None` with template arguments.
 fn plain_path(demangled: &str) -> Option<String> {
     const UNNAMED: &str = "(anonymous namespace)";
     // Operators whose names contain `<` or `(`.
@@ -199,19 +192,17 @@ fn plain_path(demangled: &str) -> Option<String> {
     (!path.is_empty()).then_some(path)
 }
 
-/// Whether a name is mangled by C++ or Rust, and so contains everything that distinguishes the function.
 pub(crate) fn is_mangled(name: &[u8]) -> bool {
     name.starts_with(b"_Z") || name.starts_with(b"_R")
 }
 
 /// Gives the variants of a constructor or destructor the name of the "complete object" one, `C1` or `D1`.
 ///
-/// One constructor in the source becomes several functions (Itanium C++ ABI, section 5.1.4.3): `C1` for complete
-/// objects, `C2` for base classes, and `D0` for `delete`. GCC calls the declaration, and so every inlined copy, `C4` or
-/// `D4`; which of the others exist out of line depends on optimisation. For the programmer they are one function.
+/// One in the source becomes several functions (Itanium C++ ABI, section 5.1.4.3): `C1`, `C2` for base classes, `D0`
+/// for
+/// `delete`; GCC calls the declaration and inlined copies `C4` or `D4`. Which exist depends on optimisation.
 ///
-/// The position of the variant in a mangled name is found without a parser: change a digit and compare the demangled
-/// names. They are equal only if the digit was a variant.
+/// The variant's position is found without a parser: change a digit and compare the demangled names.
 fn one_structor(name: &str) -> Cow<'_, str> {
     // A name has several only if it is a function local to a constructor.
     const MAX_CANDIDATES: usize = 8;

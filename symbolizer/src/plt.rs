@@ -1,9 +1,7 @@
 //! Names of the stubs that call functions of other images (the procedure linkage table).
 //!
-//! Stubs have no symbols. Each jumps through a slot of the global offset table, and a relocation names the slot's
-//! function (System V ABI for AMD64, "Procedure Linkage Table"). For a function whose code is chosen at program start
-//! (`STT_GNU_IFUNC`), the relocation may have only the resolver's address (`R_X86_64_IRELATIVE`), as in static
-//! programs.
+//! Stubs have no symbols. A relocation names the function of the slot that each jumps through (System V ABI for AMD64,
+//! "Procedure Linkage Table"), or, for ifuncs of static programs, only the resolver's address (`R_X86_64_IRELATIVE`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,11 +18,9 @@ use crate::limits;
 use crate::meter;
 use crate::names;
 
-/// The stubs of one image.
 #[derive(Debug, Default)]
 pub(crate) struct Plt {
     sections: Vec<Range<u64>>,
-    /// Sorted by start.
     stubs: Vec<Stub>,
     strings: Arc<[u8]>,
     is_read: bool,
@@ -37,7 +33,6 @@ struct Stub {
     callee: Callee,
 }
 
-/// The target of a stub.
 #[derive(Debug, Clone, Copy)]
 enum Callee {
     /// Position of its name in the image's string table.
@@ -46,8 +41,8 @@ enum Callee {
     ChosenBy(u64),
 }
 
-/// The sections with stubs: the classic one, the one used with indirect branch tracking, the one for functions whose
-/// addresses are also taken, and LLD's for ifuncs.
+/// The sections with stubs: classic, with branch tracking, for functions whose addresses are taken, and LLD's for
+/// ifuncs.
 const SECTIONS: [&[u8]; 4] = [b".plt", b".plt.sec", b".plt.got", b".iplt"];
 
 impl Plt {

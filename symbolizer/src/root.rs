@@ -1,9 +1,8 @@
 //! Opens regular files in a profiled program's file system.
 //!
-//! Paths come from images, so they are untrusted, and the reader may be root. A path must not lead out of its root
-//! (through a symbolic link that is absolute there), and only regular files may be opened: others may block for ever (a
-//! FIFO) or have effects (a device). So a file is first opened with O_PATH, which has no effect, is checked, and only
-//! then opened for reading.
+//! Paths are untrusted, and the reader may be root. A path must not lead out of its root, and only regular files may be
+//! opened: a FIFO may block, a device have effects. So files are opened with O_PATH, checked, and then opened for
+//! reading.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -47,7 +46,6 @@ impl FileRoot {
         Ok(FileRoot::Other(Arc::new(open(path, flags, NixMode::empty())?)))
     }
 
-    /// The directory itself (O_PATH).
     pub(crate) fn directory(&self) -> io::Result<OwnedFd> {
         match self {
             FileRoot::Own => {
@@ -83,8 +81,8 @@ pub struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// The file at a path without links on the way, or at a link of /proc: by what the kernel knows already. A server that
-    /// does not answer is not asked.
+    /// The file at a path without links on the way, or at a link of /proc, from the kernel's memory: no server is
+    /// asked.
     ///
     /// # Errors
     /// Those of `statx(2)`.
@@ -92,9 +90,10 @@ impl FileIdentity {
         FileIdentity::read(CWD, link, AtFlags::empty())
     }
 
-    /// The file at an absolute path, if the kernel has all of the path in memory, as it has that of a running program. So a
-    /// path that a stranger chooses leads to no mount that hangs. With `follows`, the last name may be a link; one that the
-    /// kernel does not follow from memory, because it would note the time of access, is followed on this process's root file
+    /// The file at an absolute path, if the kernel has all of it in memory: a stranger's path leads to no mount that
+    /// hangs. With
+    /// `follows`, the last name may be a link; one whose time of access would be noted is followed on this process's
+    /// root file
     /// system.
     ///
     /// # Errors
@@ -140,7 +139,6 @@ impl FileIdentity {
     }
 }
 
-/// Refuses paths that are relative or too long.
 pub(crate) fn check_path(path: &Path) -> io::Result<()> {
     // A relative path, as of an image without a file, would start in this process's directory.
     match path.is_absolute() && path.as_os_str().len() <= crate::limits::MAX_PATH {
@@ -149,7 +147,6 @@ pub(crate) fn check_path(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens the regular file of an O_PATH handle for reading, if `admit` permits it.
 pub(crate) fn open_regular(
     handle: OwnedFd,
     admit: impl FnOnce(&File, &Metadata) -> io::Result<()>,

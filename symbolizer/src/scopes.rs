@@ -1,9 +1,9 @@
 //! Names of C++ functions without linkage names.
 //!
-//! GCC writes no linkage name for a function that is local to its file (`static`, in an unnamed namespace, a lambda),
-//! although its out-of-line copy has a mangled symbol. Such a function is identified by its path of scopes, `(anonymous
-//! namespace)::helper`: [`names::logical`](crate::names::logical) derives it from the symbol, this module from the
-//! debug entries around the function.
+//! GCC writes none for functions local to a file (`static`, unnamed namespaces, lambdas), although out-of-line copies
+//! have
+//! mangled symbols. They are identified by their path of scopes, `(anonymous namespace)::helper`:
+//! [`names::logical`](crate::names::logical) derives it from the symbol, this module from the debug entries.
 
 use gimli::{AttributeValue, UnitOffset, UnitRef};
 use hashbrown::HashMap;
@@ -12,19 +12,16 @@ use crate::limits;
 use crate::meter::Metered;
 use crate::units::{DebugEntry, DebugPart, DebugUnits};
 
-/// Name of an unnamed namespace, as in C++ demanglers.
 const UNNAMED_NAMESPACE: &str = "(anonymous namespace)";
 
 /// Prefix of the name of a lambda's class, if it has one.
 const LAMBDA: &str = "<lambda";
 
-/// Nesting of entries, for the units needed so far.
 #[derive(Debug, Default)]
 pub(crate) struct Scopes {
     units: HashMap<(DebugPart, usize), Box<[NameScope]>>,
 }
 
-/// An entry that names a scope, in the order of the unit.
 #[derive(Debug, Clone, Copy)]
 struct NameScope {
     /// Byte offset in the unit. Units longer than 4 GiB exceed the limit for debug information.
@@ -34,8 +31,8 @@ struct NameScope {
 }
 
 impl Scopes {
-    /// The path of the function whose entry, or inlined copy, is `at`, if it is a C++ function local to its file
-    /// without a linkage name.
+    /// The path of the function whose entry, or inlined copy, is `at`, if it is C++, local to its file and without
+    /// linkage name.
     pub(crate) fn path<'a>(&mut self, units: &'a DebugUnits, at: DebugEntry<'a>) -> Option<String> {
         let mut at = units.named(at)?;
         // A function visible to other files has a linkage name unless it is `extern "C"`; then its name is complete.
@@ -71,7 +68,6 @@ impl NameScope {
     }
 }
 
-/// Reads the namespaces, classes and functions of a unit.
 fn read(unit: UnitRef<'_, Metered>) -> gimli::Result<Box<[NameScope]>> {
     let mut scopes: Vec<NameScope> = Vec::new();
     // Scopes around the next entry: depth, and index in `scopes`.

@@ -52,7 +52,6 @@ impl ReadBudget {
         ReadBudget { left: all, all }
     }
 
-    /// Bytes taken so far.
     pub(crate) fn used(&self) -> u64 {
         self.all - self.left
     }
@@ -67,7 +66,6 @@ impl ReadBudget {
     }
 }
 
-/// The debug sections of a linked file.
 pub(crate) struct DebugSections {
     sections: Vec<(SectionId, Metered)>,
 }
@@ -88,7 +86,6 @@ impl DebugSections {
     pub(crate) fn dwarf_of(&self, info: Metered) -> gimli::Dwarf<Metered> {
         let mut dwarf = self.dwarf();
         dwarf.debug_info = gimli::DebugInfo::from(info);
-        // It has positions of units in the whole section.
         dwarf.debug_aranges = gimli::DebugAranges::from(Metered::empty_section());
         dwarf
     }
@@ -103,8 +100,7 @@ impl DebugSections {
     }
 }
 
-/// Reads the part of a `.dwo` file that describes the unit `id`, as selected by `select` among the sections called
-/// `.debug_info.dwo`: type units have their own sections with the same name.
+/// Reads the part of a `.dwo` file for the unit `id`, as `select` finds it: type units have sections of the same name.
 pub(crate) fn read_split(
     file: &ElfFile,
     budget: &mut ReadBudget,
@@ -198,8 +194,7 @@ pub(crate) fn unit_starts(dwarf: &gimli::Dwarf<Metered>) -> Result<Vec<usize>, S
     walk_units(dwarf, |_| Ok(()))
 }
 
-/// As [`unit_starts`], and refuses abbreviations with very many attributes, which a one-byte entry could refer to at
-/// disproportionate cost.
+/// As [`unit_starts`], and refuses abbreviations with very many attributes: one-byte entries could refer to them.
 pub(crate) fn check_units(dwarf: &gimli::Dwarf<Metered>) -> Result<Vec<usize>, String> {
     let mut tables = HashSet::new();
     walk_units(dwarf, |header| {
@@ -227,7 +222,6 @@ fn walk_units(
     Ok(starts)
 }
 
-/// Properties of the units that use a table of abbreviations.
 pub(crate) struct Abbreviations {
     /// Whether no attribute refers to other units or files.
     pub(crate) stand_alone: bool,

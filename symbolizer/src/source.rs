@@ -1,7 +1,5 @@
-//! The bytes of a file, read by position.
-//!
-//! Files are read with `pread(2)` and never mapped: if a mapped file is truncated, accessing the lost pages kills the
-//! process with SIGBUS, and these files belong to the profiled programs. With `pread` the result is an error.
+//! The bytes of a file, read with `pread(2)` and never mapped: truncating a mapped file would kill the process with
+//! SIGBUS.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,14 +8,12 @@ use std::sync::Arc;
 use crate::error::ImageError;
 use crate::meter;
 
-/// The source of an image's bytes.
 #[derive(Debug)]
 pub(crate) enum ImageSource {
     /// A regular file and its size when opened.
     File(File, u64),
     /// A file that another process reads: here it is only passed on.
     Handle(File),
-    /// Bytes without a file (the vdso).
     Bytes(Arc<[u8]>),
 }
 
@@ -39,8 +35,7 @@ impl ImageSource {
         }
     }
 
-    /// Reads `size` bytes at `offset`. Checks that they are inside the file and under `limit` before allocating, so a
-    /// header cannot cause an allocation larger than the file.
+    /// Reads `size` bytes at `offset`, checked against the file and `limit` before allocating.
     pub(crate) fn read(&self, what: &'static str, offset: u64, size: u64, limit: u64) -> Result<Arc<[u8]>, ImageError> {
         let end = offset.checked_add(size).ok_or(ImageError::Malformed(what))?;
         if end > self.len() {

@@ -1,9 +1,8 @@
-//! Split DWARF: most of a unit's debug information in its own file (DWARF 5, section 7.3; for DWARF 4 the GNU extension
-//! that preceded it).
+//! Split DWARF: most of a unit's debug information in its own file (DWARF 5, section 7.3; GNU's extension of DWARF 4).
 //!
-//! The image has a skeleton unit with the path of that file, `.dwo`, at compile time. The linker does not read it;
-//! `dwp(1)` collects the files into one package beside the image. Either is read when an address of its unit is first
-//! looked up, and used only if it has the unit's 64-bit id.
+//! The image has a skeleton unit with the path of that file, `.dwo`; `dwp(1)` collects them into a package beside the
+//! image.
+//! Read when an address of the unit is first looked up, and used only with the unit's 64-bit id.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +17,6 @@ use crate::limits;
 use crate::meter::Metered;
 use crate::sections::{self, ReadBudget, SplitDwarfPackage};
 
-/// Finds the split debug information of one image.
 #[derive(Debug, Default)]
 pub(crate) struct SplitFiles {
     finder: DebugFileFinder,
@@ -56,7 +54,6 @@ impl SplitFiles {
         Some(Arc::new(dwarf))
     }
 
-    /// Takes the notes since the last call.
     pub(crate) fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }

@@ -1,5 +1,5 @@
-//! Starts of functions, from unwind information alone: compilers emit a frame description (FDE) with first address and
-//! size for every function, also in stripped programs.
+//! Starts of functions from unwind information: compilers emit a frame description (FDE) for every function, also in
+//! stripped programs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,6 @@ use crate::fde_index::FdeIndex;
 use crate::meter;
 use crate::unwind::UnwindSections;
 
-/// The functions with a frame description.
 #[derive(Debug)]
 pub(crate) struct FunctionStarts {
     sections: Arc<UnwindSections>,
@@ -44,7 +43,6 @@ impl FunctionStarts {
         FunctionStarts { sections, index, by_address }
     }
 
-    /// Bytes held, including sections that an unwinder may share.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.sections.bytes() + (self.index.bytes() + self.by_address.bytes()) as u64
     }

@@ -23,26 +23,22 @@ use crate::split::SplitFiles;
 use crate::starts::FunctionStarts;
 use crate::symtab::{FoundSymbol, SymbolTable};
 
-/// One of the functions that contain an address.
-///
-/// It has a linkage name or a start, or both.
+/// One of the functions that contain an address, with a linkage name, a start, or both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// Name of the logical function: without clone suffixes and symbol versions, and equal for inlined and out-of-line
-    /// copies. `None` if only its address is known (a stripped program).
+    /// The logical function's name: without clone suffixes and versions, equal for inlined copies. `None` in stripped
+    /// programs.
     pub linkage_name: Option<Arc<str>>,
     /// Name as in the source; `None` if it equals the linkage name.
     pub display_name: Option<Arc<str>>,
-    /// Start of the function (SVMA), which identifies it if it has no name. For a split part (`.cold`), the start of
-    /// the part, or of the whole function if it is local. `None` for an inlined function, except for a local one whose
-    /// declaration is unknown.
+    /// Start of the function (SVMA), which identifies it without a name. For a split part (`.cold`), the part's, or the
+    /// whole function's if local. `None` if inlined, except for a local one without known declaration.
     pub start: Option<u64>,
     /// Source file of the declaration, if known.
     pub decl_file: Option<Arc<str>>,
     /// Line of the declaration; 0 if unknown.
     pub decl_line: u32,
-    /// Whether only its compilation unit sees it, so that the image may have other functions with its name: file and
-    /// line of the declaration, or `start` if the file is unknown, distinguish them.
+    /// Whether only its unit sees it: file and line of the declaration, else `start`, distinguish it from namesakes.
     pub local: bool,
     /// Source file of the address looked up; for an outer function, of the inlined call.
     pub file: Option<Arc<str>>,
@@ -54,9 +50,9 @@ pub struct Function {
 
 /// The names of one image's functions, read when needed.
 ///
-/// The first [`Symbols::resolve`] reads the tables (and searches for a separate debug file); each unit of debug
-/// information is parsed when one of its addresses is first looked up. After that a call takes microseconds. Results
-/// are not cached, so the caller memoises them by address. Names and paths are shared: equal names are the same `Arc`.
+/// The first [`Symbols::resolve`] reads the tables (and finds a separate debug file); each unit is parsed when first
+/// needed.
+/// After that a call takes microseconds; the caller memoises results. Equal names are the same `Arc`.
 ///
 /// The resolving thread needs [`limits::MAX_DWARF_STACK`] bytes of stack and some more.
 #[derive(Debug)]
@@ -68,13 +64,10 @@ pub struct Symbols {
     frames: Vec<DwarfFrame>,
     notes: Vec<String>,
     short_names_noted: bool,
-    /// What reading the tables and searching them may still cost.
     grant: ReadGrant,
-    /// Maximum bytes of tables and debug information.
     most: u64,
     /// Whether debug information is left out.
     symbols_only: bool,
-    /// Whether a note says that the tables have cost too much.
     stop_noted: bool,
 }
 
@@ -86,7 +79,6 @@ struct NameTables {
     /// Functions of a Go program; read when a function has no symbol.
     go: OnceCell<Option<Arc<GoFunctions>>>,
     dwarf: Option<Dwarf>,
-    /// The function at the entry point, if no symbol names it.
     entry: Option<Range<u64>>,
 }
 
@@ -114,9 +106,8 @@ impl Symbols {
         }
     }
 
-    /// Limits the bytes that the names take, while they are read and afterwards. If debug information would take more,
-    /// functions are known by the symbol table alone; if symbols would take more than this and
-    /// [`limits::MIN_TABLE_BYTES`], some are missing. A note says so.
+    /// Limits the bytes of names. Beyond them functions are known by symbols alone, and beyond
+    /// [`limits::MIN_TABLE_BYTES`], too, some are missing. A note says so.
     #[must_use]
     pub fn within(mut self, bytes: u64) -> Symbols {
         self.grant.bytes = bytes.max(limits::MIN_TABLE_BYTES);
@@ -137,20 +128,17 @@ impl Symbols {
         Symbols { symbols_only: true, ..self }
     }
 
-    /// Finds the functions that contain the stated address `svma`: inlined ones first, from the innermost out, and last
-    /// the function that was really called. `out` is cleared first, and stays empty if no function is known to contain
-    /// the address.
+    /// Finds the functions that contain the stated address `svma`, innermost first, last the one that was really
+    /// called. Clears
+    /// `out`, which stays empty if none is known. A return address is looked up at the address before it.
     ///
-    /// The caller looks up a return address at the address before it.
+    /// A function has the same name everywhere:
     ///
-    /// Names are chosen so that a function has the same name everywhere:
-    ///
-    /// - The outermost function has its name from the symbol table, which exists without debug information, too; of
-    ///   several symbols at one address the public one (`write`, not `__write`). If debug information names another of
-    ///   these symbols, and the name is mangled, that name is used: identical functions were folded, or one was
-    ///   declared as an alias.
-    /// - Inlined functions have their name from the debug information; if that is an alias of a function in the symbol
-    ///   table, the name chosen there.
+    /// - The outermost one has its name from the symbol table, of several symbols the public one (`write`, not
+    ///   `__write`); or the
+    ///   debug information's, if that is another of these symbols and mangled: identical functions were folded, or
+    ///   aliased.
+    /// - Inlined ones have the debug information's name, or the one chosen for an alias in the symbol table.
     /// - Both lose symbol versions and clone suffixes (`@GLIBC_2.2.5`, `.cold`), and constructor variants are unified.
     pub fn resolve(&mut self, svma: u64, out: &mut Vec<Function>) {
         out.clear();
@@ -185,8 +173,7 @@ impl Symbols {
         let outermost = self.frames.pop();
         for frame in self.frames.drain(..) {
             let Some(name) = &frame.name else { continue };
-            // A local alias such as `__GI___libc_write` is not among the function's symbols; the name without the
-            // prefix may be.
+            // A local alias such as `__GI___libc_write` is not among the symbols; the name without the prefix may be.
             let chosen = |name: &str| tables.symbols.chosen_for(name.as_bytes());
             let name = match chosen(name).or_else(|| chosen(names::without_internal_prefix(name))).map(str::from_utf8) {
                 Some(Ok(chosen)) => chosen,
@@ -257,8 +244,7 @@ impl Symbols {
         tables
     }
 
-    /// Approximate bytes held for this image's names, including sections that it may share with an unwinder. Dropping
-    /// the `Symbols` frees them, and a new one starts over.
+    /// Approximate bytes held for this image's names, including shared sections. Dropping the `Symbols` frees them.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         let tables = self.tables.as_ref().map_or(0, |tables| {
@@ -269,8 +255,7 @@ impl Symbols {
         tables + self.names.held_bytes()
     }
 
-    /// Notes for the user about what could not be used; usually empty. Complete after the first resolve, except for
-    /// later damage.
+    /// Notes for the user about what could not be used. Complete after the first resolve, except for later damage.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -280,17 +265,15 @@ impl Symbols {
 /// The note for symbols beyond a limit.
 const COSTLY: &str = "the symbols of this image are above a limit: some are not used";
 
-/// The note for images with line tables only.
 const SHORT_NAMES: &str = "debug information has line tables only: inlined functions are known by their last name";
 
 /// Name of the function where linkers let programs start by default; often no symbol remains.
 const ENTRY_NAME: &str = "_start";
-/// Maximum size of that function without unwind information, as in the dynamic linker. It is smaller in every C
-/// library.
+/// Maximum size of that function without unwind information: smaller in every C library.
 const ENTRY_BYTES: u64 = 64;
 
-/// The function at a program's entry point: the range of its frame description, or else up to the next function or the
-/// `hlt` with which C libraries end it. `None` if a symbol names it, or it does not start there.
+/// The function at the entry point: its frame description, or up to the next function or the final `hlt`. `None` if a
+/// symbol names it, or it does not start there.
 fn entry_function(image: &ElfFile, symbols: &SymbolTable, starts: &FunctionStarts) -> Option<Range<u64>> {
     let entry = Some(image.entry()).filter(|&entry| entry != 0 && is_program(image))?;
     if symbols.lookup(entry).is_some() {
@@ -306,8 +289,8 @@ fn entry_function(image: &ElfFile, symbols: &SymbolTable, starts: &FunctionStart
     Some(entry..arch::end_after_halt(&code).map_or(end, |bytes| end.min(entry + bytes as u64)))
 }
 
-/// Whether the file can be started: it has an interpreter, or needs no other file. The entry point of a library has no
-/// meaning; older linkers set it to the start of the code.
+/// Whether the file can be started: it has an interpreter, or needs no other file. A library's entry point has no
+/// meaning.
 fn is_program(image: &ElfFile) -> bool {
     const DT_NEEDED: u64 = 1;
     /// Size of an entry: tag and value.
@@ -321,14 +304,11 @@ fn is_program(image: &ElfFile) -> bool {
     !tags.any(|tag| tag == DT_NEEDED)
 }
 
-/// The called function, according to symbols and unwind information.
 #[derive(Debug, Default)]
 struct Called {
     name: Option<String>,
     start: Option<u64>,
-    /// Whether other compilation units may have a function of that name.
     local: bool,
-    /// Start of the function that it is a clone or a part of.
     definition: Option<u64>,
 }
 
@@ -403,8 +383,7 @@ impl NameTables {
     }
 }
 
-/// Reads the small ELF file in `.gnu_debugdata` ("MiniDebugInfo" in GDB's manual): the function symbols missing in
-/// `.dynsym`, compressed with xz.
+/// Reads the small ELF file in `.gnu_debugdata` ("MiniDebugInfo" in GDB's manual): symbols missing in `.dynsym`.
 fn mini_debug(image: &ElfFile, notes: &mut Vec<String>) -> Option<ElfFile> {
     let section = image.section(b".gnu_debugdata")?;
     let data = image.section_data(section, limits::MAX_MINI_DEBUG);
@@ -449,7 +428,6 @@ fn function(name: DemangledName, start: Option<u64>, frame: &DwarfFrame, inlined
     }
 }
 
-/// Names of symbols and debug information with their logical and display forms, each computed once.
 #[derive(Debug, Default)]
 struct DemangledNames(HashMap<Box<str>, DemangledName>);
 

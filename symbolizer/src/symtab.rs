@@ -1,6 +1,5 @@
-//! Function symbols of one image, sorted by address.
-//!
-//! Tables as in gABI, "Symbol Table". A symbol takes 16 bytes: names stay in the string table as read from the file.
+//! Function symbols of one image, sorted by address (gABI, "Symbol Table"). 16 bytes each: names stay in the string
+//! table.
 
 use std::cell::{OnceCell, RefCell};
 use std::hash::BuildHasher;
@@ -20,7 +19,6 @@ use crate::limits;
 use crate::meter;
 use crate::names;
 
-/// The function symbols of an image, at most one for each address.
 #[derive(Debug, Default)]
 pub(crate) struct SymbolTable {
     strings: Vec<Arc<[u8]>>,
@@ -32,11 +30,10 @@ pub(crate) struct SymbolTable {
     /// Symbols by a hash of their names.
     by_name: OnceCell<HashMap<u64, Owners>>,
     hasher: DefaultHashBuilder,
-    /// Functions of clones and parts, by the index of their symbols; computed once.
     clones: RefCell<HashMap<usize, SymbolDefinition>>,
     by_address: ByAddress,
-    /// Ordered ranges where a function may extend beyond the next symbol. Elsewhere only the symbol before an address
-    /// can be its function; otherwise a stripped program would be searched far back for each address without a name.
+    /// Ordered ranges where a function may extend beyond the next symbol. Elsewhere only the symbol before can match,
+    /// which bounds the search.
     overlaps: Vec<Range<u64>>,
     /// Ranges of code: sections, or segments if the image has no section headers.
     code: Vec<Range<u64>>,
@@ -56,15 +53,14 @@ const _: () = assert!(size_of::<Symbol>() == 16);
 #[derive(Debug, Clone, Copy)]
 struct Symbol {
     svma: u64,
-    /// Saturated: no function is 4 GiB long.
     size: u32,
     name: NameRef,
 }
 
 /// Instead of a compilation unit: a symbol visible to other units.
 const GLOBAL: u32 = u32::MAX;
-/// Flag instead of a compilation unit, with the position in the table: a local symbol of unknown file. Hidden symbols
-/// become such at link time, and `strip --strip-debug` removes all file symbols.
+/// Flag with the position in the table: a local symbol of unknown file. Hidden symbols become such, and `strip
+/// --strip-debug` removes file symbols.
 const OF_NO_FILE: u32 = 1 << 31;
 const _: () = assert!(limits::MAX_SYMBOLS < OF_NO_FILE as usize);
 
@@ -73,7 +69,6 @@ fn position_of_no_file(unit: u32) -> Option<u32> {
     (unit != GLOBAL && unit & OF_NO_FILE != 0).then_some(unit)
 }
 
-/// The symbols with one name.
 #[derive(Debug, Clone, Copy, Default)]
 struct Owners {
     /// One of the symbols without a unit: global or hidden.
@@ -84,17 +79,14 @@ struct Owners {
     local: Option<u32>,
 }
 
-/// Distinguishes functions of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SymbolDefinition {
-    /// Whether other compilation units may have a function of that name.
     pub(crate) local: bool,
     /// Start of the function that a symbol is a clone or a part of.
     pub(crate) start: u64,
 }
 
-/// Position of a name: the string table in the top two bits, the offset in the rest. String tables are at most
-/// [`limits::MAX_SECTION_BYTES`] long, which fits.
+/// Position of a name: string table in the top two bits, offset in the rest ([`limits::MAX_SECTION_BYTES`] fits).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct NameRef(u32);
 
@@ -117,7 +109,6 @@ pub(crate) struct FoundSymbol<'a> {
     index: usize,
 }
 
-/// A symbol while the table is built.
 #[derive(Debug, Clone, Copy)]
 struct SymbolCandidate {
     svma: u64,
@@ -134,7 +125,6 @@ struct SymbolCandidate {
 const _: () = assert!(size_of::<SymbolCandidate>() == 24);
 
 impl SymbolTable {
-    /// Reads `.symtab` and `.dynsym` of `files`: the image, then its separate debug file if there is one.
     pub(crate) fn read(files: &[&ElfFile]) -> SymbolTable {
         let mut table = SymbolTable::default();
         let Some(image) = files.first() else { return table };
@@ -173,8 +163,7 @@ impl SymbolTable {
                 }
             };
             let count = bytes.len() / size_of::<elf::Sym64<LE>>();
-            // Linkers repeat all of `.dynsym` in `.symtab`; only `strip` with special options leaves fewer symbols
-            // there.
+            // Linkers repeat all of `.dynsym` in `.symtab`; only `strip` with special options leaves fewer there.
             if kind == elf::SHT_DYNSYM && candidates.len() - first >= count {
                 continue;
             }
@@ -188,8 +177,8 @@ impl SymbolTable {
             let Ok((symbols, _)) = pod::slice_from_bytes::<elf::Sym64<LE>>(&bytes, count) else { continue };
             let index = self.strings.len();
             let before = candidates.len();
-            // Local symbols follow the symbol of their file (gABI, "Symbol Table"); an empty one precedes those without
-            // a file.
+            // Local symbols follow the symbol of their file (gABI, "Symbol Table"); an empty one precedes those
+            // without.
             let mut file = None;
             for symbol in symbols {
                 if symbol.st_type() == elf::STT_FILE {
@@ -220,8 +209,7 @@ impl SymbolTable {
             return;
         }
         candidates.sort_unstable_by_key(|candidate| candidate.svma);
-        // Names are read only where several symbols share an address: string tables are many times larger than the
-        // symbol table.
+        // Names are read only where symbols share an address: string tables are many times larger than the table.
         let mut budget = limits::MAX_ALIAS_BYTES;
         for group in candidates.chunk_by_mut(|a, b| a.svma == b.svma).filter(|group| group.len() > 1) {
             let bytes = |group: &[SymbolCandidate]| group.iter().map(|c| text(c.name).len() + 1).sum::<usize>();
@@ -289,8 +277,8 @@ impl SymbolTable {
         self.strings = strings;
     }
 
-    /// The symbol whose function contains `svma`: one whose stated size covers it, else the nearest symbol before it if
-    /// that has no size; it then extends to the next symbol or the end of its section.
+    /// The symbol whose function contains `svma`: by stated size, else the nearest before without size, up to the next
+    /// symbol or section end.
     pub(crate) fn lookup(&self, svma: u64) -> Option<FoundSymbol<'_>> {
         let after = self.by_address.count_up_to(svma, |index| beginning(&self.symbols, index));
         let before = self.symbols.get(..after)?;
@@ -314,11 +302,9 @@ impl SymbolTable {
         None
     }
 
-    /// The function that a symbol is, or is a clone or part of.
-    ///
-    /// A clone or part belongs to the function of its compilation unit with the name without the suffix, or to its
-    /// lowest clone if there is none. Functions visible to other units are not listed with their unit: if the unit has
-    /// no function of that name, the clone belongs to the visible one.
+    /// The function that a symbol is, or is a clone or part of: of its unit, with the name without the suffix, or its
+    /// lowest clone.
+    /// If the unit has none, a visible function of that name, as these are not listed with their unit.
     pub(crate) fn definition(&self, found: &FoundSymbol<'_>) -> SymbolDefinition {
         let own = SymbolDefinition { local: false, start: found.start };
         let unit = self.units.get(found.index).copied().unwrap_or(GLOBAL);
@@ -350,7 +336,6 @@ impl SymbolTable {
         definition
     }
 
-    /// The symbols of a compilation unit.
     fn symbols_of_unit(&self, unit: u32) -> impl Iterator<Item = &Symbol> {
         let by_unit = self.by_unit.get_or_init(|| {
             let mut by_unit: Vec<(u32, u32)> = Vec::new();
@@ -385,8 +370,8 @@ impl SymbolTable {
         }
     }
 
-    /// The function of which `name` is a clone or part, if no file symbols separate units: among the symbols whose name
-    /// has the most suffixes removed, the nearest in the table, because linkers keep the symbols of a unit together.
+    /// The function of which `name` is a clone or part, without file symbols: the nearest in the table, as linkers keep
+    /// units together.
     fn nearest_whole(&self, name: &str, position: u32) -> Option<SymbolDefinition> {
         // One pass over the table for all of them: a name may have thousands of suffixes.
         let wholes: HashSet<usize> =
@@ -436,7 +421,6 @@ impl SymbolTable {
         by_name.get(&self.hasher.hash_one(name)).copied().unwrap_or_default()
     }
 
-    /// Whether the symbol at `start` has the alias `name`.
     pub(crate) fn has_alias(&self, start: u64, name: &[u8]) -> bool {
         self.aliases.get(&start).is_some_and(|names| names.iter().any(|&alias| self.text(alias) == name))
     }
@@ -446,7 +430,6 @@ impl SymbolTable {
         self.chosen.get(name).map(|&name| self.text(name))
     }
 
-    /// The name of the function whose code the ifunc resolver at this address chooses.
     pub(crate) fn chosen_by(&self, svma: u64) -> Option<&[u8]> {
         let known = self.chosen_at_start.get(&svma).map(|&name| self.text(name));
         known.or_else(|| self.lookup(svma).filter(|found| found.start == svma).map(|found| found.name))
@@ -475,7 +458,6 @@ impl SymbolTable {
     }
 }
 
-/// The address of a symbol; none beyond the last one.
 fn beginning(symbols: &[Symbol], index: usize) -> u64 {
     symbols.get(index).map_or(u64::MAX, |symbol| symbol.svma)
 }
@@ -522,14 +504,13 @@ fn disjoint(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges
 }
 
-/// The one of disjoint, sorted ranges that contains an address.
 fn range_of(ranges: &[Range<u64>], svma: u64) -> Option<&Range<u64>> {
     let after = ranges.partition_point(|range| range.start <= svma);
     ranges.get(after.checked_sub(1)?).filter(|range| range.contains(&svma))
 }
 
 /// A symbol is a function if it has that type (STT_FUNC, STT_GNU_IFUNC), or is untyped but lies in code and has a size
-/// or is global: assembly files often omit the type, and `_start` of many C libraries omits both.
+/// or is global, as in assembly.
 fn candidate(
     symbol: &elf::Sym64<LE>,
     table: usize,

@@ -1,8 +1,5 @@
-//! References between debug entries, also across units and files.
-//!
-//! Link-time optimisation puts copies of functions and their originals in different units; `dwz(1)` moves entries
-//! shared by several images into a separate file. `addr2line` follows such references for names; this module follows
-//! them for everything else.
+//! References between debug entries, also across units and files: link-time optimisation and `dwz(1)` separate copies
+//! from originals. `addr2line` follows them for names; this module for everything else.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -13,18 +10,14 @@ use hashbrown::HashMap;
 use crate::limits;
 use crate::meter::Metered;
 
-/// A file with an image's debug information.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum DebugPart {
-    /// The image, or its debug file.
     Main,
-    /// The file with entries shared by several images.
     Supplement,
     /// The split file of one unit.
     Split(u64),
 }
 
-/// A debug entry: its unit and offset.
 #[derive(Clone, Copy)]
 pub(crate) struct DebugEntry<'a> {
     pub(crate) part: DebugPart,
@@ -54,8 +47,7 @@ impl DebugUnits {
         DebugUnits { main: FileUnits::new(dwarf, starts), supplement, skeletons: OnceCell::new() }
     }
 
-    /// The entry with the name of a function: copies refer to their abstract instance and definitions to their
-    /// declaration.
+    /// The entry with a function's name: copies refer to their abstract instance, definitions to their declaration.
     pub(crate) fn named<'a>(&'a self, from: DebugEntry<'a>) -> Option<DebugEntry<'a>> {
         self.find(from, gimli::DW_AT_name)
     }
@@ -145,12 +137,10 @@ impl<'a> DebugEntry<'a> {
         DebugEntry { part, unit, offset }
     }
 
-    /// Identifies the entry in the image.
     pub(crate) fn key(&self) -> Option<(DebugPart, usize)> {
         Some((self.part, self.offset.to_debug_info_offset(&self.unit.header)?.0))
     }
 
-    /// Identifies the unit in the image.
     pub(crate) fn unit_key(&self) -> Option<(DebugPart, usize)> {
         Some((self.part, self.unit.header.debug_info_offset()?.0))
     }

@@ -17,10 +17,8 @@ pub struct UnwindSection {
     pub data: Arc<[u8]>,
 }
 
-/// The fields of `framehop::ExplicitModuleSectionInfo`. Addresses are SVMAs.
-///
-/// Formats: Linux Standard Base, "Exception Frames" (`.eh_frame`, `.eh_frame_hdr`); DWARF 5, section 6.4
-/// (`.debug_frame`).
+/// The fields of `framehop::ExplicitModuleSectionInfo`. Addresses are SVMAs. Formats: Linux Standard Base, "Exception
+/// Frames" (`.eh_frame`, `.eh_frame_hdr`); DWARF 5, section 6.4 (`.debug_frame`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnwindSections {
     /// See [`ElfReader::base_svma`].
@@ -29,13 +27,12 @@ pub struct UnwindSections {
     pub text_svma: Option<Range<u64>>,
     /// `.got`, another such base.
     pub got_svma: Option<Range<u64>>,
-    /// `.eh_frame_hdr`, only if it has a usable search table and `eh_frame` exists; without it, an unwinder indexes
-    /// `.eh_frame` itself.
+    /// `.eh_frame_hdr`, only with a usable search table and `eh_frame`; otherwise an unwinder indexes `.eh_frame`.
     pub eh_frame_hdr: Option<UnwindSection>,
     /// `.eh_frame`.
     pub eh_frame: Option<UnwindSection>,
-    /// `.debug_frame`. A program compiled without `.eh_frame` still has some from the C library's start-up code, so
-    /// both are provided, and an unwinder uses this one for what the other does not cover.
+    /// `.debug_frame`, for what `.eh_frame` does not cover: some of that always comes from the C library's start-up
+    /// code.
     pub debug_frame: Option<Arc<[u8]>>,
 }
 

@@ -9,10 +9,8 @@ use std::process::Command;
 use ccsd_symbolizer::{DebugFileFinder, Symbols};
 use common::{Workshop, have, linkage, nm, open, resolve, run};
 
-/// A program whose debug information was moved to a separate file, in a root of its own.
 struct Split {
     workshop: Workshop,
-    /// The program's path as the program sees it.
     inside: PathBuf,
     main: u64,
 }
@@ -60,7 +58,6 @@ impl Split {
         Symbols::new(open(&self.image()), finder)
     }
 
-    /// Name of `main`, whether its line is known, and the notes.
     fn outcome(&self) -> (String, bool, Vec<String>) {
         let mut symbols = self.symbols();
         let found = resolve(&mut symbols, self.main);

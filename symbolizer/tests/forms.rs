@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Symbols};
 use common::{Workshop, have, linkage, nm, open, resolve, run, sections, text_addresses};
 
-/// The functions at every seventh address of an image's code, and the notes.
 fn answers(path: &Path, finder: DebugFileFinder) -> (Vec<Vec<Function>>, Vec<String>) {
     some_answers(path, finder, 7)
 }
@@ -31,7 +30,6 @@ fn compile(workshop: &Workshop, args: &str, name: &str) -> PathBuf {
     workshop.path(name)
 }
 
-/// Compares two images with the same code.
 #[track_caller]
 fn assert_same(plain: &Path, other: &Path, what: &str) {
     let (expected, notes) = answers(plain, DebugFileFinder::none());
@@ -91,7 +89,6 @@ fn split_off_into_files() {
         let dwo = workshop.path("split-classes.dwo");
         assert_same(&plain, &other, &split);
 
-        // Moved together from where they were compiled.
         let moved = Workshop::new();
         for file in [&other, &dwo] {
             std::fs::rename(file, moved.path(file.file_name().unwrap().to_str().unwrap())).unwrap();
@@ -131,8 +128,8 @@ fn split_off_files_are_found_where_the_program_sees_them() {
     assert!(symbols.notes().is_empty(), "{:?}", symbols.notes());
 }
 
-/// A package as `dwp` makes it of one `.dwo` file of DWARF 5 (DWARF 5, section 7.3.5.3). `dwp` of binutils 2.40 crashes
-/// on such files.
+/// A package as `dwp` makes it of one DWARF 5 `.dwo` file (section 7.3.5.3). `dwp` of binutils 2.40 crashes on such
+/// files.
 fn package_v5(workshop: &Workshop, dwo: &Path, id: u64, damage: impl Fn(&mut Vec<u32>)) -> Vec<u32> {
     let sizes = common::sections(dwo);
     // Info, abbreviations, string offsets, range lists, by their DWARF numbers.
@@ -197,11 +194,9 @@ fn made_common_by_dwz() {
             std::fs::copy(&plain, workshop.path(name)).unwrap();
             workshop.path(name)
         };
-        // Within one file.
         let alone = copy("alone");
         run(Command::new("dwz").arg(&alone));
         assert_same(&plain, &alone, args);
-        // Shared by two files.
         let (one, _) = (copy("one"), copy("two"));
         let mut dwz = Command::new("dwz");
         dwz.current_dir(workshop.dir.path()).args(["-m", "common", "one", "two"]);
@@ -254,8 +249,7 @@ fn mini_debug_info_that_lies() {
     run(Command::new("xz").args(["-0", "-f"]).arg(&bomb));
     let bomb = std::fs::read(workshop.path("zeros.xz")).unwrap();
     assert!(bomb.len() < 1 << 20);
-    // A dictionary of 4 GiB, in the block header after the stream header; the block's checksum is checked before or
-    // after, both refuse.
+    // A dictionary of 4 GiB in the block header; its checksum is checked before or after, both refuse.
     let valid = {
         with_mini_debug(&workshop, &plain, None);
         std::fs::read(workshop.path("mini.xz")).unwrap()
@@ -432,7 +426,6 @@ fn the_entry_function_of_a_stripped_program_has_its_usual_name() {
             let found = resolve(&mut symbols, svma);
             assert_eq!((found.len(), linkage(&found[0]), found[0].start), (1, "_start", Some(entry)), "{args}");
         }
-        // Nothing else has the name, not even the code right after it, nor without frame descriptions.
         let (_, size, _) = nm(&plain).into_iter().find(|(_, _, name)| name == "_start").unwrap();
         let bare = workshop.objcopy(&["-R", ".eh_frame", "-R", ".eh_frame_hdr"], &stripped, "bare");
         for path in [&plain, &stripped, &bare] {

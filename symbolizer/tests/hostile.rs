@@ -57,10 +57,8 @@ static SEEDS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     seeds
 });
 
-/// A change to a file.
 #[derive(Debug, Clone)]
 enum Damage {
-    /// One byte, anywhere.
     Byte(prop::sample::Index, u8),
     /// A word in the headers at the beginning or the end of the file, set to a value at a limit.
     Header(prop::sample::Index, u64),
@@ -205,7 +203,6 @@ fn abbreviations(kinds: &[(u64, gimli::DwTag, bool, &Attributes)]) -> Vec<u8> {
     out
 }
 
-/// A compilation unit of DWARF 4 with these entries.
 fn unit(entries: &[u8]) -> Vec<u8> {
     let mut out = (entries.len() as u32 + 7).to_le_bytes().to_vec();
     out.extend([4, 0, 0, 0, 0, 0, 8]);

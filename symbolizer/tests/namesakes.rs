@@ -43,7 +43,6 @@ fn build(workshop: &Workshop, of_each: [&str; 2], linking: &str) -> PathBuf {
     out
 }
 
-/// The definitions of all functions with a name.
 fn definitions(answers: &BTreeMap<u64, Vec<Identity>>, name: &str) -> BTreeSet<Option<String>> {
     let all = answers.values().flatten().filter(|it| it.0 == name);
     all.map(|it| it.1.clone()).collect()

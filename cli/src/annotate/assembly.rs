@@ -1,7 +1,6 @@
 //! Instructions from objdump beside the source lines that they belong to.
 //!
-//! A profile has no addresses within functions, so instructions have no cost of their own: a line's cost stands once,
-//! at the first group of instructions of that line.
+//! A profile has no addresses within functions, so a line's cost stands once, at its first group of instructions.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -31,16 +30,13 @@ pub struct Assembly {
     image: String,
     symbol: String,
     costs: &'static str,
-    /// Ordered by address.
     groups: Vec<InstructionGroup>,
     /// Weight of lines that have no instruction in this symbol, and weight without a line.
     elsewhere: u64,
 }
 
-/// Consecutive instructions of one line.
 #[derive(Debug, PartialEq, Serialize)]
 struct InstructionGroup {
-    /// Name from objdump; empty if unknown.
     file: String,
     line: u32,
     /// Weight of the line, in the first of its groups; `null` in further groups and for lines without a cost.
@@ -83,7 +79,6 @@ pub fn of(centre: &CostCentre, image: &Image, rows: &[LineRow]) -> Result<Assemb
     Ok(costed(shown, symbol, groups, rows))
 }
 
-/// Checks that the file is the image that was profiled.
 fn check(path: &Path, build_id: &[u8]) -> Result<(), String> {
     let name = sanitise(&path.to_string_lossy()).into_owned();
     // Opening a FIFO must not block: only regular files are read.
@@ -114,7 +109,6 @@ fn check(path: &Path, build_id: &[u8]) -> Result<(), String> {
 /// Maximum bytes of code shown of a function found by its address.
 const LONGEST: u64 = 64 << 10;
 
-/// Runs objdump on a symbol, or on the code from `start` on.
 fn objdump(path: &Path, symbol: &str, start: Option<u64>) -> Result<String, String> {
     let mut command = Command::new("objdump");
     command.args(["--disassemble", "--line-numbers", "--no-show-raw-insn", "--wide"]);
@@ -156,8 +150,7 @@ fn objdump(path: &Path, symbol: &str, start: Option<u64>) -> Result<String, Stri
     }
 }
 
-/// Groups objdump's output: a line `FILE:LINE` precedes its instructions. For the symbol that begins at `start`, or for
-/// all.
+/// Groups objdump's output by `FILE:LINE` lines, for the symbol that begins at `start` or for all.
 fn parse(text: &str, start: Option<u64>) -> Vec<InstructionGroup> {
     let mut groups: Vec<InstructionGroup> = Vec::new();
     let mut place = (String::new(), 0);
@@ -202,7 +195,6 @@ fn location(line: &str) -> Option<(String, u32)> {
     (!file.is_empty()).then(|| (file.to_owned(), number))
 }
 
-/// Assigns each line's cost to the line's first group.
 fn costed(image: String, symbol: &str, mut groups: Vec<InstructionGroup>, rows: &[LineRow]) -> Assembly {
     let mut left: BTreeMap<u32, Vec<(PathBuf, u64)>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.weight > 0) {
@@ -225,7 +217,6 @@ fn costed(image: String, symbol: &str, mut groups: Vec<InstructionGroup>, rows: 
     Assembly { image, symbol: sanitise(symbol).into_owned(), costs: PER_LINE, groups, elsewhere }
 }
 
-/// Removes `.` and, where possible, `..` from a path.
 fn normal(path: &str) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in Path::new(path).components() {

@@ -38,7 +38,6 @@ const NO_ADDRESSES: &str =
 #[derive(Serialize)]
 struct Annotated {
     name: String,
-    /// Name in text output, beside the image.
     #[serde(skip)]
     label: String,
     image: String,
@@ -52,7 +51,6 @@ struct Annotated {
     inherited_share: Share,
     /// Ordered by weight, descending.
     files: Vec<AnnotatedFile>,
-    /// Weight of samples without a line.
     without_line: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     assembly: Option<Assembly>,
@@ -63,7 +61,6 @@ struct AnnotatedFile {
     /// As in the debug information.
     path: String,
     source: Option<String>,
-    /// Warnings about the source.
     remarks: Vec<String>,
     weight: u64,
     lines: Vec<AnnotatedLine>,
@@ -173,7 +170,6 @@ struct AnnotateDocument<'a> {
     metric: &'a str,
     unit: &'static str,
     total: Total,
-    /// Warnings about lines of calls.
     remarks: Vec<String>,
     instructions: &'static str,
     functions: Vec<Annotated>,

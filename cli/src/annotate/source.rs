@@ -28,16 +28,13 @@ pub struct SourceSearch<'a> {
 pub struct SourceFile {
     pub source: Option<PathBuf>,
     pub lines: Option<Vec<String>>,
-    /// Warnings about the file.
     pub remarks: Vec<String>,
 }
 
-/// A source file as it was read.
 pub struct SourceText {
     pub source: Option<PathBuf>,
     /// Its lines are to be printed as [`printable`].
     pub text: Option<String>,
-    /// Warnings about the file.
     pub remarks: Vec<String>,
 }
 

@@ -71,20 +71,14 @@ impl Completion {
     }
 }
 
-/// The kind of value at the cursor, and so the source of its candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ValueKind {
-    /// Values listed in the definition, or free text.
     Listed,
     /// A profile: a file, `session:3`, `pid:123`, `watch:nginx`.
     Profile,
-    /// A profile, or a running process by name.
     ProfileOrProcess,
-    /// A session, by number or as a source.
     Session,
-    /// A process, by number or name.
     Process,
-    /// A watch, by its bare name.
     Watch,
     /// A pattern: a function, or a name after `module:`, `file:`, `thread:` or `process:`.
     Pattern,
@@ -97,7 +91,6 @@ enum ValueKind {
 }
 
 impl ValueKind {
-    /// Derived from the name that the help gives the value.
     fn of(argument: &Arg, command: &Command) -> ValueKind {
         let name = argument.get_value_names().and_then(<[_]>::first).map_or("", |name| name.as_str());
         match (name, argument.get_id().as_str()) {
@@ -121,7 +114,6 @@ impl ValueKind {
     }
 }
 
-/// What the shell itself completes here.
 pub fn native(cursor: &TypedLine<'_>) -> Native {
     let is_special = ["session:", "pid:", "watch:"].iter().any(|prefix| cursor.typed.starts_with(prefix));
     match (cursor.slot, ValueKind::at(cursor)) {
@@ -134,9 +126,7 @@ pub fn native(cursor: &TypedLine<'_>) -> Native {
     }
 }
 
-/// Commands, options and values from the definition.
-///
-/// Options are offered only after a dash; otherwise they would hide the values.
+/// Commands, options and values from the definition. Options only after a dash: otherwise they would hide the values.
 pub fn listed(cursor: &TypedLine<'_>) -> Vec<Completion> {
     match cursor.slot {
         CursorSlot::Option => options(cursor),
@@ -172,7 +162,6 @@ fn commands(command: &Command) -> Vec<Completion> {
     visible.map(|command| Completion::new(command.get_name(), about(command))).collect()
 }
 
-/// Options that have not been given yet, or may be repeated.
 fn options(cursor: &TypedLine<'_>) -> Vec<Completion> {
     let is_given = |argument: &Arg| cursor.given.iter().any(|(id, _)| *id == argument.get_id().as_str());
     let repeats = |argument: &Arg| matches!(argument.get_action(), ArgAction::Append | ArgAction::Count);
@@ -192,7 +181,6 @@ pub struct CandidateLookup {
     kind: ValueKind,
     typed: String,
     socket: SocketArgs,
-    /// The profile whose functions are offered.
     source: ProfileSource,
 }
 
@@ -209,7 +197,6 @@ impl CandidateLookup {
         }
     }
 
-    /// Looks up candidates and sends them until the receiver is dropped.
     pub fn send_candidates(&self, sender: &Sender<Completion>) {
         let send = |candidate| sender.send(candidate).unwrap_or_default();
         match self.kind {
@@ -275,8 +262,7 @@ fn is_number(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Functions, ordered by self weight: by the shown name or, if only the full name starts with the typed text, by the
-/// full name.
+/// Functions by self weight: by the shown name, or by the full one if only that starts with the typed text.
 fn functions(profile: &Profile, typed: &str) -> Vec<Completion> {
     let labels = profile.labels();
     let rows = FlatView::new(profile, &Selection::all()).rows;
@@ -291,7 +277,6 @@ fn functions(profile: &Profile, typed: &str) -> Vec<Completion> {
     real.filter(|name| seen.insert(name.clone())).map(|name| Completion::new(name, "")).collect()
 }
 
-/// Distinct names for a pattern with a prefix.
 fn names(profile: &Profile, prefix: &str) -> Vec<String> {
     let file_name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
     let mut names: Vec<String> = match prefix {
@@ -306,7 +291,6 @@ fn names(profile: &Profile, prefix: &str) -> Vec<String> {
     names
 }
 
-/// Processes that this user may look at: by name if it is unique, and by number.
 fn processes(prefix: &str) -> Vec<Completion> {
     let own = std::process::id();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -346,7 +330,6 @@ fn session_sources(sessions: &[SessionSummary]) -> Vec<Completion> {
     numbers.chain(pids).collect()
 }
 
-/// Watches of the service; if it does not answer, those that have stored profiles.
 fn watches(socket: &SocketArgs, prefix: &str) -> Vec<Completion> {
     let ServiceStatus { watches: statuses, state_dir: dir, .. } =
         connect(socket).and_then(|mut client| client.watches()).unwrap_or_default();

@@ -2,7 +2,6 @@
 
 use clap::{Arg, Command};
 
-/// What is being typed.
 #[derive(Clone, Copy, Debug)]
 pub enum CursorSlot<'a> {
     Option,
@@ -16,7 +15,6 @@ pub enum CursorSlot<'a> {
 /// The words of a command line up to the cursor, parsed by the definition of the arguments.
 #[derive(Debug)]
 pub struct TypedLine<'a> {
-    /// The definition of all commands.
     pub root: &'a Command,
     pub command: &'a Command,
     pub slot: CursorSlot<'a>,
@@ -70,7 +68,6 @@ fn option_by_letter(command: &Command, letter: char) -> Option<&Arg> {
 struct WordReader<'a> {
     command: &'a Command,
     pending: Option<PendingOption<'a>>,
-    /// Number of complete positional arguments.
     position: usize,
     is_escaped: bool,
     is_program_argument: bool,
@@ -195,7 +192,6 @@ impl<'a> TypedLine<'a> {
         }
     }
 
-    /// The argument whose value is being typed.
     pub fn argument(&self) -> Option<&'a Arg> {
         match self.slot {
             CursorSlot::Value(argument) => Some(argument),
@@ -204,7 +200,6 @@ impl<'a> TypedLine<'a> {
         }
     }
 
-    /// The last value given for an argument before the cursor.
     pub fn value(&self, id: &str) -> Option<&str> {
         self.given.iter().rfind(|(given, _)| *given == id).map(|(_, value)| value.as_str())
     }

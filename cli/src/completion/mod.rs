@@ -1,7 +1,8 @@
 //! `ccsd completions`, and the hidden `ccsd __complete` that the scripts call for every TAB.
 //!
-//! `ccsd __complete WORDS...` takes the words after `ccsd` up to the cursor; the last is being typed. The first line of
-//! the answer names what else the shell offers: [`Native::name`]. The others are `VALUE<TAB>DESCRIPTION`.
+//! `ccsd __complete WORDS...` takes the words up to the cursor. The answer's first line names what else the shell
+//! offers:
+//! [`Native::name`]. The others are `VALUE<TAB>DESCRIPTION`.
 
 mod candidates;
 mod cursor;
@@ -22,8 +23,7 @@ use cursor::TypedLine;
 
 /// The first argument of a process that completes.
 pub const ARGUMENT: &str = "__complete";
-/// Time limit of a lookup; then what has been found is the answer. A hanging daemon or file system must not hang the
-/// shell.
+/// Time limit of a lookup: a hanging daemon or file system must not hang the shell.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum candidates of an answer.
 const MAX_CANDIDATES: usize = 500;

@@ -6,7 +6,6 @@ use serde::Serialize;
 
 use crate::format::counted;
 
-/// Functions named in the message.
 const NAMED: usize = 5;
 
 /// A function that grew significantly by more than allowed.
@@ -16,19 +15,18 @@ pub struct Grew {
     function: DiffFunction,
     #[serde(skip)]
     label: String,
-    /// Growth in percentage points of share, or in percent of the total time before: of self time or, if larger, of
-    /// inherited time.
+    /// Growth in percentage points of share, or in percent of the total time before: of self or, if larger, inherited
+    /// time.
     points: f64,
     /// Growth of self time, if that alone exceeds the limit.
     #[serde(skip)]
     own: Option<f64>,
-    /// Inherited weight after.
     #[serde(skip)]
     inherited: u64,
 }
 
-/// Functions that grew significantly by more than `percent`: first those whose self time grew, largest first; then
-/// their callers, innermost first as far as inherited time shows.
+/// Functions that grew significantly by more than `percent`: by self time, largest first; then their callers, innermost
+/// first.
 pub fn find_growth(view: &DiffView, percent: f64, absolute: bool) -> Vec<Grew> {
     let total = view.before.weight.max(1) as f64;
     let by_weight = |row: &DiffRow, weight: fn(&DiffSide) -> u64| {
@@ -65,7 +63,6 @@ pub fn find_growth(view: &DiffView, percent: f64, absolute: bool) -> Vec<Grew> {
     rows
 }
 
-/// The message on standard error.
 pub fn message(grew: &[Grew], percent: f64, absolute: bool) -> String {
     let name = |it: &Grew| format!("{} ({}) +{:.2}", sanitise(&it.label), sanitise(&it.function.image), it.points);
     let mut names: Vec<String> = grew.iter().take(NAMED).map(name).collect();

@@ -1,5 +1,4 @@
-//! `ccsd diff`: compares two profiles, or several runs before and after, by function, as a call tree, or as a flame
-//! graph.
+//! `ccsd diff`: compares profiles, or several runs, by function, as a call tree, or as a flame graph.
 
 mod change;
 mod grew;
@@ -33,7 +32,6 @@ use change::{ShownChange, change_cell};
 use grew::Grew;
 use runs::{LoadedRun, RunSide, sides};
 
-/// Maximum rows on a terminal.
 const ROWS_ON_TERMINAL: usize = 40;
 /// Default of `--min` for call trees, percent.
 const TREE_MIN: f64 = 0.5;
@@ -170,7 +168,6 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     Ok(Exit::GREW)
 }
 
-/// Orders the rows by the change or by a column.
 fn order(view: &mut DiffView, args: &DiffArgs) -> Result<(), Failure> {
     use ccsd_profile::view::ViewColumn;
     let after = |row: &DiffRow| row.after.or(row.before).unwrap_or_default();
@@ -342,7 +339,6 @@ struct DiffDocument<'a> {
     /// With `--rate`, the seconds of wall time before and after by which weights are divided.
     #[serde(skip_serializing_if = "Option::is_none")]
     per_wall_seconds: Option<[f64; 2]>,
-    /// Programs with different names that count as one image.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     programs: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -351,7 +347,6 @@ struct DiffDocument<'a> {
     data: DiffData,
 }
 
-/// One side: a single run's document, or a list of runs.
 #[derive(Serialize)]
 struct SideDocument<'a> {
     #[serde(flatten)]
@@ -373,14 +368,12 @@ struct RunDocument<'a> {
     accounting: AccountingCounts<'a>,
 }
 
-/// Describes the field `significant`.
 #[derive(Serialize)]
 struct Significance {
     level: f64,
     test: &'static str,
 }
 
-/// The result of `--fail-above`.
 #[derive(Serialize)]
 struct Failed<'a> {
     percent: f64,

@@ -25,7 +25,6 @@ pub struct LoadedRun {
     pub stored: Option<About>,
 }
 
-/// All runs of a side, at least one.
 pub struct RunSide {
     pub runs: Vec<LoadedRun>,
 }
@@ -46,15 +45,13 @@ impl RunSide {
         RunSide { runs: vec![run] }
     }
 
-    /// Applies the query to every run.
     pub fn ask(&mut self, query: &QueryArgs, which: &str) -> Result<(), Failure> {
         self.runs =
             std::mem::take(&mut self.runs).into_iter().map(|run| run.ask(query, which)).collect::<Result<_, _>>()?;
         Ok(())
     }
 
-    /// Wall time of one run on average, in seconds: of a watch the time that its intervals cover, of a file the time
-    /// collected.
+    /// Mean wall time of a run, in seconds: of a watch what its intervals cover, of a file the time collected.
     ///
     /// # Errors
     /// If it is not known.
@@ -146,7 +143,6 @@ pub fn sides(args: &DiffArgs) -> Result<(RunSide, RunSide), Failure> {
     }
 }
 
-/// Name and unit of the metric, which all runs must have.
 pub fn metric(asked: Option<&str>, before: &RunSide, after: &RunSide) -> Result<(String, Unit), Failure> {
     let runs = || after.runs.iter().chain(&before.runs).map(|run| run.profile.session().metrics.as_slice());
     let wanted = |metric: &&ccsd_profile::Metric| {

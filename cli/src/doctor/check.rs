@@ -7,10 +7,8 @@ use crate::style::Tone;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckResult {
-    /// Works fully.
     Ok,
     Limited,
-    /// Does not work.
     No,
 }
 
@@ -29,7 +27,6 @@ pub struct DoctorCheck {
     pub name: &'static str,
     pub mark: CheckResult,
     pub text: String,
-    /// A command that would allow more, ready to be copied.
     pub command: Option<String>,
 }
 

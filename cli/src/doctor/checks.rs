@@ -18,7 +18,6 @@ use crate::format::{bytes, count};
 const MOUNT_TRACEFS: &str = "sudo mount -t tracefs tracefs /sys/kernel/tracing";
 const PARANOID_1: &str = "sudo sysctl kernel.perf_event_paranoid=1";
 
-/// Runs all checks, the most important first.
 pub fn all() -> Vec<DoctorCheck> {
     let capabilities = Capabilities::effective();
     let mut checks = vec![sampling()];
@@ -102,7 +101,6 @@ fn kernel_names(capabilities: Capabilities) -> DoctorCheck {
     }
 }
 
-/// Whether kernel addresses are visible; hidden addresses read as zero.
 fn kallsyms_are_readable() -> bool {
     // Some symbols really are at 0 (per-CPU offsets), so a few lines are not enough.
     const LINES: usize = 20_000;
@@ -160,7 +158,6 @@ fn tick() -> DoctorCheck {
     }
 }
 
-/// The cause of an error, without the advice for users who requested the event by name.
 fn reason(error: &Error) -> String {
     match error {
         Error::EventUnavailable { why, .. } => why.clone(),
@@ -227,7 +224,6 @@ fn fatal_signals() -> DoctorCheck {
     }
 }
 
-/// Whether tracefs is mounted. Only root may read the directory itself.
 fn has_tracefs() -> bool {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     mounts.lines().any(|line| line.split(' ').nth(2) == Some("tracefs"))
@@ -380,7 +376,6 @@ mod tests {
         assert_eq!(debug_package_command("ID=alpine\n"), None);
     }
 
-    /// Every check returns a result on any machine.
     #[test]
     fn all_checks_run() {
         let checks = all();

@@ -28,7 +28,6 @@ struct Findings {
     kernel: String,
     cpus: usize,
     user: String,
-    /// The default event of `record` and `attach`; `None` if nothing can be sampled.
     default_event: Option<String>,
     checks: Vec<DoctorCheck>,
 }

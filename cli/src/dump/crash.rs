@@ -39,7 +39,6 @@ fn signal(number: u32) -> String {
     signal_name(number).map_or_else(|| format!("signal {number}"), str::to_owned)
 }
 
-/// The stack, indented, one frame a line.
 fn stack(crash: &Crash, layout: TextLayout) -> String {
     let mut text = String::new();
     // Either the whole stack, or its innermost part, a gap, and its outermost part.
@@ -80,14 +79,12 @@ fn stack(crash: &Crash, layout: TextLayout) -> String {
     text
 }
 
-/// The message printed when a process dies.
 pub fn text(crash: &Crash, layout: TextLayout) -> String {
     let title = layout.paint(Tone::Strong, &format!("Died: {}", headline(crash)));
     let thread = format!("# thread {} \"{}\", {}", crash.tid, sanitise(&crash.thread), moment(crash.unix_ns));
     format!("{title}\n{}\n{}", layout.paint(Tone::Faint, &thread), stack(crash, layout))
 }
 
-/// Lines for a report's head: a headline for each crash, and its stack if `stacks`.
 pub fn head(crashes: &[Crash], stacks: bool, layout: TextLayout) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = crashes
         .iter()
@@ -108,7 +105,6 @@ pub fn head(crashes: &[Crash], stacks: bool, layout: TextLayout) -> Vec<(String,
 pub struct ReportedCrashes(HashSet<(u32, u64)>);
 
 impl ReportedCrashes {
-    /// The crashes of an update that were not reported yet.
     pub fn news<'a>(&mut self, update: &'a Update) -> Vec<&'a Crash> {
         update.crashes.iter().filter(|crash| self.0.insert((crash.pid, crash.unix_ns))).collect()
     }

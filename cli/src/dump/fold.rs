@@ -6,23 +6,20 @@ use ccsd_profile::{CostCentreId, FrameInfo, fold};
 const FOLD_FROM: usize = 48;
 /// Maximum gap between two shown frames that is filled: a line about the gap would not be shorter.
 const SMALL_GAP: usize = 3;
-/// Maximum distinct frames listed for one stretch of recursion.
 const LISTED: usize = 8;
 
-/// One line, or several frames shown as one.
 #[derive(Debug, PartialEq, Eq)]
 pub enum StackLine<'a> {
     /// A frame and its number; the innermost is 0.
     Frame(usize, &'a FrameInfo),
-    /// Recursive frames: their total number, the listed ones with their counts, innermost first, and the number of
-    /// others.
+    /// Recursive frames: their number, the listed ones with counts, innermost first, and the number of others.
     Recursion { count: usize, listed: Vec<(usize, &'a FrameInfo)>, others: usize },
     /// Frames not shown because there are too many lines.
     LeftOut(usize),
 }
 
-/// The lines of a stack. `stack` holds positions in `frames`, innermost first. Deep recursion is folded unless `full`;
-/// a `limit` other than 0 limits the frames.
+/// The lines of a stack: positions in `frames`, innermost first. Deep recursion is folded unless `full`; 0 is no
+/// `limit`.
 pub fn lines<'a>(frames: &'a [FrameInfo], stack: &[u32], full: bool, limit: usize) -> Vec<StackLine<'a>> {
     let entries: Vec<&FrameInfo> = stack.iter().filter_map(|&at| frames.get(at as usize)).collect();
     let all = 0..entries.len();

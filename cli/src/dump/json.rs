@@ -32,10 +32,8 @@ struct ThreadDocument<'a> {
     kernel_stack: &'a [String],
     /// Innermost first.
     frames: Vec<FrameFields<'a>>,
-    /// Whether the outermost frame is the thread's first.
     complete: bool,
     truncated: Option<&'a str>,
-    /// Why there are no frames.
     missing: Option<&'a str>,
     stopped_ns: Option<u64>,
     not_stopped: Option<&'a str>,

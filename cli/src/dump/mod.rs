@@ -31,7 +31,6 @@ use text::{DumpStyle, text};
 /// Maximum processes of a dump with descendants.
 const MAX_PROCESSES: usize = 256;
 
-/// Takes and prints the dumps.
 pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let layout = TextLayout::of(&stdout(), colour);
     let shown = DumpStyle {
@@ -72,8 +71,9 @@ pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     Ok(if any && failures.is_empty() { Exit::SUCCESS } else { Exit::FAILURE })
 }
 
-/// Starts a thread that prints the stacks of processes (and, with `children`, of their descendants) to standard error
-/// on request. A daemon is asked for processes that this process may not look at.
+/// Starts a thread that prints stacks on request to standard error. A daemon is asked for processes that this one may
+/// not
+/// look at.
 ///
 /// # Errors
 /// If no thread can be started.
@@ -105,14 +105,12 @@ pub fn on_request(
     std::thread::Builder::new().name("ccsd-dumps".to_owned()).spawn(answer).map(drop)
 }
 
-/// Dumps as lines of any length, without colour.
 pub fn lines(dumps: &[Dump]) -> Vec<String> {
     let shown = DumpStyle { full: false, kernel: false, stats: false, limit: text::LINES };
     let layout = TextLayout { width: None, colour: false };
     dumps.iter().flat_map(|dump| text(dump, &shown, layout).lines().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
-/// Replaces function names by the distinct short names that reports show.
 fn shorten_names(frames: &mut [FrameInfo]) {
     let short: HashMap<String, String> = readable_names(frames.iter().map(|frame| frame.function.as_str()))
         .into_iter()
@@ -150,7 +148,6 @@ pub fn take(pids: &[u32], children: bool, by: &CollectorChoice) -> (Vec<Dump>, V
     (dumps, failures)
 }
 
-/// Dumps one process, or asks a daemon if this process may not.
 fn one(pid: u32, by: &CollectorChoice) -> Result<Dump, Failure> {
     let own = (!by.daemon_only).then(|| dump(pid, None));
     match own {
@@ -171,7 +168,6 @@ fn one(pid: u32, by: &CollectorChoice) -> Result<Dump, Failure> {
         }
     }
     match (own, why) {
-        // A partial dump is better than none.
         (Some(Ok(own)), _) => Ok(own),
         (Some(Err(error)), ClientError::None(_)) => Err(error.into()),
         (Some(Err(error)), why) => Err(Failure::bad_request(anyhow!("{error}; nor by a daemon: {why}"))),

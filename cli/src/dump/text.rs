@@ -24,7 +24,6 @@ pub struct DumpStyle {
     pub limit: usize,
 }
 
-/// Renders a dump, with a final newline.
 pub fn text(dump: &Dump, shown: &DumpStyle, layout: TextLayout) -> String {
     let mut text = head(dump, layout);
     for group in groups(dump, shown) {
@@ -62,7 +61,6 @@ fn head(dump: &Dump, layout: TextLayout) -> String {
     text
 }
 
-/// Groups threads with the same state and stack, ordered by the first thread of each group.
 fn groups<'a>(dump: &'a Dump, shown: &DumpStyle) -> Vec<Vec<&'a ThreadDump>> {
     let mut groups: Vec<Vec<&ThreadDump>> = Vec::new();
     let mut known = std::collections::HashMap::new();
@@ -90,7 +88,6 @@ fn groups<'a>(dump: &'a Dump, shown: &DumpStyle) -> Vec<Vec<&'a ThreadDump>> {
     groups
 }
 
-/// The properties of a frame that are shown.
 fn place(frame: &FrameInfo) -> (u32, Option<&str>, u32, bool) {
     (frame.function_id, frame.file.as_deref(), frame.line, frame.inlined)
 }
@@ -141,7 +138,6 @@ fn push_group(text: &mut String, dump: &Dump, group: &[&ThreadDump], shown: &Dum
     text.push('\n');
 }
 
-/// Appends one line of a stack, indented.
 pub fn push_line(text: &mut String, line: &StackLine<'_>, layout: TextLayout) {
     let line = match line {
         StackLine::Frame(number, frame) => format!("    #{number:<3} {}", described(frame, layout)),

@@ -15,10 +15,6 @@ use crate::report::file::{self, LoadedFile};
 use crate::source::ProfileSource;
 use crate::symbolize;
 
-/// The page, and the files that the profiles are from.
-///
-/// # Errors
-/// As loading and asking two profiles; that they have no metric in common; that the page does not fit.
 pub fn page(
     args: &ExportArgs,
     before: &ProfileSource,

@@ -16,7 +16,6 @@ use nix::unistd::geteuid;
 use crate::annotate::source::{ReadLimits, SourceSearch, SourceText, printable};
 use crate::args::export::ExportArgs;
 
-/// Source takes at most such a part of a page.
 pub const PART: usize = 24;
 /// Functions below these shares of self and of total time have no source in a page.
 const LEAST_SELF: f64 = 0.002;
@@ -26,24 +25,21 @@ const MOST_FUNCTIONS: usize = 60;
 const MOST_LINES: usize = 400;
 /// Files of one function: it has lines of the functions that are inlined into it.
 const MOST_FILES: usize = 32;
-/// Bytes of source files read for one page.
 const MOST_READ: u64 = 64 << 20;
 /// Lines shown around each that costs something.
 const CONTEXT: u32 = 4;
 /// Bytes of a line in a page beside its text: its numbers.
 const LINE_BYTES: usize = 24;
 
-/// Extensions of files whose text a page may have. Debug information can name any file, and pages are passed on, so a
-/// page must not contain files that are not source.
+/// Extensions of files whose text a page may have: debug information can name any file, and pages are passed on.
 const EXTENSIONS: [&str; 52] = [
     "S", "ada", "adb", "asm", "c", "c++", "cc", "cpp", "cs", "cu", "cxx", "d", "def", "dart", "erl", "f", "f03", "f08",
     "f77", "f90", "f95", "for", "go", "h", "h++", "hh", "hpp", "hs", "hxx", "i", "ii", "inc", "inl", "ipp", "java",
     "jl", "js", "kt", "l", "m", "ml", "mm", "nim", "pas", "py", "pyx", "rs", "s", "scala", "swift", "tcc", "y",
 ];
 
-/// Where to look for source; `None` if the user whose rights apply is unknown. `file` is the profile, if it is a file.
-///
-/// Root reads with the rights of the user who called sudo, else with those of the profile's owner.
+/// Where to look for source; `None` if the user whose rights apply is unknown. Root reads with the rights of the user
+/// who called sudo, else of the profile's owner.
 pub fn places<'a>(args: &'a ExportArgs, file: Option<&Path>) -> Option<SourceSearch<'a>> {
     let user = if geteuid().is_root() {
         match env::var("SUDO_UID") {
@@ -62,8 +58,8 @@ fn sudo_user(uid: &str) -> Option<Option<ForUser>> {
     Some(Some(ForUser { uid, gid }))
 }
 
-/// The owner of a file; the inner `None` is root. Everybody who could have put the file under this name counts as its
-/// owner: the owners of the links and directories on its path. `None` if that could be anybody.
+/// The owner of a file (inner `None`: root): whoever could have put it there, by links and directories on its path.
+/// `None` if that could be anybody.
 fn owner(file: &Path) -> Option<Option<ForUser>> {
     let (real, named) = (file.canonicalize().ok()?, std::path::absolute(file).ok()?);
     let mut owner = None;
@@ -78,7 +74,6 @@ fn owner(file: &Path) -> Option<Option<ForUser>> {
     Some(owner)
 }
 
-/// The source of the hottest functions, up to so many bytes.
 pub fn excerpts(
     profile: &Profile,
     selection: &Selection,
@@ -167,7 +162,6 @@ struct ChosenFile<'a> {
     path: &'a str,
     costs: BTreeMap<u32, &'a LineRow>,
     numbers: BTreeSet<u32>,
-    /// Number of lines with costs beyond [`MOST_LINES`].
     left_out: usize,
 }
 

@@ -25,13 +25,11 @@ pub struct Browser {
 /// Why no browser is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// `--no-browser`.
     NotAsked,
     /// Started by sudo or the like: the browser would run as root on the user's display.
     Sudo,
     Ssh,
     NoDisplay,
-    /// There is no `xdg-open`.
     NoProgram,
 }
 
@@ -62,7 +60,6 @@ fn find_in(variable: &dyn Fn(&str) -> Option<OsString>, is_root: bool) -> Result
     if is_root && is_any(&["SUDO_UID", "SUDO_USER", "DOAS_USER", "PKEXEC_UID"]) {
         return Err(Obstacle::Sudo);
     }
-    // BROWSER counts over ssh, too: editors set it to a program that opens pages on the client's machine.
     if let Some(browser) = set("BROWSER").map(|list| Browser::parse(&list)).filter(|it| !it.commands.is_empty()) {
         return Ok(browser);
     }
@@ -109,7 +106,6 @@ impl Browser {
     }
 }
 
-/// The words of a command with what it opens.
 fn with_target(command: &[OsString], target: &OsStr) -> Vec<OsString> {
     let place = b"%s";
     let mut is_placed = false;

@@ -1,9 +1,10 @@
 //! Requests and answers of HTTP/1.1, as far as the server of one page needs them.
 //!
-//! Every user of this machine, and every page in the user's browser, can send requests to the loopback interface. Therefore
-//! a request must be GET without a body, its head must be short and arrive soon, and its `Host` must name the loopback
-//! interface: with DNS rebinding, the browser sends the attacker's name there. No part of a request appears in an answer. A
-//! connection carries one request and one answer.
+//! Every user of this machine, and every page in the user's browser, can send requests to the loopback interface. So a
+//! request
+//! must be GET without a body, with a short, prompt head whose `Host` names the loopback interface (with DNS rebinding,
+//! it
+//! is the attacker's). No part of a request appears in an answer. A connection carries one request and one answer.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};
@@ -12,7 +13,6 @@ use std::time::{Duration, Instant};
 pub const LONGEST_HEAD: usize = 8 << 10;
 /// Most fields in it.
 const MOST_FIELDS: usize = 64;
-/// Time that a client has to send the head.
 pub const HEAD_TIME: Duration = Duration::from_secs(5);
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// Time for which the server reads what the client still sends, and bytes of that. See [`drain`].
@@ -20,20 +20,15 @@ const REST_TIME: Duration = Duration::from_millis(500);
 const REST_BYTES: usize = 64 << 10;
 const PIECE: usize = 64 << 10;
 
-/// What is wrong with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HttpError {
     Malformed,
-    /// The head took too long.
     Slow,
     TooLarge,
-    /// Not GET.
     Method,
     Version,
-    /// Not addressed to the loopback interface.
     Host,
     NotFound,
-    /// The client has closed the connection.
     Gone,
 }
 
@@ -83,7 +78,6 @@ pub fn read_request(stream: &mut TcpStream) -> Result<String, HttpError> {
     }
 }
 
-/// Reads a head without its empty line.
 fn parse(head: &[u8]) -> Result<String, HttpError> {
     // Line breaks are CR LF, and there is no other control character but the tab of a field.
     let is_plain = |line: &str| line.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte));
@@ -154,7 +148,6 @@ fn is_loopback(host: &str) -> bool {
 pub struct HttpResponse<'a> {
     pub status: &'a str,
     pub content_type: &'a str,
-    /// The content security policy.
     pub policy: &'a str,
     pub body: &'a [u8],
 }
@@ -201,8 +194,7 @@ impl HttpResponse<'_> {
     }
 }
 
-/// Reads what the client sends after its request. Closing a socket with unread bytes resets the connection, and the client
-/// may lose the answer.
+/// Reads what the client sends after its request: closing a socket with unread bytes may lose the answer.
 fn drain(stream: &mut TcpStream) -> io::Result<()> {
     let end = Instant::now() + REST_TIME;
     let mut piece = [0; 4 << 10];
@@ -233,7 +225,6 @@ mod tests {
     fn accepts_requests_of_browsers() {
         let head = "GET /token/ HTTP/1.1\r\nHost: 127.0.0.1:8123\r\nAccept: */*\r\nContent-Length: 0\r\nX-Empty:";
         assert_eq!(request(head).as_deref(), Ok("/token/"));
-        // Paths are compared, never taken apart.
         assert_eq!(request("GET /../x%2f?y HTTP/1.0\r\nhost:localhost").as_deref(), Ok("/../x%2f?y"));
     }
 

@@ -1,5 +1,4 @@
-//! What a page needs beyond its file when a server sends it: a policy in its head, and a script that follows a session or a
-//! file.
+//! What a served page needs beyond its file: a policy in its head, and a script that follows a session or a file.
 
 use std::ops::Range;
 
@@ -20,11 +19,9 @@ const CONNECT: &str = "; connect-src 'self'";
 /// What only a server can demand.
 const NO_FRAMES: &str = "; frame-ancestors 'none'";
 
-/// What can change a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follows {
     Session,
-    /// A file that somebody may write anew.
     File,
 }
 
@@ -91,7 +88,6 @@ impl ServedPage {
     pub fn last_state(&self) -> ServedPage {
         let (mut bytes, policy) = (self.bytes.clone(), self.policy.replace(CONNECT, ""));
         if let Some(LiveParts { connect, script }) = self.live.clone() {
-            // The later part first, so that the place of the earlier one stays.
             bytes.splice(script, LAST_STATE.bytes());
             bytes.drain(connect);
         }

@@ -1,8 +1,9 @@
 //! `ccsd open`: the page of a profile, in a browser.
 //!
-//! The page is that of `ccsd export html`. Either it goes into a file of this user ([`private`]), or a server on the loopback
-//! interface sends it ([`server`], which reads requests by [`http`]) and makes it anew while a session grows or when its file
-//! changes. [`browser`] starts a browser, or says why it cannot; ccsd then tells the user how to see the page.
+//! The page of `ccsd export html` goes into a file of this user ([`private`]), or a server on the loopback interface
+//! sends it
+//! ([`server`], [`http`]) and makes it anew when its source changes. [`browser`] starts a browser, or says why it
+//! cannot.
 
 mod browser;
 mod http;
@@ -65,7 +66,6 @@ pub fn open_file(path: &Path) -> Result<(), Failure> {
     show(&browser, &page, &name).map(|_| ())
 }
 
-/// Starts a browser on a file, or says how to see it.
 fn show(browser: &Result<Browser, Obstacle>, path: &Path, source: &str) -> Result<Exit, Failure> {
     let browser = match browser {
         Ok(browser) => browser,
@@ -99,7 +99,6 @@ fn sudo_hint(source: &str) -> String {
     )
 }
 
-/// This machine, and the user on it, as ssh names them.
 fn host() -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = if host.trim().is_empty() { "HOST" } else { host.trim() };
@@ -109,12 +108,11 @@ fn host() -> String {
     }
 }
 
-/// Serves the page until a signal ends it.
 fn serve(args: OpenArgs, browser: &Result<Browser, Obstacle>) -> Result<Exit, Failure> {
     let port = args.port;
     let server = PageServer::bind(args.into_export(), port)?;
-    // After the page is made, so that Ctrl-C ends that at once, and before the file for the browser exists, so that no signal
-    // leaves it behind. Signals that ccsd was started to ignore stay ignored.
+    // After the page is made, so that Ctrl-C ends that, and before the browser's file exists, so that no signal leaves
+    // it. Ignored signals stay ignored.
     let signals = Signals::new(signals::not_ignored(&[SIGINT, SIGTERM, SIGHUP])).context("cannot catch signals");
     let mut signals = signals.map_err(Failure::at_run_time)?;
     let address = server.address();
@@ -129,8 +127,8 @@ fn serve(args: OpenArgs, browser: &Result<Browser, Obstacle>) -> Result<Exit, Fa
         None => "",
     };
     warn(format_args!("serving it on this machine until Ctrl-C{live}"));
-    // Arguments of processes are public on this machine. The browser gets a private file that redirects to the address, so
-    // that the token stays secret.
+    // Arguments of processes are public: the browser gets a private file that redirects, so that the token stays
+    // secret.
     let redirect = match browser {
         Ok(browser) => {
             let redirect = private::Redirect::write(&address);

@@ -18,10 +18,6 @@ const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Limit on files examined for that.
 const MOST_FILES: usize = 1_000;
 
-/// Writes a page into a file of its own.
-///
-/// # Errors
-/// There is no folder for it, or no room.
 pub fn write(page: &[u8]) -> io::Result<PathBuf> {
     let PrivateFile { file, folder } = PrivateFile::write(page)?;
     let (_, path) = file.keep()?;
@@ -39,7 +35,6 @@ struct PrivateFile {
 }
 
 enum Folder {
-    /// `$XDG_RUNTIME_DIR/ccsd`, which stays.
     Runtime(PathBuf),
     New(TempDir),
 }
@@ -57,7 +52,6 @@ impl PrivateFile {
     }
 }
 
-/// `$XDG_RUNTIME_DIR/ccsd` where that is this user's, else a new folder.
 fn folder() -> io::Result<Folder> {
     if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| is_private(dir)) {
         let dir = runtime.join("ccsd");

@@ -1,9 +1,9 @@
 //! A server of one page, for the browsers of one user.
 //!
-//! The server listens on 127.0.0.1 only. Every user of this machine can connect there, and every page in a browser can try
-//! to. Therefore the page is at a path with a random token, and every other path is not found. A connection has one request
-//! (see [`super::http`]) and one thread. At the limit on connections, the server ends the connection that has waited longest
-//! without sending its request, so that clients that send nothing do not keep others out.
+//! It listens on 127.0.0.1, where every user and every page in a browser can connect. So the page is at a path with a
+//! random
+//! token; other paths are not found. A connection has one request ([`super::http`]) and one thread. At the limit, the
+//! connection that has waited longest without a request ends, so that silent clients do not keep others out.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -38,7 +38,6 @@ const FRESH: Duration = Duration::from_secs(2);
 /// Pause after a failed `accept`, for example at the limit on open files.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// State that the threads of all connections share.
 struct ServerState {
     args: ExportArgs,
     token: String,
@@ -75,7 +74,6 @@ impl FileStamp {
 }
 
 impl Made {
-    /// Makes a page. `stamp` is that of the file before the page was made, if it is known.
     fn new(page: export::ExportedPage, stamp: Option<FileStamp>, version: u64) -> Made {
         let export::ExportedPage { bytes, is_growing, file } = page;
         let file = file.and_then(|path| Some((path.clone(), stamp.or_else(|| FileStamp::of(&path))?)));
@@ -139,7 +137,6 @@ impl PageServer {
         format!("http://127.0.0.1:{}/{}/", self.port, self.shared.token)
     }
 
-    /// What can change the page.
     pub fn follows(&self) -> Option<Follows> {
         lock(&self.shared.page).follows
     }
@@ -164,7 +161,6 @@ impl PageServer {
     }
 }
 
-/// Random bytes in hexadecimal digits.
 fn token() -> Result<String, Failure> {
     let mut bytes = [0; TOKEN_BYTES];
     // Up to 256 bytes come at once or not at all: see getrandom(2).
@@ -175,7 +171,6 @@ fn token() -> Result<String, Failure> {
     }
 }
 
-/// Gives a connection a thread, or ends it.
 fn admit(shared: &Arc<ServerState>, stream: TcpStream) {
     let Ok(handle) = stream.try_clone() else { return };
     let number = {
@@ -202,7 +197,6 @@ fn admit(shared: &Arc<ServerState>, stream: TcpStream) {
     let _ = thread::Builder::new().name("ccsd-http".to_owned()).spawn(move || guard.serve(stream));
 }
 
-/// A connection, which counts until it is dropped.
 struct HttpConnection {
     shared: Arc<ServerState>,
     number: u64,

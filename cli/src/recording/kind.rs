@@ -32,11 +32,8 @@ const OTHERS: [(&[u8], &str); 18] = [
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
-    /// A profile of ccsd, or the start of one.
     Profile,
-    /// A recording of `perf record`.
     PerfData,
-    /// Text, perhaps from `perf script`.
     Text,
     Other,
 }
@@ -56,7 +53,6 @@ impl FileKind {
     }
 }
 
-/// Describes an unsupported file.
 pub fn describe(start: &[u8]) -> &'static str {
     let known = OTHERS
         .iter()

@@ -24,10 +24,6 @@ pub use kind::{FileKind, describe};
 pub use output::Output;
 pub use script::import as import_script;
 
-/// Opens a regular file.
-///
-/// # Errors
-/// If it cannot be opened or is not a regular file.
 pub fn open(path: &Path) -> Result<File, Failure> {
     let name = path.display();
     // Opening a FIFO must not block: only regular files are read.
@@ -80,7 +76,6 @@ pub fn open_profile(path: &Path) -> Result<OpenedProfile, Failure> {
     }
 }
 
-/// Whether a file is a profile of ccsd or a recording of perf, by its first bytes.
 pub fn is_profile(path: &Path) -> bool {
     let start = open(path).and_then(|file| start(file, ""));
     start.is_ok_and(|start| matches!(FileKind::of(&start), FileKind::Profile | FileKind::PerfData))
@@ -103,7 +98,6 @@ pub fn nanoseconds(at: SystemTime) -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(0)
 }
 
-/// Imports a file of this kind; `None` if it is text without a sample.
 pub fn import_file(
     file: File,
     kind: FileKind,
@@ -134,7 +128,6 @@ pub fn perf_data(
         output.write(update);
     });
     panic::set_hook(hook);
-    // Dropping the output removes the unfinished file.
     let profile = imported.map_err(|error: ImportError| {
         Failure::bad_request(anyhow!("{name} is a recording of perf (perf.data), and cannot be read: {error}"))
     })?;

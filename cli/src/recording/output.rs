@@ -30,7 +30,6 @@ impl<'a> Output<'a> {
         Output { path, state: OutputState::Waiting }
     }
 
-    /// Begins the output, if it has not begun.
     pub fn begin(&mut self, session: &SessionInfo) {
         if !matches!(self.state, OutputState::Waiting) {
             return;
@@ -62,7 +61,6 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Ends the profile. Returns a nameless file, rewound.
     pub fn finish(self) -> Result<Option<File>, Failure> {
         match self.state {
             OutputState::Waiting => Ok(None),

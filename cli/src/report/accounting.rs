@@ -19,10 +19,8 @@ const LONGEST_NOTE: usize = 400;
 /// Minimum CPU time of a target for which the cost share is meaningful, nanoseconds.
 const LONG_ENOUGH_NS: u64 = 1_000_000_000;
 
-/// What surrounds the accounting.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Said {
-    /// Whether target and time were already printed.
     pub head: bool,
     /// Whether everything is printed, including what matters only when a process dies.
     pub verbose: bool,
@@ -34,8 +32,7 @@ struct AccountingLine {
     tone: Tone,
 }
 
-/// The full accounting; each line begins with `#`. `file` is the profile's file, if any; `question` has labelled lines
-/// about the query.
+/// The full accounting; each line begins with `#`. `question` has labelled lines about the query.
 pub fn text(
     profile: &Profile,
     file: Option<&LoadedFile>,
@@ -98,7 +95,6 @@ pub fn text(
     text
 }
 
-/// The head of a report whose accounting is one line: target, time and query.
 pub fn about(file: &LoadedFile, question: impl Iterator<Item = (&'static str, String)>, layout: TextLayout) -> String {
     let time = file.stored.as_ref().map(|about| about.line()).or_else(|| file.time());
     let target = ("target", target(file.profile.session()));
@@ -174,8 +170,8 @@ pub fn line(profile: &Profile, layout: TextLayout) -> String {
     lines
 }
 
-/// Whether the full accounting should be shown: something may shift a share by more than a percent, a limit was
-/// reached, the rate changed, or a process crashed.
+/// Whether to show the full accounting: a share may be off by more than a percent, a limit was reached, the rate
+/// changed, or a process crashed.
 pub fn is_notable(profile: &Profile) -> bool {
     let accounting = profile.accounting();
     is_lossy(accounting)
@@ -187,16 +183,15 @@ pub fn is_notable(profile: &Profile) -> bool {
         || !profile.crashes().is_empty()
 }
 
-/// Whether there are more samples than the CPU time explains, so that one of the two is wrong. Allows two dozen by
-/// chance; with user code only, the expected number is approximate.
+/// Whether there are more samples than the CPU time explains. Allows two dozen by chance; with user code only, the
+/// expected number is approximate.
 fn exceeds(accounting: &Accounting) -> bool {
     let most =
         accounting.expected.map_or(u64::MAX, |expected| expected.saturating_add(expected / 10).saturating_add(24));
     accounting.received > most
 }
 
-/// Whether another rate than the session's was used. A watch starts a new segment for a new rate, so that no segment
-/// contains a change.
+/// Whether another rate than the session's was used. (Segments of a watch have one rate each.)
 fn rate_changed(session: &SessionInfo, accounting: &Accounting) -> bool {
     let pace = &accounting.pace;
     pace.changes > 0 || pace.rates.iter().any(|span| span.rate_hz != session.rate_hz)
@@ -207,7 +202,6 @@ fn warn_if(warn: bool) -> Tone {
 }
 
 impl AccountingLine {
-    /// On a terminal, long lines are wrapped and indented.
     fn render(&self, layout: TextLayout) -> String {
         const INDENT: usize = 11;
         let room = layout.width.map_or(usize::MAX, |width| width.saturating_sub(INDENT));
@@ -252,7 +246,6 @@ fn event(session: &SessionInfo, accounting: &Accounting) -> String {
     format!("{}{rate}, for {}", sanitise(&session.event), nanoseconds(accounting.duration_ns))
 }
 
-/// The rates, if there were several, and the budget for their cost.
 fn rates(session: &SessionInfo, accounting: &Accounting) -> Option<String> {
     let pace = &accounting.pace;
     let mut parts = Vec::new();
@@ -352,7 +345,6 @@ fn cost(accounting: &Accounting) -> String {
     format!("{target}; ccsd {own} CPU{}{phases}; {peak} peak", share(accounting.own.cpu_ns))
 }
 
-/// The tables that were full.
 fn limits(accounting: &Accounting) -> Option<String> {
     let full: Vec<String> = accounting
         .shed
@@ -488,7 +480,6 @@ mod tests {
         let said = line(&profile, TextLayout::PLAIN);
         assert!(said.starts_with("note: user code only: it takes root\n4,312 samples "), "{said}");
         assert!(said.ends_with("; 2 notes, -v shows all\n"), "{said}");
-        // While no process has died, the full accounting leaves out notes about crash stacks.
         let whole = |verbose| text(&profile, None, Vec::new(), Said { head: false, verbose }, TextLayout::PLAIN);
         assert!(whole(true).contains("fatal signals") && !whole(false).contains("fatal signals"));
     }

@@ -8,8 +8,8 @@ use crate::args::report::{ReportArgs, View};
 /// Default and maximum number of chains in the hot view.
 const HOT_CHAINS: usize = 3;
 const MOST_HOT_CHAINS: usize = 100;
-/// Default rows of the program's own functions in the summary. Other functions have half as many, and the rows that the
-/// former leave unused: the answer fits on a screen.
+/// Default rows of the program's own functions in the summary. Others have half as many and what these leave, for one
+/// screen.
 pub const SUMMARY_ROWS: usize = 6;
 /// Default number of bands of a timeline.
 const BANDS: usize = 15;
@@ -23,7 +23,6 @@ impl View {
         args.view.view.unwrap_or(usual)
     }
 
-    /// Name in JSON, and of the option.
     pub fn name(self) -> &'static str {
         match self {
             View::Summary => "summary",
@@ -57,7 +56,6 @@ impl View {
         }
     }
 
-    /// Whether the view shows shares.
     pub fn has_percentages(self) -> bool {
         !matches!(self, View::Stacks | View::Stats)
     }
@@ -72,7 +70,6 @@ impl View {
         if matches!(self, View::Tree | View::BottomUp | View::Butterfly | View::Hot) { 0.5 } else { 0.0 }
     }
 
-    /// Whether `--function` applies.
     pub fn takes_function(self) -> bool {
         matches!(self, View::Flat | View::Graph | View::Lines | View::Butterfly | View::Timeline)
     }
@@ -92,7 +89,6 @@ impl View {
         }
     }
 
-    /// Default rows on a terminal: about a page.
     fn rows_on_terminal(self) -> usize {
         match self {
             View::Flat | View::Stacks | View::Threads | View::Cycles | View::Stats => 40,
@@ -101,7 +97,6 @@ impl View {
             View::Hot => HOT_CHAINS,
             View::Summary => SUMMARY_ROWS,
             View::Timeline => BANDS,
-            // Each "row" of these is a block of lines.
             View::Graph | View::Lines => 15,
         }
     }

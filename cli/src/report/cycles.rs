@@ -64,7 +64,6 @@ pub fn text(shown: &Presentation<'_>) -> String {
     text
 }
 
-/// Names are cut on a terminal, so that all fit.
 fn text_of(view: &CyclesView, cycle: &Cycle, layout: TextLayout) -> String {
     let labels = view.labels(cycle);
     let names: Vec<String> = labels

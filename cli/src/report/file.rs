@@ -20,21 +20,16 @@ use crate::source::ProfileSource;
 use crate::stored::{self, About, LoadedWatch};
 use crate::times;
 
-/// A profile and the state of its file.
 pub struct LoadedFile {
     pub path: PathBuf,
-    /// Number of the daemon's session, if not from a file.
     pub session: Option<u32>,
     pub profile: Profile,
     pub recovery: Recovery,
-    /// Whether the file has an end record.
     pub finished: bool,
     pub records: u64,
-    /// Size of the named file.
     pub bytes: u64,
     /// The part of a watch, if not from a file.
     pub stored: Option<About>,
-    /// The intervals of the file, if not all.
     pub intervals: Option<Intervals>,
 }
 
@@ -100,7 +95,6 @@ pub struct LoadedColumns {
     /// Its first metric is the requested one, the others are the columns.
     pub file: LoadedFile,
     pub columns: Vec<TimeColumn>,
-    /// Names of all metrics of the source.
     pub metrics: Vec<String>,
 }
 
@@ -108,8 +102,8 @@ fn metric_names(profile: &Profile) -> Vec<String> {
     profile.session().metrics.iter().map(|metric| metric.name.clone()).collect()
 }
 
-/// Loads a source with its time in at most `most` columns: none if no interval has charges, or for a session (and, with
-/// `files_only`, a watch).
+/// Loads a source with its time in at most `most` columns: none without charges, or for a session (with `files_only`, a
+/// watch).
 ///
 /// # Errors
 /// As [`load_source`]; if there is no such metric.
@@ -162,7 +156,6 @@ fn rewind(file: &mut File, path: &Path) -> Result<(), Failure> {
     rewound.map_err(Failure::at_run_time)
 }
 
-/// Opens a file and resolves a time range in it.
 fn open_part(path: &Path, since: Option<&str>, until: Option<&str>) -> Result<(OpenedProfile, TimeWindow), Failure> {
     let mut opened = open_profile(path)?;
     // The last record has the file's duration.
@@ -216,10 +209,6 @@ fn load_session(client: Client, session: u32) -> Result<LoadedFile, Failure> {
     Ok(LoadedFile { path, session, profile, recovery, finished, records: 0, bytes: 0, stored, intervals })
 }
 
-/// Loads a profile.
-///
-/// # Errors
-/// Invalid profiles are bad requests; errors of reading an open file are not.
 fn load(path: &Path) -> Result<LoadedFile, Failure> {
     let opened = open_profile(path)?;
     let loaded = read_profile(reader(&opened.file)).map_err(|error| failure(path, error))?;

@@ -60,7 +60,6 @@ struct GraphPrinter<'a> {
     labels: &'a Labels<'a>,
     scale: UnitScale,
     numbers: HashMap<CostCentreId, usize>,
-    /// Maximum arcs on each side.
     arcs: Option<usize>,
 }
 

@@ -25,7 +25,6 @@ fn share(fraction: f64) -> String {
     format!("{:.0}%", fraction * 100.0)
 }
 
-/// A hint if the program mostly waits.
 fn waiting(profile: &Profile) -> Option<String> {
     let accounting = profile.accounting();
     let cpu = accounting.target_cpu_ns.filter(|_| accounting.duration_ns >= LONG_ENOUGH_NS)?;
@@ -96,7 +95,6 @@ fn stripped(profile: &Profile, view: &SummaryView) -> Option<String> {
     })
 }
 
-/// A hint if there are few samples.
 fn few(profile: &Profile) -> Option<String> {
     let (samples, rate) = (profile.accounting().received, profile.session().rate_hz);
     (samples > 0 && samples < FEW && rate > 0 && rate < HIGH_RATE_HZ).then(|| {

@@ -19,7 +19,6 @@ pub struct Hot {
     paths: Vec<HotPath>,
 }
 
-/// A chain from a root on.
 #[derive(Serialize)]
 struct HotPath {
     /// Number of its first steps that an earlier chain also has.

@@ -32,11 +32,9 @@ struct ReportDocument<'a> {
     daemon_session: Option<u32>,
     session: &'a SessionInfo,
     accounting: AccountingCounts<'a>,
-    /// Processes killed by signals.
     crashes: Vec<crash::Json<'a>>,
     metric: MetricFields<'a>,
     view: &'static str,
-    /// The query, and the size of its selection.
     question: &'a Question,
     sort: Option<ViewColumn>,
     #[serde(flatten)]
@@ -48,7 +46,6 @@ struct FileFields {
     path: String,
     bytes: u64,
     whole_records: u64,
-    /// Whether the file has an end record.
     finished: bool,
     cut: Option<Cut>,
     /// The part of a watch; `path` is then a directory.
@@ -73,7 +70,6 @@ struct MetricFields<'a> {
     unit: &'static str,
 }
 
-/// The accounting, with sums that readers would otherwise compute.
 #[derive(Serialize)]
 pub struct AccountingCounts<'a> {
     #[serde(flatten)]
@@ -174,7 +170,6 @@ struct JsonGraph {
 
 #[derive(Serialize)]
 struct JsonNode {
-    /// Number of the function in text output.
     index: Option<usize>,
     #[serde(flatten)]
     node: GraphNode,
@@ -281,7 +276,6 @@ fn data(view: View, shown: &Presentation<'_>) -> ViewData {
     }
 }
 
-/// Truncates rows to the limit. Returns the number removed.
 fn cut<T>(rows: &mut Vec<T>, shown: &Presentation<'_>) -> usize {
     let kept = shown.rows(rows.len());
     let left_out = rows.len() - kept;

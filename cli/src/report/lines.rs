@@ -9,7 +9,6 @@ use crate::format::{UnitScale, counted, percent};
 use crate::style::Tone;
 use crate::table::{TableCell, TableColumn, TextTable};
 
-/// Maximum lines of one function on a terminal.
 const LINES_ON_TERMINAL: usize = 10;
 
 pub fn view(shown: &Presentation<'_>) -> LinesView {

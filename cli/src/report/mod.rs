@@ -1,7 +1,8 @@
 //! `ccsd report`, and the short report after a collection.
 //!
 //! Texts begin with the accounting in lines that start with `#`, an empty line, and the view; in the summary the
-//! accounting comes last, in one line unless something is wrong. `grep -v '^#'` leaves only the view.
+//! accounting
+//! comes last, in one line unless something is wrong.
 
 pub mod accounting;
 pub mod choice;
@@ -93,7 +94,6 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     symbolize::name_at_hand(&mut loaded.profile);
     let QueryResult { profile, mut selection, metric, question, other } = query::ask(&args.query, loaded.profile)?;
     loaded.profile = profile;
-    // Functions selected by name are shown even if they are start-up code.
     let chooses = args.function.is_some() || args.query.chooses_functions();
     if view.folds_startup() && !args.json && !chooses {
         selection = selection.hide(loaded.profile.startup_functions());
@@ -133,7 +133,6 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     } else {
         let head = head(view, &shown, &question);
         if view == View::Summary {
-            // The summary comes first.
             let asked = head.iter().filter(|(label, _)| *label != "view").cloned();
             let notable = accounting::is_notable(&loaded.profile) || !loaded.messages().is_empty();
             let about = accounting::about(&loaded, asked, layout);
@@ -145,7 +144,6 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             };
             format!("{about}\n{}\n{accounting}", summary::text(&shown))
         } else if view == View::Flame && !args.verbose {
-            // The picture comes first.
             let asked = head.into_iter().filter(|(label, _)| *label != "view");
             let about = accounting::about(&loaded, asked, layout);
             format!("{}{about}{}", flame::text(&shown), accounting::line(&loaded.profile, layout))
@@ -169,7 +167,6 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 const ROWS_BELOW_FLAME: usize = 8;
 const LEAST_FLAME: usize = 8;
 
-/// The query, as lines of the head.
 fn head(view: View, shown: &Presentation<'_>, question: &Question) -> Vec<(&'static str, String)> {
     let Total { weight, samples, whole_weight, whole_samples, .. } = question.selected;
     let mut what = vec![view.name().to_owned()];
@@ -212,8 +209,7 @@ fn head(view: View, shown: &Presentation<'_>, question: &Question) -> Vec<(&'sta
     lines
 }
 
-/// The report after a collection: the summary, and the accounting in one line, or in full if `verbose` or something was
-/// lost.
+/// The report after a collection: the summary, and the accounting in one line, or in full if `verbose` or after losses.
 pub fn short(profile: &Profile, file_bytes: Option<u64>, verbose: bool, layout: TextLayout) -> String {
     let limit = Some(choice::SUMMARY_ROWS);
     let shown = Presentation { limit, short: true, file_bytes, ..Presentation::new(profile, layout) };

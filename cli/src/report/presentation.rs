@@ -10,18 +10,14 @@ use crate::functions::NamedFunctions;
 use crate::query::{ShownMetric, metric};
 use crate::style::TextLayout;
 
-/// The shown part of a profile, and its presentation.
 pub struct Presentation<'a> {
     pub profile: &'a Profile,
     pub labels: Labels<'a>,
     pub selection: Selection,
     pub metric: ShownMetric,
     pub layout: TextLayout,
-    /// Maximum rows.
     pub limit: Option<usize>,
-    /// The requested functions, if not all.
     pub functions: Option<NamedFunctions>,
-    /// The order, if not the default.
     pub sort: Option<ViewColumn>,
     /// Rows with a smaller share are merged.
     pub min: f64,
@@ -38,7 +34,6 @@ pub struct Presentation<'a> {
 }
 
 impl<'a> Presentation<'a> {
-    /// The whole profile by its first metric.
     pub fn new(profile: &'a Profile, layout: TextLayout) -> Presentation<'a> {
         let (_, metric) = metric(profile, None).unwrap_or((0, ShownMetric { name: String::new(), unit: Unit::Count }));
         Presentation {
@@ -61,14 +56,12 @@ impl<'a> Presentation<'a> {
         }
     }
 
-    /// The number of rows with their noun: `1 module`.
     pub fn counted(&self, number: usize, more: &str) -> String {
         let (one, several) = self.by.nouns();
         counted(number as u64, &format!("{more}{one}"), &format!("{more}{several}"))
     }
 
-    /// Splits rows, in any order, into those that are shown (at least the minimum share, within the limit) and the
-    /// others.
+    /// Splits rows into those shown (at least the minimum share, within the limit) and the others.
     pub fn keep<T>(&self, rows: Vec<T>, share: impl Fn(&T) -> f64) -> (Vec<T>, Vec<T>) {
         let (mut kept, mut rest): (Vec<T>, Vec<T>) = rows.into_iter().partition(|row| share(row) >= self.min);
         let within = self.rows(kept.len());
@@ -91,7 +84,6 @@ impl<'a> Presentation<'a> {
         if self.short { "" } else { "; -n 0 shows all" }
     }
 
-    /// The message for an empty view.
     pub fn nothing(&self) -> String {
         let accounting = self.profile.accounting();
         match &self.functions {

@@ -39,7 +39,6 @@ pub fn text(shown: &Presentation<'_>) -> String {
         }
         text.push('\n');
     }
-    // In the form of a stack, so that the weights still add up.
     if !rest.is_empty() {
         let weight = rest.iter().map(|row| row.weight).fold(0, u64::saturating_add);
         let more = counted(rest.len() as u64, "more stack", "more stacks");

@@ -74,7 +74,6 @@ pub fn text(shown: &Presentation<'_>) -> String {
     text
 }
 
-/// The programs that the time is in, if it is in several.
 fn programs(view: &SummaryView, of: &str) -> Option<String> {
     if view.programs.first()?.share.fraction >= SINGLE {
         return None;
@@ -94,7 +93,6 @@ fn programs(view: &SummaryView, of: &str) -> Option<String> {
     Some(parts.join(", "))
 }
 
-/// The answer in a sentence.
 fn headline(shown: &Presentation<'_>, view: &SummaryView) -> String {
     let named = view.chain.get(..view.headline).unwrap_or_default();
     // `main` itself tells nothing, but the library that it calls may.
@@ -172,7 +170,6 @@ fn path(steps: &[ChainStep]) -> String {
     path
 }
 
-/// The headline if no call chain has much of the time.
 fn largest(view: &SummaryView, labels: &Labels<'_>) -> String {
     let by_self = |row: &&FlatRow| row.self_weight;
     // Of equal rows the last is taken: the program's own.
@@ -182,7 +179,6 @@ fn largest(view: &SummaryView, labels: &Labels<'_>) -> String {
     format!("No chain of calls dominates; most is in {name}: {} in itself, {} in total", whole(own), whole(all))
 }
 
-/// File name and line of a function's declaration.
 fn place(step: &ChainStep) -> Option<String> {
     location(step.file.as_deref()?, step.line)
 }
@@ -193,7 +189,6 @@ fn location(path: &str, line: u32) -> Option<String> {
     Some(if line > 0 { format!("{name}:{line}") } else { name.into_owned() })
 }
 
-/// A share without decimals.
 fn whole(fraction: f64) -> String {
     format!("{:.0}%", fraction * 100.0)
 }
@@ -203,7 +198,6 @@ fn steps_left_out(view: &SummaryView) -> usize {
     Some(view.chain.len().saturating_sub(STEPS)).filter(|&steps| steps > 1).unwrap_or(0)
 }
 
-/// Appends a remark below a table.
 fn say_after(text: &mut String, layout: TextLayout, remark: &str) {
     for line in wrap(remark, layout.width.unwrap_or(usize::MAX)) {
         text.push_str(&layout.paint(Tone::Faint, &line));
@@ -233,7 +227,6 @@ fn chain(view: &SummaryView) -> TextTable {
     table
 }
 
-/// The functions: the program's own, then all others.
 fn functions(shown: &Presentation<'_>, view: &SummaryView) -> TextTable {
     let scale = UnitScale::new(shown.metric.unit, view.total.weight);
     let mut columns = vec![

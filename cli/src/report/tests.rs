@@ -1,5 +1,5 @@
-//! The text of every view, on the worked example of Morgan and Jarvis: {<b,a> 10, <a> 20, <c,a> 10, <c,b,a> 50}, where
-//! each unit is a sample of one millisecond.
+//! Every view's text on Morgan and Jarvis' example: {<b,a> 10, <a> 20, <c,a> 10, <c,b,a> 50}, in samples of one
+//! millisecond.
 
 use super::*;
 use clap::ValueEnum;
@@ -231,7 +231,6 @@ fn the_summary_names_the_programs_if_there_are_several() {
         (0..samples).for_each(|_| profile.charge(thread, context, LineId::UNKNOWN, &[1_000_000]));
         view_text(View::Summary, &shown(&profile)).lines().next().unwrap().to_owned()
     };
-    // With nine tenths, a program is the only one that matters.
     assert!(run(8, "cc1", 6).starts_with("75% of the time is in run"));
     assert!(run(9, "cc1", 5).starts_with("72% of the time is in run"));
     assert_eq!(run(10, "l\u{1b}d", 4), "87% of the time is in p, 10% in cc1, 3% in 1 other program");

@@ -10,14 +10,11 @@ use crate::format::{UnitScale, nanoseconds, percent};
 use crate::style::Tone;
 use crate::table::{TableCell, TableColumn, TextTable};
 
-/// Columns of a band without a terminal.
 pub const WIDTH: usize = 60;
 /// Columns beside the band on a terminal.
 const BESIDE: usize = 45;
-/// Minimum columns of a band.
 const LEAST_WIDTH: usize = 20;
 
-/// Columns of a band on a terminal of this width.
 pub fn width(terminal: Option<usize>) -> usize {
     terminal.map_or(WIDTH, |columns| columns.saturating_sub(BESIDE).max(LEAST_WIDTH))
 }
@@ -105,8 +102,7 @@ fn rate(unit: Unit, rate: f64) -> String {
     }
 }
 
-/// Weight per nanosecond in each of `width` equal parts of the total time. Weight within a column is spread evenly,
-/// because nothing finer is known.
+/// Weight per nanosecond in `width` equal parts of the total time; spread evenly within a column.
 fn spread(columns: &[TimeColumn], weights: &[u64], width: usize) -> Vec<f64> {
     let start = columns.first().map_or(0, |column| column.from_ns) as f64;
     let end = columns.last().map_or(0, |column| column.to_ns) as f64;

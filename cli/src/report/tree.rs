@@ -37,7 +37,6 @@ fn finish(shown: &Presentation<'_>, mut view: TreeView) -> TreeView {
     view
 }
 
-/// One function between its callers and callees.
 #[derive(Serialize)]
 pub struct Butterfly {
     /// The function, with its self and inherited weight.
@@ -162,7 +161,6 @@ fn one_weight(shown: &Presentation<'_>, view: &TreeView, what: &str) -> String {
 struct TreeLine {
     depth: usize,
     weight: u64,
-    /// `None` for merged rows.
     own: Option<u64>,
     what: Result<String, usize>,
 }

@@ -31,7 +31,6 @@ use crate::service::worker;
 /// Log level: `warn`, `info` or `debug`, which logs each process that a watch follows.
 const LOG_VARIABLE: &str = "CCSD_LOG";
 
-/// Serves until told to end.
 pub fn run(args: RunArgs) -> Result<Exit, Failure> {
     let path = config_path(&args);
     // A check changes nothing.
@@ -89,8 +88,7 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
             copy.path().display()
         );
     }
-    // Applies to all threads, which this one starts: on a busy machine, the daemon's work must not wait. Budgets and
-    // limits bound that work.
+    // Applies to all threads started here: on a busy machine, the daemon's work must not wait. Budgets bound that work.
     become_favoured();
     // The socket before any thread: creating it changes the umask.
     let inherited =
@@ -156,8 +154,8 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// Path of the configuration. The system configuration applies only to the system's daemon: one run by root, or by
-/// systemd at the usual path.
+/// Path of the configuration. The system's applies only to the system's daemon: run by root, or by systemd at the usual
+/// path.
 fn config_path(args: &RunArgs) -> Option<PathBuf> {
     if args.config.is_some() {
         return args.config.clone();
@@ -171,7 +169,6 @@ fn has_socket_variable() -> bool {
     std::env::var_os(SOCKET_VARIABLE).is_some_and(|path| !path.is_empty())
 }
 
-/// Logs to the journal with fields if standard error is the journal, otherwise to standard error.
 fn begin_to_log() -> Result<(), Failure> {
     let journal = is_journal().then(tracing_journald::layer).and_then(Result::ok);
     let plain = journal

@@ -125,7 +125,6 @@ pub fn stop(args: &StopArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// `ccsd daemon metrics`
 pub fn metrics(args: &MetricsArgs) -> Result<Exit, Failure> {
     let text = connect(&args.socket)?.metrics()?;
     let mut out = stdout().lock();
@@ -155,7 +154,6 @@ fn save_to_standard_output(args: &SaveArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// `ccsd daemon save`
 pub fn save(args: &SaveArgs) -> Result<Exit, Failure> {
     if args.output.as_os_str() == "-" {
         return save_to_standard_output(args);

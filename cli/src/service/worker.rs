@@ -8,7 +8,6 @@ use ccsd_worker::{Patience, WorkerProgram, Workers, read_in};
 use crate::exit::Exit;
 use crate::message::warn;
 
-/// The argument that starts a worker process.
 pub const ARGUMENT: &str = "--worker-of-daemon";
 
 /// This executable, even if its file has been replaced.
@@ -23,13 +22,11 @@ impl WorkerProgram for OwnExecutable {
     }
 }
 
-/// Starts workers that read all images from now on.
 pub fn start() -> std::io::Result<()> {
     read_in(Workers::start(OwnExecutable, Patience::default())?);
     Ok(())
 }
 
-/// Runs the worker. Returns only on failure.
 pub fn serve() -> Exit {
     let Err(error) = ccsd_worker::serve();
     warn(format_args!("{error}"));

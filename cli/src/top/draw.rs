@@ -15,7 +15,6 @@ use crate::format::{UnitScale, count, nanoseconds, percent};
 use crate::style::Tone;
 use crate::table::{cut, cut_name};
 
-/// Columns of an image's name, where there is no more room than that.
 const IMAGE: usize = 14;
 /// A row with at least this share of self time is hot.
 const HOT: f64 = 0.1;
@@ -81,7 +80,6 @@ fn head(model: &TopModel, look: TerminalFeatures, width: usize) -> Line<'static>
     ])
 }
 
-/// Where the terminal has no other characters: what was left out of a name, and those of others.
 fn only_ascii(span: &mut Span<'static>) {
     if !span.content.is_ascii() {
         let character = |c: char| match c {
@@ -109,7 +107,6 @@ fn strip(model: &TopModel, look: TerminalFeatures, width: usize) -> Line<'static
     let full = levels.len() - 1;
     let bar = |point: &super::model::StripInterval| {
         let part = if most > 0.0 { rate(point) / most } else { 0.0 };
-        // What is there at all is to be seen.
         let level = ((part * full as f64).round() as usize).clamp(usize::from(point.weight > 0), full);
         levels.get(level).copied().unwrap_or(' ')
     };

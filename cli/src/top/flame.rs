@@ -20,15 +20,11 @@ pub struct FlameState {
     /// Calls zoomed into. The last one fills the width.
     zooms: Vec<u64>,
     cursor: Option<u64>,
-    /// As last drawn.
     layout: FlameLayout,
-    /// First row on the screen.
     top: usize,
-    /// Rows on the screen, as last drawn.
     height: usize,
 }
 
-/// A call in the layout: row, and place in it.
 type CallPosition = (usize, usize);
 
 impl FlameState {
@@ -43,7 +39,6 @@ impl FlameState {
         self.tree = None;
     }
 
-    /// Forgets the calls, and what was chosen.
     pub fn clear(&mut self) {
         *self = FlameState::default();
     }
@@ -54,7 +49,6 @@ impl FlameState {
         self.zooms.last().and_then(|&chain| tree.find(chain))
     }
 
-    /// Gives every call its columns, and the cursor a call.
     fn arrange(&mut self, columns: usize) {
         let zoom = self.zoom();
         let Some(tree) = &self.tree else { return };
@@ -91,7 +85,6 @@ impl FlameState {
         self.cursor = self.tree.as_ref().and_then(|tree| tree.calls.get(at)).map(|call| call.chain);
     }
 
-    /// The chosen function and its name.
     pub fn function(&self) -> Option<(CostCentreId, String)> {
         let (tree, at) = (self.tree.as_ref()?, self.chosen()?);
         Some((tree.function(at)?, tree.label(at)))
@@ -204,7 +197,6 @@ impl FlameState {
         Some(format!("matched {:.1}%{places}", share * 100.0))
     }
 
-    /// The lines of the graph: the calls above, the calls, and what the chosen one is.
     pub fn draw(
         &mut self,
         look: TerminalFeatures,
@@ -280,7 +272,6 @@ impl FlameState {
         ])
     }
 
-    /// What the chosen call is.
     fn about(&self, tree: &FlameTree, look: TerminalFeatures, scale: &UnitScale, width: usize) -> Line<'static> {
         let Some((at, call)) = self.chosen().and_then(|at| Some((at, tree.calls.get(at)?))) else {
             return Line::default();
@@ -343,8 +334,7 @@ fn style(tree: &FlameTree, content: Content, (place, is_chosen): (usize, bool), 
     style
 }
 
-/// Background of a call in a comparison: orange if it grew significantly, blue if it shrank significantly. People who
-/// cannot tell red from green can tell these two apart.
+/// Background of a call in a comparison: orange if it grew significantly, blue if it shrank; no red and green.
 fn change_background(change: ShareChange) -> u8 {
     match change {
         ShareChange { significant: false, .. } => 252,

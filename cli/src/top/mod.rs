@@ -1,7 +1,8 @@
 //! `ccsd top`: a profile that grows, on the whole screen.
 //!
-//! [`model`] is what is known, [`rows`] what is asked of it and the answer, [`state`] what was chosen and what keys do,
-//! [`draw`] how it looks. This module waits: for keys, for updates, for what was asked of threads beside.
+//! [`model`]: what is known; [`rows`]: queries and answers; [`state`]: choices and keys; [`draw`]: how it looks. This
+//! module
+//! waits for keys, updates, and answers of other threads.
 
 mod draw;
 mod flame;
@@ -138,7 +139,6 @@ fn first_view(view: Option<report::View>) -> rows::TopView {
 struct Top {
     model: TopModel,
     state: ScreenState,
-    /// Where threads that take dumps put them.
     dumps: (Sender<TextPage>, Receiver<TextPage>),
     /// Who takes them where this process may not.
     by: CollectorChoice,
@@ -165,7 +165,6 @@ impl Top {
         Ok(())
     }
 
-    /// Takes the stacks of all processes in a thread: of many threads it takes a while.
     fn dump(&mut self) {
         let pids: BTreeSet<u32> = self.model.profile().processes().iter().map(|process| process.pid).collect();
         let pids: Vec<u32> =
@@ -218,7 +217,6 @@ fn keys() -> Result<Receiver<std::io::Result<Input>>, Failure> {
     Ok(receiver)
 }
 
-/// Says something at a signal that ends us.
 fn signals() -> Result<Receiver<()>, Failure> {
     let caught = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot catch signals");
     let mut caught = caught.map_err(Failure::at_run_time)?;

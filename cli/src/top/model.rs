@@ -7,7 +7,6 @@ const POINTS: usize = 512;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StripInterval {
-    /// Nanoseconds.
     pub length: u64,
     pub weight: u64,
 }
@@ -20,7 +19,6 @@ pub struct Frozen {
     pub at: u64,
 }
 
-/// A profile that grows, as far as it has come.
 struct Moment {
     profile: Profile,
     /// The last interval by itself, while that is asked for.
@@ -159,7 +157,6 @@ impl TopModel {
         self.ended
     }
 
-    /// What is to be shown: everything, or the last interval.
     pub fn shown(&self) -> &Profile {
         let seen = self.seen();
         seen.last.as_ref().filter(|_| self.wants_last).unwrap_or(&seen.profile)
@@ -185,7 +182,6 @@ impl TopModel {
         }
     }
 
-    /// Intervals, the oldest first.
     pub fn points(&self) -> &[StripInterval] {
         &self.seen().points
     }
@@ -217,14 +213,12 @@ impl TopModel {
         self.wants_last
     }
 
-    /// Shows the last interval only, or everything again.
     pub fn toggle_last(&mut self) {
         self.wants_last = !self.wants_last;
         self.live.last = None;
         self.paused.iter_mut().for_each(|paused| paused.last = None);
     }
 
-    /// The moment that is compared with.
     pub fn frozen(&self) -> Option<&Frozen> {
         self.seen().frozen.as_ref()
     }
@@ -252,7 +246,6 @@ pub mod tests {
 
     use super::*;
 
-    /// A profile that is being collected, and what of it was sent.
     pub struct TestProfile {
         pub profile: Profile,
         thread: ccsd_profile::ThreadId,
@@ -276,7 +269,6 @@ pub mod tests {
             TestProfile { profile, thread }
         }
 
-        /// Charges samples of a millisecond to a stack, root first.
         pub fn charge(&mut self, stack: &[&str], samples: u64) {
             let image = self.profile.add_image(Image { name: "/bin/prog".into(), build_id: Vec::new() });
             let mut context = ccsd_profile::ContextId::ROOT;

@@ -20,7 +20,6 @@ use crate::message::warn;
 use crate::report;
 use crate::style::{ColorChoice, TextLayout, Tone};
 
-/// Version of the JSON.
 const SCHEMA: u32 = 1;
 
 /// Processes that have died of a fault whose lines are shown.
@@ -59,7 +58,6 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
                 return Ok(Exit::SUCCESS);
             }
             Ok(SourceEvent::Failed(failure)) => return Err(failure),
-            // The thread has panicked.
             Err(_) => return Ok(Exit::FAILURE),
         }
     }
@@ -92,7 +90,6 @@ struct PlainOutput<'a> {
     window: Option<Profile>,
     /// What came since, with `--interval`.
     pending: Updates,
-    /// Lines of the last table, on a terminal.
     drawn: usize,
     /// Whether there is something that was not shown.
     stale: bool,
@@ -186,7 +183,6 @@ impl<'a> PlainOutput<'a> {
         Ok(())
     }
 
-    /// Lines about the processes that have died last.
     fn died(&self, profile: &Profile) -> String {
         let crashes = profile.crashes();
         let lines = crashes.iter().skip(crashes.len().saturating_sub(DEATHS)).map(|crash| {

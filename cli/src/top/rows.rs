@@ -19,12 +19,9 @@ const MOST: usize = 20_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopView {
     Flat,
-    /// Calls from the root down.
     Tree,
-    /// A function between its callers and callees.
     Callers,
     Threads,
-    /// Calls from the root down, as wide as they are heavy.
     Flame,
 }
 
@@ -43,7 +40,6 @@ impl TopView {
     }
 }
 
-/// By what rows are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
     Own,
@@ -89,9 +85,7 @@ pub enum RowKey {
     Chain(ChainHash, CostCentreId),
     /// A function above (`true`) or below the one that is looked at.
     Neighbour(CostCentreId, bool),
-    /// A thread, or all of a process.
     Threads(Vec<ThreadId>),
-    /// Nothing that can be chosen.
     None,
 }
 
@@ -100,8 +94,7 @@ pub struct TopRow {
     pub key: RowKey,
     pub own: u64,
     pub inherited: u64,
-    /// By how much the share of self weight has changed since the moment that is compared with, from -1 to 1, and whether
-    /// chance hardly explains it.
+    /// Change of the self share since the compared moment, from -1 to 1, and whether chance hardly explains it.
     pub change: Option<(f64, bool)>,
     pub depth: usize,
     /// Whether it is unfolded; `None` where there is nothing below.
@@ -110,7 +103,6 @@ pub struct TopRow {
     pub name: String,
     /// Safe to print.
     pub image: String,
-    /// The function that the others are around.
     pub strong: bool,
 }
 
@@ -149,7 +141,6 @@ pub struct TopQuery {
     pub focus: Option<(CostCentreId, String)>,
     /// Functions whose own time counts for their callers.
     pub hidden: Vec<CostCentreId>,
-    /// The function between its callers and callees.
     pub looked_at: Option<CostCentreId>,
     /// What was folded or unfolded.
     pub open: HashMap<ChainHash, bool>,
@@ -192,7 +183,6 @@ impl TopQuery {
             TopView::Tree => self.tree(model),
             TopView::Callers => self.callers(model),
             TopView::Threads => self.processes(model),
-            // It has no rows: see `flame`.
             TopView::Flame => (Vec::new(), Total::default()),
         };
         rows.truncate(MOST);
@@ -302,8 +292,7 @@ impl TopQuery {
         (rows, view.total)
     }
 
-    /// The calls of the flame graph: of the time since a moment, if one is compared with. `None` as long as nothing is known
-    /// of it.
+    /// The calls of the flame graph, since the compared moment if there is one. `None` while nothing is known.
     pub fn flame(&self, model: &TopModel) -> Option<FlameTree> {
         let profile = model.frozen().map_or_else(|| model.shown(), |frozen| &frozen.since);
         let selection = self.selection().hide(profile.startup_functions());

@@ -1,6 +1,5 @@
-//! Where a profile that grows comes from: a daemon's session, a collection of our own, or a file.
-//!
-//! Each is read by a thread of its own, which waits as whoever takes the events is busy.
+//! Where a growing profile comes from: a daemon's session, an own collection, or a file. Each has a thread, which waits
+//! while the reader is busy.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -26,7 +25,6 @@ use crate::stored::state_dir;
 
 pub enum SourceEvent {
     Begin(Box<SessionInfo>),
-    /// What came since.
     Update {
         update: Box<Update>,
         latest: bool,
@@ -49,7 +47,6 @@ pub struct FollowedProfile {
     pub note: Option<String>,
 }
 
-/// Follows what the command line names: attaches to a process that no session is on, until `stop`.
 pub fn follow(args: &TopArgs, stop: Receiver<StopRequest>) -> Result<FollowedProfile, Failure> {
     if let Some(selection) = machine::selection(&args.machine)? {
         return own(CollectTarget::Machine { selection, command: Vec::new() }, args, stop);
@@ -78,7 +75,6 @@ pub fn follow(args: &TopArgs, stop: Receiver<StopRequest>) -> Result<FollowedPro
     }
 }
 
-/// A collection for this command alone.
 fn own(target: CollectTarget, args: &TopArgs, stop: Receiver<StopRequest>) -> Result<FollowedProfile, Failure> {
     let own = Collection::prepare(CollectRequest {
         target,
@@ -184,7 +180,6 @@ fn watch(dir: &Path) -> Result<Receiver<SourceEvent>, Failure> {
     })
 }
 
-/// A file, followed until its end record.
 fn file(path: &Path) -> Result<Receiver<SourceEvent>, Failure> {
     let name = path.display().to_string();
     // Whoever goes ends the waiting for more.
@@ -221,7 +216,6 @@ fn file(path: &Path) -> Result<Receiver<SourceEvent>, Failure> {
 /// A file that has no end where it ends.
 struct Growing {
     file: File,
-    /// Disconnected when nobody wants more.
     gone: Receiver<()>,
 }
 

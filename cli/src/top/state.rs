@@ -15,28 +15,20 @@ use crate::style::TextLayout;
 /// Longest text that is typed: a name of a function or a file.
 const LONGEST_INPUT: usize = 200;
 
-/// What a key asks of the program around.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// Nothing.
     None,
     Quit,
-    /// To be put in the background.
     Suspend,
-    /// To have everything drawn anew.
     Redraw,
-    /// The stacks of all threads.
     Dump,
     /// The profile in this file.
     Save(PathBuf),
 }
 
-/// What is being typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prompt {
-    /// A part of a name.
     Filter,
-    /// The name of a file.
     Save,
 }
 
@@ -87,7 +79,6 @@ impl ScreenState {
         }
     }
 
-    /// Answers again.
     pub fn refresh(&mut self, model: &TopModel) {
         if self.generation != model.generation() {
             self.generation = model.generation();

@@ -17,9 +17,7 @@ use crate::style::Tone;
 
 #[derive(Clone, Copy, Debug)]
 pub struct TerminalFeatures {
-    /// Colours, beside bold and reverse.
     pub colour: bool,
-    /// More than ASCII.
     pub unicode: bool,
 }
 
@@ -66,7 +64,6 @@ impl TerminalFeatures {
     }
 }
 
-/// The terminal while it is ours.
 pub struct FullScreen(pub Terminal<CrosstermBackend<Stdout>>);
 
 impl FullScreen {
@@ -96,8 +93,8 @@ impl FullScreen {
         self.redraw()
     }
 
-    /// Has everything drawn anew. (Not by `Terminal::clear`, which asks the terminal where its cursor is: the answer would
-    /// go to the thread that reads the keys.)
+    /// Has everything drawn anew. (`Terminal::clear` would ask the terminal for its cursor; the key reader would get
+    /// the answer.)
     ///
     /// # Errors
     /// The terminal has gone.

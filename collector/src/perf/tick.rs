@@ -8,15 +8,15 @@
 //!
 //! - All timers pass by the tracepoint; a filter in the kernel passes only those that call the tick's function.
 //! - The kernel chooses the rate (`CONFIG_HZ`, mostly 250), and with other threads on the CPU a tick does not always
-//! find
-//! the same one. So a sample weighs what the thread has run on that CPU since its last one there, within chance (see
-//! `aggregator::unseen`): a clock of the thread rides in the event's group.
+//!   find
+//!   the same one. So a sample weighs what the thread has run on that CPU since its last one there, within chance (see
+//!   `aggregator::unseen`): a clock of the thread rides in the event's group.
 //! - The kernel's part of a sample's stack begins with the interrupt's own frames, up to the return address in its
-//! entry.
-//! [`find`] learns that address from samples of ccsd itself in a loop of user code.
+//!   entry.
+//!   [`find`] learns that address from samples of ccsd itself in a loop of user code.
 //! - The event is one of the kernel, its number is in a directory that is mostly root's, and so is the function's
-//! address:
-//! only who may sample the kernel may use it.
+//!   address:
+//!   only who may sample the kernel may use it.
 
 use std::ffi::CString;
 use std::fs::{self, File};

@@ -12,10 +12,7 @@ use crate::watchdog::Watchdog;
 #[derive(Clone, Debug)]
 pub enum SamplerCommand {
     /// Follow these processes and all descendants, too. Answers which are refused.
-    Add {
-        pids: Vec<u32>,
-        answer: Sender<Result<Vec<u32>>>,
-    },
+    Add { pids: Vec<u32>, answer: Sender<Result<Vec<u32>>> },
     /// End the collection in order. The target's CPU time, user and in all, in nanoseconds, if the caller knows it.
     Stop {
         /// `(user, user + system)`

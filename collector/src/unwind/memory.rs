@@ -6,8 +6,8 @@
 //! have run on, so this is believed only if
 //!
 //! - the *anchors*, the last slots of the copy on the way out (the boundary frame's return address among them), hold
-//! the same
-//! words now, read by the same system call, and
+//!   the same
+//!   words now, read by the same system call, and
 //! - from there the stack leads to a real root; [`StackUnwinder`](super::StackUnwinder) drops it otherwise.
 //!
 //! If the anchors have changed, the thread may have returned to the boundary frame and called another function: then

@@ -22,12 +22,12 @@
 //! them ([`full_registers`]).
 //!
 //! - Every image stands once in an address space of ccsd's own, and frames are looked up there. Unwind rules are then
-//! shared
-//! by all processes that map the image, and no `fork`, `exec` or `munmap` ever invalidates them. Only code addresses
-//! are
-//! translated. (The PLT's rule looks at the instruction pointer's low four bits, which stay the target's.)
+//!   shared
+//!   by all processes that map the image, and no `fork`, `exec` or `munmap` ever invalidates them. Only code addresses
+//!   are
+//!   translated. (The PLT's rule looks at the instruction pointer's low four bits, which stay the target's.)
 //! - All rows of a function are read with its first address, and kept: most samples are at a new address of a known
-//! function.
+//!   function.
 //!
 //! A root is `Complete` only if the unwind information says that nothing called the outermost frame; see
 //! [`image_unwind`].

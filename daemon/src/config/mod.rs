@@ -121,7 +121,6 @@ pub struct WatchConfig {
 }
 
 impl WatchConfig {
-    /// Whether the watch selects processes by their attributes.
     fn has_selector(&self) -> bool {
         self.user.is_some() || [&self.unit, &self.cgroup, &self.exe, &self.comm].into_iter().any(Option::is_some)
     }
@@ -327,7 +326,6 @@ struct WatchPositions {
     watch: Vec<Spanned<Selectors>>,
 }
 
-/// Positions and texts of a watch's selectors.
 #[derive(Deserialize)]
 struct Selectors {
     unit: Option<Spanned<String>>,

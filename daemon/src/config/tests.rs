@@ -19,7 +19,6 @@ fn whole_example() -> String {
     EXAMPLE.lines().map(uncomment).collect::<Vec<_>>().join("\n")
 }
 
-/// Collects the dotted names of all keys.
 fn keys(table: &toml::Table, prefix: &str, found: &mut BTreeSet<String>) {
     for (key, value) in table {
         let path = format!("{prefix}{key}");
@@ -36,7 +35,6 @@ fn keys(table: &toml::Table, prefix: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// All keys. A new field fails to compile until it is listed here.
 fn all_keys() -> BTreeSet<String> {
     let Config { socket: _, state_dir: _, metrics_file: _, retention, budget, sessions, watches: _, warnings: _ } =
         Config::default();

@@ -12,26 +12,15 @@ pub enum DestinationError {
     /// The file cannot be created or opened.
     #[error("cannot create {}: {source}", path.display())]
     Open { path: PathBuf, source: io::Error },
-    /// Writing failed; what was there before is untouched.
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: io::Error },
-    /// The path is a directory, a FIFO, a socket or a disk.
     #[error("{} is {kind}, no regular file: not written to; choose another name with -o", path.display())]
     NotAFile { path: PathBuf, kind: &'static str },
-    /// The file holds contents that ccsd does not overwrite.
     #[error("{} exists and is {}: not overwritten; choose another name{}", path.display(), .contents.unlike, .contents.remedy)]
-    Foreign {
-        path: PathBuf,
-        /// The contents that may be overwritten.
-        contents: AllowedContents,
-    },
+    Foreign { path: PathBuf, contents: AllowedContents },
     /// The file belongs to another user, who could read or alter the output.
     #[error("{} belongs to {}: not written to; remove it, or choose another name with -o", path.display(), user_name(*.owner))]
-    Stranger {
-        path: PathBuf,
-        /// The owner's user id.
-        owner: u32,
-    },
+    Stranger { path: PathBuf, owner: u32 },
     /// The path leads through a symbolic link that another user may have put there.
     #[error(
         "{} leads through the symbolic link {}, {whose}: not followed; name the file that it leads to",
@@ -60,11 +49,9 @@ pub enum DestinationError {
         path.display()
     )]
     Changed { path: PathBuf },
-    /// The name of a file being written now refers to another file, or the file has another owner or several hard
-    /// links.
+    /// The name of a file being written refers to another file, or the file has another owner or several hard links.
     #[error("{} was moved or removed, has another owner, or other names (hard links)", path.display())]
     Displaced { path: PathBuf },
-    /// Another ccsd is writing the file.
     #[error("{} is being written by another ccsd; choose another name with -o", path.display())]
     Busy { path: PathBuf },
 }

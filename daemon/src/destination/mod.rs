@@ -1,18 +1,19 @@
 //! Output files, opened so that no other user can redirect the path to another file.
 //!
-//! The directory may belong to a user who renames, links and swaps names while ccsd (perhaps as root) opens the file.
-//! The path is therefore walked one component at a time on descriptors, and the checks are made on the opened
-//! descriptors:
+//! The directory's owner may rename, link and swap names while ccsd (perhaps as root) opens the file. So the path is
+//! walked one
+//! component at a time on descriptors, and the opened descriptors are checked:
 //!
-//! - A symbolic link is followed only if the link and its directory belong to root or the caller. All other links are
-//!   refused, wherever they are in the path.
+//! - A symbolic link is followed only if the link and its directory belong to root or the caller.
 //! - An existing file must belong to root or the caller. A file with several hard links is refused unless only the
-//!   caller and root can create names in its directory.
+//!   caller
+//!   and root can create names in its directory.
 //! - A new file is created with `O_EXCL`; `O_CREAT` is never used on a name that exists.
 //!
-//! A file is written in place ([`open`], for profiles that grow) or replaced when it is complete ([`replace`]). A
-//! growing file can be replaced by a shorter one with the same contents ([`OpenedFile::successor`]). Descriptors of the
-//! caller (`/dev/stdout`, `/dev/fd/3`) are appended to: the caller opened them.
+//! A file is written in place ([`open`], for profiles that grow) or replaced when complete ([`replace`]). A growing
+//! file can
+//! be replaced by a shorter one with the same contents ([`OpenedFile::successor`]). The caller's descriptors
+//! (`/dev/stdout`, `/dev/fd/3`) are appended to.
 
 mod error;
 mod path;
@@ -53,8 +54,8 @@ impl OpenedFile {
     /// Prepares a locked file with the same permissions that can replace this file. `None` if this file has no name.
     ///
     /// # Errors
-    /// [`DestinationError::Displaced`] if the file has another owner or several hard links, which a replacement would
-    /// separate; [`DestinationError::Open`], [`DestinationError::Busy`].
+    /// [`DestinationError::Displaced`] if the owner differs or there are several hard links;
+    /// [`DestinationError::Open`], [`DestinationError::Busy`].
     pub fn successor(&self) -> Result<Option<Replacement>, DestinationError> {
         let Some(name) = &self.name else { return Ok(None) };
         let old = name.check_still(&self.file)?;
@@ -110,8 +111,9 @@ pub fn open(path: &Path, contents: AllowedContents) -> Result<OpenedFile, Destin
     Err(DestinationError::Changed { path: name.path })
 }
 
-/// Creates a temporary file that replaces `path` on [`Replacement::commit`]. Without `contents`, any regular file may
-/// be replaced. Devices, FIFOs and descriptors of the caller are written directly.
+/// Creates a temporary file that replaces `path` on [`Replacement::commit`]; without `contents`, any regular file.
+/// Devices,
+/// FIFOs and descriptors of the caller are written directly.
 ///
 /// # Errors
 /// All of [`DestinationError`] except `Write` and `Displaced`.
@@ -150,8 +152,7 @@ pub enum WriteMode {
     Replaced,
 }
 
-/// Checks in advance whether a path may be written. With `way`, also checks the permission that it needs: on the file,
-/// or on its directory.
+/// Checks in advance whether a path may be written; with `way` also the permission on the file or its directory.
 pub fn check(path: &Path, contents: AllowedContents, way: Option<WriteMode>) -> Result<(), DestinationError> {
     let ResolvedPath::Name(name) = resolve(path)? else { return Ok(()) };
     let existing = name.check(Some(contents), false)?;
@@ -204,8 +205,7 @@ impl Replacement {
         Ok(replacement)
     }
 
-    /// Prepares another temporary file with the same contents to take this one's place. `None` for files written
-    /// directly.
+    /// Prepares another temporary file with the same contents in this one's place. `None` for files written directly.
     ///
     /// # Errors
     /// [`DestinationError::Open`].

@@ -26,19 +26,16 @@ const MAX_NAMES: u32 = 100;
 /// Bytes read from the start of a file to recognise its format.
 const START_BYTES: usize = 4096;
 
-/// Whether a user id is root's or the caller's.
 pub(super) fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 
 pub(super) enum ResolvedPath {
-    /// A name in a directory, whose file may not exist.
     Name(DirectoryEntry),
     /// A descriptor of a process of the caller.
     Descriptor(File),
 }
 
-/// A name in an open directory.
 #[derive(Debug)]
 pub(super) struct DirectoryEntry {
     pub(super) directory: OwnedFd,
@@ -63,7 +60,6 @@ impl DirectoryEntry {
         }
     }
 
-    /// Checks that a file of the caller has this name and no other.
     pub(super) fn check_still(&self, file: &File) -> Result<Metadata, DestinationError> {
         let meta = file.metadata().map_err(|source| self.failed(source))?;
         let is_here = self.existing()?.is_some_and(|found| is_same(file, &found));
@@ -100,8 +96,8 @@ impl DirectoryEntry {
         Ok(())
     }
 
-    /// Checks the file, if it exists, before it is written in place or `replaced`. Without `contents`, any regular file
-    /// may be replaced: replacing does nothing to the file itself.
+    /// Checks an existing file before it is written in place or `replaced`. Without `contents`, any regular file may be
+    /// replaced.
     pub(super) fn check(
         &self,
         contents: Option<AllowedContents>,
@@ -206,7 +202,6 @@ pub(super) fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// Opens an O_PATH handle of a name without following a link.
 pub(super) fn look(directory: &OwnedFd, name: &OsStr) -> nix::Result<File> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     Ok(File::from(openat(directory, name, flags, Mode::empty())?))

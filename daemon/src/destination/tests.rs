@@ -30,7 +30,6 @@ fn destinations_opened_in_place() {
     fs::write(at("other"), "other").unwrap();
     assert!(matches!(written(&at("other")), Err(DestinationError::Foreign { .. })));
     assert_eq!(fs::read(at("other")).unwrap(), b"other");
-    // An own link, an own dangling link, and an own link in the middle of a path.
     symlink("new", at("link")).unwrap();
     symlink("later", at("dangling")).unwrap();
     symlink(dir.path(), at("middle")).unwrap();
@@ -46,7 +45,6 @@ fn destinations_opened_in_place() {
     assert!(!at("none").exists());
     nix::unistd::mkfifo(&at("fifo"), Mode::S_IRWXU).unwrap();
     assert!(matches!(written(&at("fifo")), Err(DestinationError::NotAFile { kind: "a FIFO", .. })));
-    // Hard links are accepted unless all users can create names here.
     fs::hard_link(at("new"), at("hard")).unwrap();
     written(&at("hard")).unwrap();
     for mode in [0o1777, 0o777, 0o770] {

@@ -1,7 +1,6 @@
-//! Frames: a kind byte, a length (u32, little-endian), and a payload of that length.
+//! Frames: a kind byte, a length (u32, little-endian), and a payload.
 //!
-//! No frame exceeds [`MAX_FRAME_BYTES`], so a length from a peer is either refused or small, and allocations are
-//! bounded. Profile records, which may be larger, are split into several frames.
+//! No frame exceeds [`MAX_FRAME_BYTES`], so allocations are bounded. Larger profile records are split.
 
 use std::io::{self, ErrorKind, Read, Write};
 

@@ -1,5 +1,4 @@
-//! Every message of every version as it is on the wire. What is in `golden` never changes: clients and daemons of that version
-//! are out there.
+//! Every message of every version on the wire. `golden` never changes: clients and daemons of that version exist.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -102,7 +101,6 @@ fn replies() -> Vec<(&'static str, Reply)> {
     all
 }
 
-/// All messages of the newest version.
 fn newest() -> Messages {
     let mut all = Messages::new();
     all.insert("hello".to_owned(), serde_json::to_value(hello()).unwrap());

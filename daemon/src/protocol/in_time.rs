@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv, send};
 
-/// A socket with one deadline for all reads and writes, however slowly bytes arrive and however often signals
-/// interrupt. (The socket's own timeouts apply to each call, and restart when a signal or a debugger interrupts it.)
+/// A socket with one deadline for all reads and writes. (Its own timeouts apply to each call, and restart after
+/// signals.)
 #[derive(Debug)]
 pub struct InTime<'a> {
     stream: &'a UnixStream,

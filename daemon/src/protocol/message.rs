@@ -1,8 +1,9 @@
 //! Control messages: requests of clients and replies of the daemon, as JSON.
 //!
-//! Each side first sends [`Hello`], whose form never changes; all later messages have the version that the daemon chose.
-//! Missing fields take their defaults, unknown fields are skipped and unknown reasons are kept as they are, so a version can
-//! grow without a new number. `daemon/docs/protocol.md` describes all of it for clients in other languages.
+//! Each side first sends [`Hello`], whose form never changes; later messages have the version that the daemon chose.
+//! Missing
+//! fields have defaults, unknown fields are skipped and unknown reasons kept, so a version can grow.
+//! `daemon/docs/protocol.md` describes it for clients in other languages.
 
 use std::time::Duration;
 
@@ -30,8 +31,7 @@ pub struct Hello {
     pub codec: u32,
     /// The sender's version of ccsd.
     pub ccsd: String,
-    /// The sender's process id as the sender sees it. If the daemon sees another id, the two are in different PID
-    /// namespaces.
+    /// The sender's process id as it sees it. If the daemon sees another, the PID namespaces differ.
     pub pid: u32,
 }
 
@@ -204,8 +204,8 @@ pub enum Request {
     Attach {
         /// Process ids.
         pids: Vec<u32>,
-        /// When each of these processes started, clock ticks since boot (field 22 of /proc/PID/stat): refused if one is
-        /// another by now. May be shorter; 0 says nothing.
+        /// Start of each process, clock ticks since boot (field 22 of /proc/PID/stat); a reused pid is refused. 0 and
+        /// missing ones are not checked.
         #[serde(default)]
         starts: Vec<u64>,
         /// Options.
@@ -217,8 +217,7 @@ pub enum Request {
         #[serde(default)]
         detach: bool,
     },
-    /// Starts a session on all that runs on the machine, or a part of it. Answered by [`Reply::Started`]. Only for root and
-    /// the group.
+    /// Starts a session on the machine or a part of it. Answered by [`Reply::Started`]. Only for root and the group.
     Machine {
         /// Which part.
         selection: ProcessSelection,
@@ -231,8 +230,8 @@ pub enum Request {
         #[serde(default)]
         detach: bool,
     },
-    /// Starts a session on a child of the client that waits to call `execve`, which enables its events. Answered by
-    /// [`Reply::Started`]; the client then lets the child continue.
+    /// Starts a session on a client's child that waits to call `execve`. Answered by [`Reply::Started`]; the child may
+    /// then continue.
     Adopt {
         /// Process id of the child.
         pid: u32,
@@ -271,8 +270,7 @@ pub enum Request {
         #[serde(default)]
         start: u64,
     },
-    /// The profile so far, then updates. Answered by [`Reply::Stream`], stream frames and [`Reply::StreamEnd`]; then
-    /// the connection accepts requests again.
+    /// The profile so far, then updates. Answered by [`Reply::Stream`], stream frames and [`Reply::StreamEnd`].
     Subscribe {
         /// Number of the session.
         session: u32,
@@ -350,8 +348,8 @@ pub enum Reply {
     },
     /// The request succeeded.
     Done,
-    /// A stream starts, or restarts: discard what was streamed before. The daemon restarts a stream when the reader is
-    /// so slow that a snapshot is smaller than the missed updates. Stream frames follow.
+    /// A stream starts, or restarts because the reader is too slow: discard what was streamed before. Stream frames
+    /// follow.
     Stream,
     /// The stream has ended.
     StreamEnd {
@@ -456,8 +454,7 @@ pub struct SessionSummary {
     pub contexts: u64,
     /// Current readers.
     pub readers: u32,
-    /// Approximate memory of the session in the daemon, bytes: rings, symbols and profile while it runs, then the
-    /// profile.
+    /// Approximate memory of the session in the daemon, bytes; after the end, of its profile.
     pub bytes: u64,
 }
 

@@ -135,8 +135,7 @@ mod tests {
 
     #[test]
     fn a_list_fits_whatever_the_sessions_are_called() {
-        // A maximum-size message: as many and as long fields as the daemon sends, each character escaped to six in
-        // JSON.
+        // A maximum-size message: many, long fields, each character escaped to six in JSON.
         let summary = SessionSummary {
             id: u32::MAX,
             owner_uid: u32::MAX,

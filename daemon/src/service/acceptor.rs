@@ -1,7 +1,7 @@
 //! Accepts connections and reports refusals.
 //!
-//! Nothing here may block, in particular not on the user database: the connection's own thread looks up whether the
-//! user is a member of the group. Until that is known, the connection counts for an ordinary user.
+//! Nothing here may block: the connection's own thread looks up group membership; until then it counts for an ordinary
+//! user.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,7 +30,6 @@ const RESPITE: Duration = Duration::from_millis(100);
 /// Interval between messages about refusals: the first is logged at once, later ones are counted.
 const SUMMING_UP: Duration = Duration::from_secs(10);
 
-/// Summarises events that may happen thousands of times a second.
 #[derive(Debug, Default)]
 struct Summary {
     /// Time of the last message.
@@ -41,7 +40,6 @@ struct Summary {
 }
 
 impl Summary {
-    /// Counts an event. Returns its message if one is due at once.
     fn note(&mut self, now: Instant, what: String) -> Option<String> {
         if self.due_in(now).is_zero() && self.more == 0 {
             self.said = Some(now);
@@ -52,7 +50,6 @@ impl Summary {
         None
     }
 
-    /// Time until the next message is allowed.
     fn due_in(&self, now: Instant) -> Duration {
         self.said.map_or(Duration::ZERO, |said| SUMMING_UP.saturating_sub(now.saturating_duration_since(said)))
     }
@@ -62,7 +59,6 @@ impl Summary {
         (self.more > 0).then(|| self.due_in(now))
     }
 
-    /// Takes the message that is due.
     fn take(&mut self, now: Instant) -> Option<String> {
         if self.more == 0 || !self.due_in(now).is_zero() {
             return None;

@@ -24,11 +24,9 @@ use crate::sessions::readers::{Delivery, StreamReader};
 use crate::sessions::{NewSession, SessionTarget, Sessions};
 use crate::upkeep::Upkeep;
 
-/// Time allowed for a message from its first byte to its last, and for the greeting to start. Connections may be idle
-/// between messages without limit.
+/// Time for a message from its first byte to its last, and for the greeting to start. Idle time is not limited.
 const MESSAGE_TIME: Duration = Duration::from_secs(10);
-/// Time allowed for the client to take an answer. Profile streams have no limit: a reader that was stopped, for example
-/// with Ctrl-Z, gets what it missed when it continues.
+/// Time for the client to take an answer. Streams have no limit: a stopped reader gets what it missed later.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// Sessions in one message: each takes at most a few kilobytes.
 const LISTED_AT_ONCE: usize = 16;
@@ -50,9 +48,7 @@ pub struct Served {
 }
 
 pub struct Connection {
-    /// Version of the protocol that the client and this daemon have agreed on.
     version: u32,
-    /// Number of the request that is being answered.
     request: u64,
     /// Disconnected on drop, by which sessions know that their client has gone.
     _alive: Sender<()>,
@@ -116,7 +112,6 @@ impl Connection {
         crate::heap::note_end();
     }
 
-    /// Charges the CPU time of this thread, and of the dumps that were taken for it.
     fn count_cpu(&self) {
         let now = usage::thread_work_ns();
         self.sessions.ledger().add_cpu(self.principal, now.saturating_sub(self.counted_cpu.replace(now)));
@@ -363,8 +358,7 @@ impl Connection {
         Ok(Some(asked.map(|asked| asked.request)))
     }
 
-    /// Receives the next message, which may be invalid; `None` if the client has gone. Waits at most `wait` for its
-    /// start.
+    /// Receives the next message, possibly invalid; `None` if the client has gone. Waits at most `wait` for its start.
     fn receive<T: serde::de::DeserializeOwned>(
         &self,
         payload: &mut Vec<u8>,

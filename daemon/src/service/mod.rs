@@ -18,8 +18,7 @@ use crate::upkeep::Upkeep;
 use acceptor::Acceptor;
 use socket::Socket;
 
-/// Maximum time of a shutdown: sessions end in a fraction of a second, and clients receive their ends, if they read at
-/// all.
+/// Maximum time of a shutdown, in which sessions end and reading clients receive their ends.
 const SHUTDOWN_TIME: Duration = Duration::from_secs(4);
 /// A daemon that listens.
 pub struct Service {
@@ -50,8 +49,7 @@ impl Service {
         &self.sessions
     }
 
-    /// Serves until `stop` receives a message or is disconnected. Then all sessions end and readers receive their
-    /// remaining data, within five seconds.
+    /// Serves until `stop` receives a message or is disconnected. Then sessions end, within five seconds.
     ///
     /// # Errors
     /// If it cannot begin.
@@ -70,8 +68,7 @@ impl Service {
         drop(wake);
         let _ = accepting.join();
         let all_ended = self.sessions.shut_down();
-        // Both wait for a disconnection: nothing is ever sent. From now on, only streaming connections hold their
-        // channel.
+        // Both wait for a disconnection. From now on, only streaming connections hold their channel.
         drop(streaming);
         let _ = all_ended.recv_deadline(until);
         let _ = streams.recv_deadline(until);

@@ -21,23 +21,15 @@ pub const SOCKET_VARIABLE: &str = "CCSD_SOCKET";
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SocketError {
-    /// Another daemon serves it.
     #[error("another ccsd daemon serves {}; stop it, or choose another place with --socket", .0.display())]
     Busy(PathBuf),
-    /// The path is another kind of file.
     #[error("{} exists and is no socket: not replaced; choose another place with --socket", .0.display())]
     NotASocket(PathBuf),
     /// The user has no runtime directory.
     #[error("XDG_RUNTIME_DIR is not set, so there is no place for the socket; choose one with --socket")]
     NoPlace,
-    /// A system call failed.
     #[error("cannot {what} {}: {source}", path.display())]
-    Io {
-        /// What was being done.
-        what: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { what: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// Paths where a client looks for a daemon, in order: only the one asked for; otherwise the user's, then the system's.
@@ -93,10 +85,9 @@ impl Socket {
         }))
     }
 
-    /// Creates a socket, and replaces one that a dead daemon left. Unless `mode` is given, only its owner may open it,
-    /// and, for root, the members of group `ccsd` if the group exists.
-    ///
-    /// To be called before there are threads: it changes the process's umask for a moment.
+    /// Creates a socket, and replaces a dead daemon's. Unless `mode` is given, only its owner may open it, and, for
+    /// root, the
+    /// members of group `ccsd`. Call before there are threads: it changes the umask for a moment.
     pub fn make(path: &Path, mode: Option<u32>) -> Result<Socket, SocketError> {
         let doing = |what, path: &Path| {
             let path = path.to_owned();

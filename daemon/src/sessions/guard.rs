@@ -1,10 +1,12 @@
 //! Checks that a session's owner may (still) look at what the session samples.
 //!
-//! The collector enforces what a session may sample: it opens events only on the owner's processes, and charges nothing
-//! of any other process (`Options::owner`), however soon that ends. Afterwards the kernel enforces it: it ends the
-//! events on a process that executes a privileged program, unless `fs.suid_dumpable` makes such programs visible to
-//! everyone; then only trusted users may have sessions. This module refuses with a reason, and ends a session whose
-//! target now belongs to another user: before an update is shown, the live processes in it are checked again.
+//! The collector opens events only on the owner's processes and charges nothing else (`Options::owner`). Later the
+//! kernel
+//! ends the events on a process that executes a privileged program, unless `fs.suid_dumpable` makes such programs
+//! visible to
+//! everyone; then only trusted users may have sessions. This module refuses with a reason, checks the live processes
+//! before
+//! an update is shown, and ends a session whose target now belongs to another user.
 
 use ccsd_collector::{events_end_with_rights, system};
 use ccsd_profile::{Profile, Update};
@@ -19,8 +21,8 @@ const UNGUARDED: &str = "fs.suid_dumpable is 1 here, so the kernel would not end
 /// The level of `kernel.perf_event_paranoid` at which, on kernels that know it, users without rights get no events.
 const NO_EVENTS: i32 = 3;
 
-/// Checks that the service serves a user at this level of `kernel.perf_event_paranoid`: by it, the administrator has decided
-/// that ordinary users do not profile at all.
+/// Checks that the service serves a user at this `kernel.perf_event_paranoid`, which may mean that users do not
+/// profile.
 ///
 /// # Errors
 /// The refusal, unless `paranoid_users` are to be served.
@@ -46,8 +48,7 @@ impl Guard {
     /// Checks the targets before the collector attaches.
     ///
     /// # Errors
-    /// If a target does not exist or this user may not look at it, or if the kernel does not end events on privileged
-    /// programs.
+    /// If a target does not exist or is not visible, or the kernel does not end events on privileged programs.
     pub fn new(owner: Authority, pids: &[u32]) -> Result<Guard, Refusal> {
         if !owner.trusted && !events_end_with_rights() {
             return Err(Refusal::new(RefusalKind::NotPermitted, UNGUARDED));
@@ -73,8 +74,8 @@ impl Guard {
         Ok(())
     }
 
-    /// Checks that an update may be shown: neither a target nor another charged process has become one that the owner
-    /// may not see. `before` is the profile without the update.
+    /// Checks that an update may be shown: every charged process is still the owner's to see. `before` is the profile
+    /// without it.
     ///
     /// # Errors
     /// The reason why not; the session must end.
@@ -108,8 +109,7 @@ impl Guard {
         Ok(())
     }
 
-    /// A process that has ended, or whose id was reused, cannot be checked; the module's documentation says why that is
-    /// safe.
+    /// Processes that have ended, or whose id was reused, cannot be checked; the module says why that is safe.
     fn check(&self, pid: u32, began: u64) -> Result<(), String> {
         match self.owner.check(pid) {
             Err(refusal) if refusal.kind == RefusalKind::NotPermitted => {

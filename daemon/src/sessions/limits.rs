@@ -5,18 +5,16 @@ use std::time::Duration;
 /// Limits on the memory and lifetime of sessions. Their number is bounded by the [ledger](crate::ledger).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// Bytes that one user who is neither root nor a member of the group may have: rings, events, profiles, symbols,
-    /// streams, dumps.
+    /// Bytes that one ordinary user may have: rings, events, profiles, symbols, streams, dumps.
     pub bytes_of_user: u64,
     /// Whether profiles store the arguments of targets, unless the client forbids it.
     pub arguments: bool,
-    /// Whether such users are served where `kernel.perf_event_paranoid` is 3 or above, at which the kernel keeps perf events
-    /// from them.
+    /// Whether ordinary users are served where `kernel.perf_event_paranoid` is 3 or above.
     pub paranoid_users: bool,
     /// Bytes of the profiles of the ended sessions of root and the group.
     pub ended_bytes: u64,
-    /// Bytes of locked sample rings of all running sessions of one principal. The smallest rings, half a MiB per CPU, are
-    /// granted beyond that.
+    /// Bytes of locked sample rings of one principal's running sessions. The smallest rings (half a MiB per CPU) come
+    /// on top.
     pub ring_bytes: usize,
     /// How long an undetached session continues after its client has disconnected.
     pub grace: Duration,

@@ -1,7 +1,6 @@
 //! The sessions of a daemon: a table with its own thread, and a thread for each session.
 //!
-//! Clients use [`Sessions`]. The table's thread never waits for a session, a session never waits for a reader, and the
-//! collector waits for neither.
+//! The table never waits for a session, a session never for a reader, and the collector for neither.
 
 mod guard;
 mod limits;
@@ -23,7 +22,6 @@ use readers::StreamReader;
 use table::{Ask, SessionTable};
 pub use worker::{NewSession, SessionTarget};
 
-/// Requests that wait for the table's thread, which answers each at once.
 const ASKS: usize = 64;
 
 /// Handle to all sessions. Clones share them; when the last handle is dropped, all sessions end.
@@ -53,8 +51,7 @@ impl Sessions {
         &self.ledger
     }
 
-    /// Creates a session and waits until it samples. An undetached session ends some time after `client`, which never has
-    /// a message, is disconnected.
+    /// Creates a session and waits until it samples. An undetached one ends some time after `client` is disconnected.
     ///
     /// # Errors
     /// The reason of the refusal.
@@ -70,8 +67,8 @@ impl Sessions {
         self.ask(|reply| Ask::List(viewer, reply))
     }
 
-    /// Ends a session; with `forget`, also removes it then. `target_cpu_ns` is the CPU time of the recorded program,
-    /// user and total, if known.
+    /// Ends a session, and with `forget` removes it then. `target_cpu_ns`: of the recorded program, user and total, if
+    /// known.
     ///
     /// # Errors
     /// If `viewer` can see no such session.

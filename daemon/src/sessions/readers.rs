@@ -1,15 +1,16 @@
 //! The readers of one session: each gets a snapshot, then updates, at its own speed.
 //!
-//! All readers share one log of updates, and each has a position in it. The session only appends; a reader's own thread
-//! does the rest (merging missed updates, encoding, waiting for the socket). An update is dropped when all readers have
-//! taken it. A slow reader gets its missed updates merged into one, which is equivalent (I7). When the log becomes too
-//! long, the slowest readers lose their position and start again with a snapshot once they are ready, so a stopped
-//! reader's backlog is bounded.
+//! Readers share one log of updates, in which each has a position. The session only appends; each reader's thread
+//! merges,
+//! encodes and waits for the socket. Missed updates are merged into one, which is equivalent (I7). When the log is too
+//! long,
+//! the slowest readers start again with a snapshot once they are ready, so a stopped reader's backlog is bounded.
 //!
-//! What readers hold is charged to the owner of the session for as long as they hold it, even after the session was
-//! forgotten. Where that is more than the owner may have, a session makes no second snapshot beside one that is still
-//! held. What only readers of root and the group hold is not charged to the owner, but to these; except the log, which is
-//! short.
+//! What readers hold is charged to the session's owner, even after the session was forgotten. Beyond the owner's share,
+//! no
+//! second snapshot is made beside one that is held. What only readers of root and the group hold is charged to these;
+//! except
+//! the log, which is short.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -42,7 +43,6 @@ impl Snapshot {
     }
 }
 
-/// Data given to readers that they may still hold, for accounting.
 #[derive(Debug)]
 enum Given {
     Snapshot(Weak<Snapshot>),
@@ -94,7 +94,6 @@ pub enum Delivery {
 enum ReaderPosition {
     /// The reader needs a snapshot and will ask for it once it has handled its last delivery.
     Lost,
-    /// The reader has asked for a snapshot.
     Asks,
     /// A snapshot is ready that holds all updates before this number.
     Begins(u64, Arc<Snapshot>),
@@ -122,12 +121,10 @@ struct StreamState {
 }
 
 impl StreamState {
-    /// The number of the next update.
     fn next(&self) -> u64 {
         self.first + self.updates.len() as u64
     }
 
-    /// Drops updates that all readers have.
     fn trim(&mut self) {
         let needed = self.places.values().filter_map(|place| match place {
             ReaderPosition::Lost | ReaderPosition::Asks => None,
@@ -162,7 +159,6 @@ impl StreamState {
         })
     }
 
-    /// Whether all who ask for a snapshot are trusted.
     fn only_trusted_ask(&self) -> bool {
         let asks = |place: &ReaderPosition| matches!(place, ReaderPosition::Asks);
         self.places.iter().all(|(key, place)| !asks(place) || self.trusted.contains(key))
@@ -219,8 +215,8 @@ pub struct Readers {
 }
 
 impl Readers {
-    /// `info` is the session as of its start, `charges` are set to what readers hold: the owner's, and that of root and
-    /// the group.
+    /// `info` is the session at its start; `charges` (the owner's, and of root and the group) are set to what readers
+    /// hold.
     pub fn new(info: Arc<SessionInfo>, charges: (LedgerCharge, LedgerCharge)) -> Readers {
         let (wake, woken) = bounded(1);
         let state = StreamState {
@@ -327,7 +323,6 @@ impl Readers {
         self.shared.changed.notify_all();
     }
 
-    /// Whether a reader asks for a snapshot, and may have it.
     fn may_copy(&self, profile: &Profile) -> bool {
         let mut state = self.shared.state();
         let asks = |place: &ReaderPosition| matches!(place, ReaderPosition::Asks);
@@ -356,15 +351,11 @@ pub struct StreamReader {
     key: u64,
     /// Number of the update before which the reader stops.
     until: u64,
-    /// The end to deliver, once known.
     end: Option<Option<SessionEnd>>,
-    /// Whether only the end is left to deliver.
     has_all: bool,
-    /// Whether the end was delivered.
     is_done: bool,
 }
 
-/// The result of looking for the next delivery.
 enum Fetched {
     Snapshot(Arc<Snapshot>),
     Updates(Vec<Arc<Update>>),
@@ -442,8 +433,7 @@ impl StreamReader {
 impl Iterator for StreamReader {
     type Item = Delivery;
 
-    /// Waits for the next delivery. `None` after the end, or if the session was forgotten before this reader had
-    /// everything.
+    /// Waits for the next delivery. `None` after the end, or if the session was forgotten too early.
     fn next(&mut self) -> Option<Delivery> {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.state();
@@ -479,7 +469,6 @@ impl Drop for StreamReader {
         state.trim();
         self.shared.account(&mut state);
         drop(state);
-        // The session counts its readers.
         let _ = self.shared.wake.try_send(());
     }
 }

@@ -22,7 +22,6 @@ const LEAST_RING_BYTES: usize = 512 << 10;
 const SMALL_RING_BYTES: usize = 64 << 10;
 /// What the rings of a CPU lock beside the one for samples: another, and a page for each.
 const BESIDE_BYTES: u64 = 72 << 10;
-/// Events queued for the table.
 const EVENTS: usize = 256;
 
 /// Requests to the table. The last field of each is the channel for the answer.
@@ -53,7 +52,6 @@ struct SessionEntry {
     commands: Sender<WorkerCommand>,
     /// Whether the session was told to end, and with the target's CPU time.
     told_to_end: (bool, bool),
-    /// Whether the session is removed when it has ended.
     forget: bool,
     /// Bytes that its rings may use while it runs.
     ring_bytes: usize,
@@ -261,8 +259,8 @@ impl SessionTable {
         }
     }
 
-    /// Ring bytes for the next session: an eighth of what the principal's sessions and other users leave, so that the first
-    /// sessions get all that helps, and the hundredth still has enough to copy whole stacks.
+    /// Ring bytes for the next session: an eighth of what is left, so that the first get all that helps and the
+    /// hundredth enough.
     fn ring_bytes(&self, principal: LedgerPrincipal) -> usize {
         let mut room = self.ledger.room(principal, Resource::Bytes);
         let mut left = self.limits.ring_bytes;
@@ -292,7 +290,6 @@ impl SessionTable {
         each.saturating_mul(cpus)
     }
 
-    /// Charges a new session.
     fn admit(
         &mut self,
         owner: &Authority,
@@ -341,8 +338,8 @@ impl SessionTable {
         oldest.is_some_and(|id| self.entries.remove(&id).is_some())
     }
 
-    /// Enforces the shares of memory: removes finished sessions of whoever has too much, then ends the largest running
-    /// one, whose profile is kept and counted.
+    /// Enforces the shares of memory: removes finished sessions, then ends the largest running one, whose profile is
+    /// kept.
     fn shed(&mut self) {
         for principal in self.ledger.debtors(Resource::Bytes) {
             while self.ledger.debtors(Resource::Bytes).contains(&principal) {
@@ -392,8 +389,7 @@ impl SessionTable {
                 break;
             }
         }
-        // The memory of users is bounded with that of their running sessions. The latest session is kept regardless of
-        // its size.
+        // Users' memory is bounded with that of running sessions. The latest session is kept regardless of its size.
         let mut kept: Vec<(u32, u64)> = self
             .of(LedgerPrincipal::Own)
             .filter(|(_, entry)| entry.has_ended())

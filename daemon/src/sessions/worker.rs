@@ -22,8 +22,7 @@ const LISTED_CHARS: usize = 200;
 /// Maximum process ids in lists.
 const LISTED_PIDS: usize = 64;
 
-/// Updates handled before commands, timers and readers: more than arrive while one is handled, at the shortest
-/// interval.
+/// Updates handled before commands, timers and readers: more than arrive meanwhile at the shortest interval.
 const UPDATES_PER_TURN: usize = 4;
 
 /// The target of a session.
@@ -80,7 +79,6 @@ pub struct Accounts {
 /// The kernel's memory for an event: 51 MB were measured for 15,000 events.
 const EVENT_BYTES: u64 = 3400;
 
-/// A session's open files in the ledger.
 #[derive(Debug)]
 struct SessionFiles {
     ledger: Ledger,
@@ -98,7 +96,6 @@ impl SessionFiles {
         SessionFiles { ledger: ledger.clone(), principal, charge, events, inherited, images }
     }
 
-    /// What the events take of the kernel's memory.
     fn event_bytes(&self) -> u64 {
         let inherited = self.inherited.load(Ordering::Relaxed);
         self.events.load(Ordering::Relaxed).saturating_add(inherited).saturating_mul(EVENT_BYTES)
@@ -210,7 +207,6 @@ pub fn run(
             return;
         }
     };
-    // Clients that write a file have room for what the copy has not.
     session.set_generations(true);
     let mut worker = SessionWorker::new(grant, &new, channels, session, guard, memory, (accounts, files));
     worker.tell();
@@ -220,8 +216,8 @@ pub fn run(
     worker.run();
 }
 
-/// Limits of a session's copy of the profile: everything that the collector sends, and for all generations of contexts
-/// and charges together about what the collector uses for one when other tables have lent it their budgets.
+/// Limits of a session's copy of the profile: all generations together, for about what the collector uses at most for
+/// one.
 fn replica_limits(memory: u64) -> ProfileLimits {
     let each = usize::try_from(memory / 8).unwrap_or(usize::MAX);
     let limits = ProfileLimits::reading();
@@ -230,7 +226,6 @@ fn replica_limits(memory: u64) -> ProfileLimits {
     ProfileLimits { context_bytes, charge_bytes, route_bytes, ..limits }
 }
 
-/// Opens the events, within the owner's permissions.
 fn open(new: &NewSession, grant: SessionGrant, files: &Arc<SessionFiles>) -> Result<(Session, Guard, u64), Refusal> {
     let SessionGrant { ring_bytes, profile_bytes, arguments, .. } = grant;
     let mut options = Options { own_process: false, ..new.collect.options()? };
@@ -257,8 +252,7 @@ fn open(new: &NewSession, grant: SessionGrant, files: &Arc<SessionFiles>) -> Res
     Ok((session, guard, options.budget.memory))
 }
 
-/// Limits a profile that must fit into `bytes` bytes together with its copy: detail is reduced before the session has
-/// to end.
+/// Limits a profile that must fit into `bytes` bytes with its copy: detail goes before the session has to end.
 fn bound(limits: &mut ProfileLimits, bytes: usize) {
     // Contexts, charges and names, each twice, and as much for everything else.
     let each = bytes / 8;
@@ -272,8 +266,8 @@ fn bound(limits: &mut ProfileLimits, bytes: usize) {
 /// Range of intervals for untrusted users: a session must notice its end soon.
 const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(5);
 
-/// Denies untrusted users what the daemon may and they may not: other users' processes, whole CPUs and, where the
-/// machine forbids it, kernel samples.
+/// Denies untrusted users what the daemon may and they may not: others' processes, whole CPUs, forbidden kernel
+/// samples.
 fn restrict(options: &mut Options, owner: &Authority) -> Result<(), Refusal> {
     if owner.trusted {
         return Ok(());
@@ -290,7 +284,6 @@ fn restrict(options: &mut Options, owner: &Authority) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What only a running session is charged for.
 struct Running {
     _session: [LedgerCharge; 2],
     files: Arc<SessionFiles>,
@@ -304,7 +297,6 @@ struct SessionWorker {
     session: Option<Session>,
     /// The charge for a running session, and its files; `None` once it has ended.
     running: Option<Running>,
-    /// Bytes of its rings while it runs.
     ring_bytes: u64,
     bytes: Arc<LedgerCharge>,
     ledger: Ledger,
@@ -318,7 +310,6 @@ struct SessionWorker {
     ending: Option<SessionEnd>,
     /// An update was refused as broken or not permitted; all later ones are refused as well.
     is_refused: bool,
-    /// End of the requested duration.
     until: Option<Instant>,
     /// End of the grace period after the client disconnected.
     grace_until: Option<Instant>,
@@ -410,7 +401,6 @@ impl SessionWorker {
         }
     }
 
-    /// Waits until there is something to do.
     fn wait(&self) {
         let mut select = Select::new();
         select.recv(&self.channels.commands);
@@ -461,7 +451,6 @@ impl SessionWorker {
         self.tell();
     }
 
-    /// Sends the current summary to the table.
     fn tell(&mut self) {
         let accounting = self.replica.accounting();
         let summary = &mut self.summary;
@@ -500,7 +489,6 @@ impl SessionWorker {
         }
     }
 
-    /// Charges the CPU time of the collection and of this thread.
     fn count_cpu(&mut self, collection_ns: u64) {
         let now = (collection_ns.max(self.counted_cpu.0), usage::thread_cpu_ns());
         let before = std::mem::replace(&mut self.counted_cpu, now);

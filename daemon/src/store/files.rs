@@ -22,13 +22,8 @@ pub enum StoreError {
     /// The state directory cannot be read.
     #[error("cannot read {}: {source}{}", path.display(), hint(source))]
     Read { path: PathBuf, source: io::Error },
-    /// No watch of this name has stored anything.
     #[error("there is no watch {name:?}{}", known(names))]
-    NoSuchWatch {
-        name: String,
-        /// The existing watches.
-        names: Vec<String>,
-    },
+    NoSuchWatch { name: String, names: Vec<String> },
 }
 
 fn hint(error: &io::Error) -> &'static str {

@@ -5,7 +5,6 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Name of the lock file. It holds the daemon's process id.
 const NAME: &str = ".daemon";
 /// Maximum bytes read from it.
 const MAX_BYTES: u64 = 32;
@@ -32,8 +31,7 @@ pub struct StateLock {
 }
 
 impl StateLock {
-    /// Locks the directory, and creates it if needed. `None` if the directory is not writable or has no locks: writing
-    /// will report why.
+    /// Locks the directory, and creates it if needed. `None` if that fails: writing will report why.
     pub fn take(dir: &Path) -> Result<Option<StateLock>, InUse> {
         let _ = DirBuilder::new().recursive(true).mode(0o750).create(dir);
         let mut options = OpenOptions::new();

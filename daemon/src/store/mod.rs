@@ -1,8 +1,8 @@
 //! Profiles of watches on disk: `STATE_DIR/WATCH/20261121T163419Z.ccsd`, each of at most an hour.
 //!
-//! A segment is a valid profile stream from its first record on: after a crash it is readable up to its last whole
-//! record, and old data is removed by removing whole files. The writer of a segment holds a lock on it. Files with
-//! other names, and files that are no profiles, are left alone and listed.
+//! A segment is a valid profile stream, readable up to its last whole record after a crash; old data is removed by
+//! whole
+//! files. Its writer holds a lock. Files with other names or contents are left alone and listed.
 
 mod files;
 mod lock;

@@ -30,8 +30,7 @@ impl TimeRange {
 /// What a watch has stored of a time range.
 #[derive(Debug)]
 pub struct StoredProfile {
-    /// Charges of the intervals that overlap the range. The accounting covers these intervals only. `None` if there are
-    /// none.
+    /// Charges and accounting of the intervals that overlap the range. `None` if there are none.
     pub profile: Option<Profile>,
     /// From the start of the first to the end of the last of these intervals.
     pub covered: TimeRange,
@@ -43,8 +42,8 @@ pub struct StoredProfile {
     pub opened: usize,
     /// Bytes read.
     pub bytes: u64,
-    /// Times of the range of which nothing is stored, from the watch's first segment on: the service was down, no process
-    /// matched, or nothing could be written. What may still be written is none.
+    /// Times of the range of which nothing is stored, from the watch's first segment on. What may still be written is
+    /// none.
     pub gaps: Vec<StoredGap>,
     /// Segments of the range without an end record, because the service was killed or the power failed.
     pub interrupted: Vec<PathBuf>,
@@ -91,8 +90,7 @@ fn gaps(intervals: &[TimeColumn], range: TimeRange) -> Vec<StoredGap> {
     gaps
 }
 
-/// The part of a range that can be stored by now: from the first segment on, whose name has whole seconds, up to the interval
-/// that is under way.
+/// The part of a range that can be stored by now: from the first segment (in whole seconds) to the interval under way.
 fn storable(range: TimeRange, first: Option<i64>, intervals: &[TimeColumn], now_ns: u64) -> TimeRange {
     let begun = intervals.iter().map(|it| it.from_ns).min().unwrap_or(u64::MAX);
     if range == TimeRange::ALL {
@@ -114,9 +112,8 @@ pub fn query(dir: &Path, range: TimeRange) -> Result<StoredProfile, StoreError> 
     ask(dir, range, None)
 }
 
-/// As [`query`], with the weights of one metric (by name, or else the first) split into columns of whole intervals in
-/// nanoseconds since 1970: the profile has a metric for all columns together and one for each column. Weights outside
-/// all columns are left out.
+/// As [`query`], with one metric's weights (by default the first) in columns of whole intervals, nanoseconds since
+/// 1970: one metric for all columns, and one for each. Other weights are left out.
 pub fn query_columns(dir: &Path, metric: Option<&str>, columns: &[TimeColumn]) -> Result<StoredProfile, StoreError> {
     let ends = |column: &TimeColumn| (column.from_ns, column.to_ns);
     let range = TimeRange {
@@ -126,7 +123,6 @@ pub fn query_columns(dir: &Path, metric: Option<&str>, columns: &[TimeColumn]) -
     ask(dir, range, Some(ColumnQuery { metric, columns }))
 }
 
-/// How weights are put into columns.
 #[derive(Clone, Copy)]
 struct ColumnQuery<'a> {
     metric: Option<&'a str>,
@@ -169,7 +165,6 @@ fn ask(dir: &Path, range: TimeRange, columns: Option<ColumnQuery<'_>>) -> Result
     Ok(answer)
 }
 
-/// Whether a segment may have intervals of a range, by its name.
 fn may_overlap(segment: &StoredSegment, range: TimeRange) -> bool {
     let start = u64::try_from(segment.start).unwrap_or(0).saturating_mul(1_000_000_000);
     let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
@@ -204,7 +199,6 @@ pub fn cpu_intervals(dir: &Path, range: TimeRange) -> Result<Vec<CpuInterval>, S
     Ok(intervals)
 }
 
-/// The content of one segment within the range.
 struct SegmentPart {
     profile: Profile,
     /// `None` if no interval is within the range.

@@ -24,10 +24,11 @@ pub struct Removed {
     pub failed: Vec<String>,
 }
 
-/// Removes segments that ended before the maximum age. If the rest exceeds the maximum bytes, removes the oldest
-/// segment of the largest watch, repeatedly, as long as that watch has more than its share. Shares are equal: a watch
-/// never loses profiles within its share to another. `configured` watches and those that have stored something share
-/// the bytes. Segments being written are kept. Calls `beat` at each watch and segment: many may take long.
+/// Removes segments beyond the maximum age; then, while the rest exceeds the maximum bytes, the oldest segment of the
+/// largest
+/// watch beyond its share. Shares of `configured` and stored watches are equal. Segments being written are kept. Calls
+/// `beat`
+/// at each watch and segment: many may take long.
 ///
 /// # Errors
 /// [`StoreError::Read`] if the state directory cannot be read.
@@ -102,11 +103,8 @@ impl WatchSegments {
 }
 
 enum SegmentState {
-    /// A complete profile.
     Ours,
-    /// A profile being written.
     InUse,
-    /// Not a profile.
     Foreign,
 }
 

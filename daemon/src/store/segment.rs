@@ -18,16 +18,13 @@ const ROOM: u64 = 16 << 20;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum WriteError {
-    /// No segment can be created.
     #[error("cannot create a profile in {}: {source}", dir.display())]
     Create { dir: PathBuf, source: io::Error },
     /// A segment cannot be continued. What was written before is readable.
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: EncodeError },
-    /// The segment was removed or moved.
     #[error("{} was removed or moved away while it was being written", path.display())]
     Removed { path: PathBuf },
-    /// The disk is almost full.
     #[error("less than {} MiB are free in {}", ROOM >> 20, dir.display())]
     NoRoom { dir: PathBuf },
 }
@@ -63,7 +60,6 @@ impl SegmentWriter {
                 Ok(encoder) => Ok(SegmentWriter { good: encoder.bytes_written(), path, encoder }),
                 Err(source) => {
                     let error = write(source);
-                    // The file was created here and is empty.
                     let _ = std::fs::remove_file(&path);
                     Err(error)
                 }
@@ -75,8 +71,7 @@ impl SegmentWriter {
     /// Writes an update.
     ///
     /// # Errors
-    /// [`WriteError::Write`], [`WriteError::Removed`]; the segment then ends with the last update, and no more can be
-    /// written.
+    /// [`WriteError::Write`], [`WriteError::Removed`]; the segment then ends with the last update.
     pub fn write(&mut self, update: &Update) -> Result<(), WriteError> {
         let written = self.encoder.write(update);
         let file = self.encoder.get_ref();

@@ -55,7 +55,6 @@ fn interval(profile: &mut Profile, name: &str) -> Update {
     profile.take_update()
 }
 
-/// A segment with one interval for each name.
 fn write(dir: &Path, start: u64, names: &[&str], finish: bool) -> PathBuf {
     let mut profile = Profile::new(session(start), ProfileLimits::default());
     let mut writer = SegmentWriter::create(dir, profile.session()).unwrap();
@@ -74,7 +73,6 @@ fn ask(dir: &Path, from: u64, until: u64) -> StoredProfile {
     query(dir, TimeRange { from: from * SECOND, until: until * SECOND }).unwrap()
 }
 
-/// Samples of each function, and those of the accounting.
 fn samples(answer: &StoredProfile) -> Vec<(String, u64)> {
     answer.profile.as_ref().map_or_else(Vec::new, samples_of)
 }
@@ -275,13 +273,11 @@ fn old_data_is_removed_by_whole_segments() {
     }
     let now = UNIX_EPOCH + Duration::from_secs(10 * HOUR);
     let removed = retain(state.path(), retention(5 * HOUR, 1 << 30), now, 0, || {}).unwrap();
-    // Segments of 0 to 3 o'clock ended more than five hours ago at the latest.
     assert_eq!(removed.segments.len(), 4);
     assert_eq!(contents(&dir).unwrap().segments[0].start, 4 * HOUR as i64);
     assert_eq!(retain(state.path(), retention(5 * HOUR, 1 << 30), now, 0, || {}).unwrap().segments.len(), 0);
 }
 
-/// Start seconds of a watch's segments.
 fn starts(dir: &Path) -> Vec<i64> {
     contents(dir).unwrap().segments.iter().map(|segment| segment.start).collect()
 }
@@ -325,7 +321,6 @@ fn a_noisy_watch_costs_only_its_own_history() {
         retain(state.path(), retention(7 * 24 * HOUR, limit), UNIX_EPOCH, 3, || {}).unwrap();
     }
     assert_eq!((starts(&quiet), starts(&noisy).len(), starts(&middle).len()), (vec![100], 4, 4));
-    // The age limit applies to all watches.
     let late = UNIX_EPOCH + Duration::from_secs(1_000_000);
     assert_eq!(retain(state.path(), retention(2 * HOUR, limit), late, 3, || {}).unwrap().segments.len(), 9);
 }

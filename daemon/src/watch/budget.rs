@@ -88,7 +88,6 @@ impl Shedder {
         self.step
     }
 
-    /// Use in the last finished window.
     #[must_use]
     pub fn last_use(&self) -> Option<Use> {
         self.last
@@ -100,8 +99,8 @@ impl Shedder {
         self.step == BackoffStep::LAST && self.last.is_some_and(|used| self.share(used) > 1.0)
     }
 
-    /// Reviews the use; to be called periodically with the CPU time so far and the memory in use. Returns the reason in
-    /// words when the step changes.
+    /// Reviews the use; call periodically with CPU time so far and memory in use. Returns the reason when the step
+    /// changes.
     pub fn review(&mut self, now: Instant, cpu: Duration, memory: u64) -> Option<String> {
         let elapsed = now.saturating_duration_since(self.window.0);
         if elapsed < self.budget.window.0 {
@@ -142,7 +141,6 @@ impl Shedder {
         ))
     }
 
-    /// Share of the budget: the larger of CPU and memory.
     fn share(&self, used: Use) -> f64 {
         (used.cpu_percent / self.budget.cpu_percent.0).max(used.memory as f64 / self.budget.memory.0 as f64)
     }
@@ -169,7 +167,6 @@ mod tests {
             TestClock { shedder: Shedder::new(budget, now, Duration::ZERO), now, cpu: Duration::ZERO }
         }
 
-        /// Simulates a minute with this use. Returns whether a step was taken.
         fn minute(&mut self, percent: f64, mib: u64) -> bool {
             self.now += WINDOW;
             self.cpu += WINDOW.mul_f64(percent / 100.0);

@@ -1,8 +1,7 @@
 //! The thread of one watch: a session that follows its processes, and the segment that it writes.
 //!
-//! A segment is a session: every hour, and whenever something about it must change (the rate, the clock, a disk that
-//! has space again), the session ends and another starts a few milliseconds later. So symbols, contexts and descriptors
-//! never accumulate for more than an hour.
+//! A segment is a session: both are replaced every hour, and when something must change (rate, clock, a full disk). So
+//! symbols, contexts and descriptors never accumulate for longer.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -90,7 +89,6 @@ pub struct Orders {
     pub found: Vec<ScannedProcess>,
     /// The watch; its rate and interval may have changed.
     pub watch: Arc<WatchConfig>,
-    /// The current back-off step.
     pub step: BackoffStep,
     pub reason: Arc<str>,
     /// Bytes after which another segment starts: with more watches, each has a smaller share.
@@ -229,7 +227,6 @@ impl Follower {
         change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Sets the problem, and logs it if it has changed.
     fn problem(&self, problem: Option<String>) {
         self.set(|status| {
             if status.problem != problem {
@@ -333,13 +330,11 @@ impl Follower {
         }
     }
 
-    /// Whether the next session samples CPUs.
     fn by_cpu(&self) -> bool {
         let by_choice = self.watch.layout == WatchLayout::Auto && self.too_short.is_some();
         self.watch.samples_cpus() || by_choice
     }
 
-    /// Starts a session, and a segment if one can be written.
     fn begin(&mut self) {
         self.set(|status| {
             status.rate_hz = self.step.rate(self.watch.rate_hz.0);
@@ -409,8 +404,7 @@ impl Follower {
             ..Options::default()
         };
         let pids: Vec<u32> = self.found.iter().map(|found| found.pid).collect();
-        // The metric must be the same for all segments, so that they can be added; the TSC would need a third event per
-        // thread.
+        // The metric must be the same for all segments, to add them up; the TSC would need a third event per thread.
         let follow = |event| {
             let (options, name) = (options(event), self.watch.name.0.clone());
             match by_cpu {
@@ -506,7 +500,6 @@ impl Follower {
         }
     }
 
-    /// Starts a new segment if needed.
     fn review(&mut self) {
         let Some(running) = &self.running else { return };
         let elapsed = running.began.elapsed();
@@ -548,7 +541,6 @@ impl Follower {
         true
     }
 
-    /// Ends the session and its segment.
     fn end(&mut self) {
         let Some(running) = &self.running else { return };
         running.session.stop(None);
@@ -573,8 +565,7 @@ fn budget(memory: u64) -> Budget {
     budget
 }
 
-/// Replaces the known processes by those found now. Returns the ids of new processes, and of those that have gone. A
-/// reused id counts as both.
+/// Replaces the known processes. Returns new and gone ids; a reused id is both.
 fn changes(known: &mut Vec<ScannedProcess>, mut found: Vec<ScannedProcess>) -> (Vec<u32>, Vec<u32>) {
     found.sort_unstable();
     found.dedup();
@@ -685,9 +676,7 @@ mod tests {
         };
         assert_eq!(of(&[(1, 1); 6]).unwrap(), "processes are short: of 6 seen, 6 had gone a scan later");
         assert_eq!(of(&[(1, 1); 5]), None, "too few to tell");
-        // Twenty that stay, and one after the other that is gone soon.
         assert_eq!(of(&[(21, 1); 1_000]), None);
-        // All end together.
         assert_eq!(of(&[(50, 0), (0, 50), (0, 0)]), None);
         // What was long ago counts less.
         assert!(of(&[[(300, 0); 100], [(300, 290); 100]].concat()).is_some());

@@ -1,7 +1,8 @@
 //! Watches: processes that are profiled for as long as they run, and their stored profiles.
 //!
-//! One thread ([`Watches`]) scans for processes, enforces the budget and removes old profiles. Each watch that has
-//! matched a process has its own thread ([`follower`]), with a session and a segment.
+//! One thread ([`Watches`]) scans, enforces the budget and removes old profiles. Each watch that has matched has a
+//! thread
+//! ([`follower`]) with a session and a segment.
 
 mod budget;
 mod follower;
@@ -130,8 +131,7 @@ impl Watches {
         self.overview.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends all sessions and finishes their segments, within five seconds. A slower segment stays as after a crash,
-    /// without its last interval.
+    /// Ends all sessions and finishes their segments, within five seconds; slower ones stay as after a crash.
     pub fn stop(&self) {
         let _ = self.commands.send(WatchCommand::Stop);
         let _ = self.ended.recv_timeout(END_TIME);
@@ -163,7 +163,6 @@ fn cpu_time(ledger: &Ledger) -> Duration {
     Duration::from_nanos(usage::all_cpu_ns().saturating_sub(ledger.users_cpu_ns()))
 }
 
-/// The rule of a watch, with its users as far as they are known.
 fn rule(watch: &WatchConfig, users: &UserNumbers) -> WatchRule {
     WatchRule::new(watch, |name| users.find(name).number())
 }
@@ -391,8 +390,7 @@ fn hint(watch: &WatchConfig, users: &UserNumbers, near_miss: Option<String>) -> 
     unknown.or_else(|| near_miss.map(|near| format!("nothing matches; {near}")))
 }
 
-/// Looks once which processes match the watches of a configuration: for each watch their number, and if there is none, what
-/// nearly matches.
+/// Looks once which processes match a configuration: for each watch their number, else what nearly matches.
 #[must_use]
 pub fn look(config: &Config) -> Vec<(usize, Option<String>)> {
     let rules = config.watches.iter().map(|watch| WatchRule::new(watch, user_number)).collect();
@@ -402,7 +400,6 @@ pub fn look(config: &Config) -> Vec<(usize, Option<String>)> {
     found.iter().enumerate().map(|(number, found)| (found.len(), near(number, found.len()))).collect()
 }
 
-/// Whether two watches follow the same processes under the same name.
 fn same_processes(a: &WatchConfig, b: &WatchConfig) -> bool {
     let rule = |watch: &WatchConfig| WatchConfig {
         rate_hz: b.rate_hz,

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 
 use ccsd_collector::procfs::{Stat, parse_stat};
 
-/// Maximum bytes read of a file in /proc: a control group's path has at most 4096 bytes; version 1 has one for each of
-/// a dozen controllers.
+/// Maximum bytes read of a file in /proc: control group paths of 4096 bytes, a dozen in version 1.
 const MAX_FILE: u64 = 1 << 17;
 
 /// A process, distinct from later ones with the same number.
@@ -28,8 +27,8 @@ pub fn read(path: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What `/proc/PID/stat` says of a process, and the directory of a thread that shows its current state: the main thread's,
-/// or another's if that has ended. `None` if all threads have ended.
+/// `/proc/PID/stat` of a process, and the directory of a living thread: the main one's, or another's if that has ended.
+/// `None` if all have.
 pub fn read_living_thread(dir: &Path) -> Option<(Stat, PathBuf)> {
     let stat = read_stat(dir)?;
     if !has_ended(&stat) {
@@ -46,7 +45,6 @@ fn read_stat(dir: &Path) -> Option<Stat> {
     parse_stat(&read(&dir.join("stat"))?)
 }
 
-/// Whether the thread has ended; the process may continue without it.
 fn has_ended(stat: &Stat) -> bool {
     matches!(stat.state, 'Z' | 'X')
 }

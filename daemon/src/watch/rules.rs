@@ -56,8 +56,7 @@ impl Facts {
 }
 
 impl Facts {
-    /// The groups and users of a process that may have ended and was not waited for, without its executable, which /proc
-    /// shows as it is now.
+    /// Groups and users of a process that may have ended and was not waited for, without its executable.
     fn read_groups(dir: &Path, comm: &str) -> Option<Facts> {
         let users = users(&read(&dir.join("status"))?)?;
         let cgroup = cgroup_path(&read(&dir.join("cgroup"))?);
@@ -66,8 +65,8 @@ impl Facts {
 }
 
 impl Exe {
-    /// Whoever runs a process chooses these paths, also in a mount namespace of his own. So they are only looked up as far as
-    /// the kernel has them in memory: a path into a mount that hangs must not stop the scan.
+    /// Whoever runs a process chooses these paths. They are looked up only in the kernel's memory: a mount that hangs
+    /// must not stop the scan.
     fn read(dir: &Path, stat: &Stat) -> Option<Exe> {
         let link = dir.join("exe");
         // The kernel resolves this link to the file itself, independent of mounts.
@@ -101,8 +100,7 @@ fn executed_path(dir: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(path))).filter(|path| path.is_absolute())
 }
 
-/// How many bytes at an address can be read without waiting for a page to come: from a disk, or from a program that provides
-/// it, perhaps never.
+/// Bytes at an address that can be read without waiting for a page: from a disk, or from a program, perhaps never.
 fn present_bytes(dir: &Path, address: u64) -> Option<usize> {
     /// The bit of a page that is in memory (Documentation/admin-guide/mm/pagemap.rst).
     const PRESENT: u64 = 1 << 63;
@@ -134,7 +132,6 @@ fn users(status: &[u8]) -> Option<[u32; 3]> {
 enum RuleUser {
     Any,
     Number(u32),
-    /// There is no user of this name.
     Unknown,
 }
 
@@ -145,7 +142,6 @@ impl RuleUser {
     }
 }
 
-/// A selector that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SkippedSelector {
     User,
@@ -164,8 +160,8 @@ pub struct WatchRule {
     /// Names of users, and what is known of them. Shared by all copies of the rule.
     names: Vec<String>,
     users: Arc<Mutex<Vec<RuleUser>>>,
-    /// Processes that have matched, and their programs: they match even after their file is replaced, as by an upgrade.
-    /// Shared by all copies of the rule.
+    /// Processes that have matched, and their programs: they match even after an upgrade replaced the file. Shared by
+    /// copies.
     admitted: Arc<Mutex<HashMap<ScannedProcess, ProgramIdentity>>>,
 }
 
@@ -218,7 +214,6 @@ impl WatchRule {
         self.of_everything || self.fits_but_for(None, process, facts)
     }
 
-    /// Whether a process matches, whatever its user or executable is.
     fn fits_but_for(&self, left_out: Option<SkippedSelector>, process: ScannedProcess, facts: &Facts) -> bool {
         let is_user = |users: &[u32; 3], user: &RuleUser| match user {
             RuleUser::Any => true,
@@ -234,8 +229,7 @@ impl WatchRule {
                 || self.exe.as_ref().is_none_or(|pattern| self.exe_fits(pattern, process, facts.exe.as_ref())))
     }
 
-    /// What of a process nearly matches, in words: all but the user, or all but the executable, of which the last name is
-    /// right.
+    /// How a process nearly matches, in words: all but the user, or all but the executable, whose last name is right.
     pub fn near_miss(&self, process: ScannedProcess, facts: &Facts) -> Option<String> {
         let named = [&self.unit, &self.cgroup, &self.exe, &self.comm].into_iter().any(Option::is_some);
         if named && facts.users.is_some() && self.fits_but_for(Some(SkippedSelector::User), process, facts) {
@@ -260,8 +254,8 @@ impl WatchRule {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the executable matches: for the daemon, its file is at the path of the pattern, or it was when the
-    /// process was admitted.
+    /// Whether the executable matches: its file is at the pattern's path for the daemon, or was when the process was
+    /// admitted.
     fn exe_fits(&self, pattern: &WildMatch, process: ScannedProcess, exe: Option<&Exe>) -> bool {
         let Some(exe) = exe else { return false };
         let mut admitted = self.admitted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -273,7 +267,6 @@ impl WatchRule {
         admitted.get(&process) == Some(&exe.program)
     }
 
-    /// Forgets admitted processes that have ended.
     pub fn forget(&self, is_there: impl Fn(&ScannedProcess) -> bool) {
         self.admitted.lock().unwrap_or_else(PoisonError::into_inner).retain(|process, _| is_there(process));
     }
@@ -386,7 +379,6 @@ mod tests {
         }
     }
 
-    /// Whether a rule matches; any user unless one is given.
     fn fits(selectors: &str, facts: &Facts) -> bool {
         let user = if selectors.contains("user = ") { "" } else { "\nuser = \"*\"" };
         rule(&format!("{selectors}{user}")).fits(PROCESS, facts)
@@ -493,7 +485,6 @@ mod tests {
             assert_eq!(near(&format!("{any}{other}"), &nginx()), None, "{other}");
         }
         assert_eq!(near("comm = \"apache\"", &nginx()), None);
-        // A rule of only a user is near to nothing.
         assert_eq!(near("user = \"root\"", &nginx()), None);
     }
 
@@ -502,7 +493,6 @@ mod tests {
         let rule = rule("exe = \"/usr/sbin/nginx\"\nuser = \"*\"");
         let removed = |ino| Facts { exe: Some(exe("/usr/sbin/nginx (deleted)", ino, false)), ..nginx() };
         assert!(rule.fits(PROCESS, &nginx()) && rule.clone().fits(PROCESS, &removed(5)));
-        // Not another process, not a reused id, not another program.
         assert!(!rule.fits(ScannedProcess { pid: 8, ..PROCESS }, &removed(5)));
         assert!(!rule.fits(ScannedProcess { start_time: 101, ..PROCESS }, &removed(5)));
         assert!(!rule.fits(PROCESS, &removed(6)));

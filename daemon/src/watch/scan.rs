@@ -1,7 +1,8 @@
 //! Scans for processes that match rules.
 //!
-//! A scan reads one small file per process; only new processes, and those that have become another program, are checked
-//! fully. The caller spaces the scans so that they cost a fixed small fraction of a CPU; see [`Scanner::pause`].
+//! A scan reads one small file per process; only new or changed ones are checked fully. Scans cost a small, fixed part
+//! of a
+//! CPU; see [`Scanner::pause`].
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,14 +16,12 @@ use ccsd_collector::procfs::Stat;
 use super::proc_stat::{ScannedProcess, read_living_thread};
 use super::rules::{Facts, WatchRule};
 
-/// Scans take one part in this many of a CPU.
 const SHARE: u32 = 500;
 /// Minimum time between two scans: shorter processes are not worth a session.
 const LEAST: Duration = Duration::from_secs(1);
 /// Maximum time between two scans.
 const MOST: Duration = Duration::from_secs(30);
-/// Number of full checks of a new process: the first may have come between its fork and exec, or before its manager
-/// moved it to its control group.
+/// Full checks of a new process: the first may precede its exec, or the move to its control group.
 const CLOSE_LOOKS: u8 = 2;
 /// Scans between two full checks of a process that matches no rule: its user or control group may have changed.
 const SELDOM: u64 = 32;
@@ -37,7 +36,6 @@ struct KnownProcess {
     fits: Vec<u32>,
     /// The rules that it nearly matches, at most [`MAX_NEAR`].
     near: Vec<u32>,
-    /// Number of the scan that saw it last.
     seen: u64,
 }
 
@@ -60,7 +58,6 @@ impl Scanner {
         Scanner { proc: proc.to_owned(), rules, known: HashMap::new(), looks: 0, cost: Duration::ZERO }
     }
 
-    /// The rules, in their order.
     #[must_use]
     pub fn rules(&self) -> &[WatchRule] {
         &self.rules
@@ -83,8 +80,8 @@ impl Scanner {
         self.cost
     }
 
-    /// Scans all processes. Returns the matching processes of each rule. Processes that cannot be read match nothing.
-    /// Calls `beat` at each process: many may take long.
+    /// Scans all processes. Returns each rule's matches; unreadable processes match nothing. Calls `beat` at each
+    /// process.
     pub fn scan(&mut self, beat: impl Fn()) -> Vec<Vec<ScannedProcess>> {
         let began = cpu_time();
         self.looks += 1;
@@ -137,7 +134,6 @@ impl Scanner {
             .insert(pid, KnownProcess { start_time, comm, program, looks, fits: fitting, near, seen: self.looks });
     }
 
-    /// The rules that a process matches, and those that it nearly matches.
     fn fitting(&self, dir: &Path, process: ScannedProcess, stat: &Stat) -> (Vec<u32>, Vec<u32>) {
         let facts = Facts::read(dir, stat, self.rules.iter().any(WatchRule::needs_exe));
         let rules = (0u32..).zip(&self.rules);
@@ -233,7 +229,6 @@ mod tests {
             |scanner: &mut Scanner| -> Vec<Vec<u32>> { scanner.scan(|| {}).iter().map(|fits| pids(fits)).collect() };
         assert_eq!(look(&mut scanner), [[10], [11], [11]]);
         assert_eq!(look(&mut scanner), [[10], [11], [11]]);
-        // One process executes another program, a third starts, and a process id is reused.
         proc.put(11, 100, "a", "/b.service");
         proc.put(12, 200, "a", "/");
         proc.put(10, 300, "a", "/");
@@ -272,7 +267,6 @@ mod tests {
         [12, 13].iter().for_each(|&pid| proc.link(pid, "a (deleted)"));
         proc.put_stat(13, 101, "a");
         assert_eq!(pids(&scanner.scan(|| {})[0]), [12]);
-        // The control group changes back.
         fs::write(file(10, "cgroup"), "0::/a.service\n").unwrap();
         let found = (0..=SELDOM).find(|_| pids(&scanner.scan(|| {})[0]) == [10, 12]);
         assert!(found.is_some());

@@ -1,5 +1,4 @@
-//! Code that depends on the processor architecture, a module for each. No other module names an instruction or a
-//! relocation.
+//! Code that depends on the processor architecture. No other module names an instruction or a relocation.
 
 mod x86_64;
 

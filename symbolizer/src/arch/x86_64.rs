@@ -2,7 +2,6 @@
 
 use object::elf;
 
-/// Machine type in the ELF header.
 pub(crate) const MACHINE: elf::Machine = elf::EM_X86_64;
 /// Bytes of a page; segments are mapped in whole pages.
 pub(crate) const PAGE: u64 = 4096;
@@ -32,8 +31,7 @@ pub(crate) fn stub_target(code: &[u8], start: u64) -> Option<StubTarget> {
     Some(StubTarget::Index(usize::try_from(word(rest)?).ok()?))
 }
 
-/// Size of a stub in bytes: 16, or 8 in `.plt.got` and, where linkers do not state it, in the `.plt` of static programs
-/// without branch tracking, where a second jump directly follows the first.
+/// Size of a stub in bytes: 16, or 8 in `.plt.got` and, where not stated, in static programs without branch tracking.
 pub(crate) fn stub_size(entry_size: u64, code: &[u8]) -> u8 {
     let is_short = entry_size == 8 || code.get(8..10).is_some_and(|second| second == [0xff, 0x25]);
     if is_short { 8 } else { 16 }

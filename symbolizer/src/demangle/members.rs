@@ -3,13 +3,15 @@
 /// Maximum occurrences rewritten in one name.
 const MOST: usize = 64;
 
-/// Rewrites members of types, such as `std::is_same<T>::value` in an expression, into a form that `cpp_demangle`
-/// parses; `None` if the name has none.
+/// Rewrites members of types, such as `std::is_same<T>::value` in an expression, for `cpp_demangle`; `None` if the name
+/// has
+/// none.
 ///
-/// GCC mangles `srSt7is_sameIT_E5value`, with a whole type after `sr`, where the ABI's grammar allows only some types.
-/// The rewritten form is the member of a value, `std::is_same<T>{}.value`: of the expressions with a type, it numbers
-/// substitutions as GCC does. [`as_members`] turns it back into a member of the type. Each occurrence takes time linear
-/// in the name's length.
+/// GCC mangles `srSt7is_sameIT_E5value`, with a whole type after `sr`, which the ABI's grammar does not allow.
+/// Rewritten as
+/// the member of a value, `std::is_same<T>{}.value`, substitutions keep their numbers; [`as_members`] turns it back.
+/// Linear
+/// in the name's length for each occurrence.
 pub(super) fn rewrite_members(name: &str) -> Option<String> {
     const OF_TYPE: &str = "sr";
     const OF_VALUE: &str = "dttl";
@@ -28,7 +30,6 @@ pub(super) fn rewrite_members(name: &str) -> Option<String> {
     (text.len() > name.len()).then_some(text)
 }
 
-/// The demangled form of a rewritten name, with `std::is_same<int>::value` in place of `(std::is_same<int>{}).value`.
 pub(super) fn as_members(mut demangled: String) -> String {
     const OF_VALUE: &str = "{}).";
     while let Some(end) = demangled.find(OF_VALUE) {
@@ -91,7 +92,6 @@ fn after_type(name: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// End of a name that starts with its length.
 fn after_source_name(name: &[u8], at: usize) -> Option<usize> {
     let digits = name.get(at..)?.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let length: usize = str::from_utf8(name.get(at..at + digits)?).ok()?.parse().ok()?;

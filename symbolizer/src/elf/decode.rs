@@ -32,7 +32,6 @@ pub struct Segment {
     pub executable: bool,
 }
 
-/// A section header, decoded.
 #[derive(Debug, Clone)]
 pub(crate) struct Section {
     pub(crate) name: u32,
@@ -43,26 +42,22 @@ pub(crate) struct Section {
     pub(crate) size: u64,
     /// Index of the linked section, for example the strings of a symbol table (`sh_link`).
     pub(crate) link: u32,
-    /// Entry size, for sections that are tables.
     pub(crate) entry_size: u64,
     /// Its bytes, if another process has decompressed them.
     pub(crate) bytes: Option<Arc<[u8]>>,
 }
 
 impl Section {
-    /// The stated addresses that the section covers.
     pub(crate) fn svma_range(&self) -> Option<Range<u64>> {
         Some(self.svma..self.svma.checked_add(self.size)?)
     }
 
-    /// Whether the section is part of the running program and holds code.
     pub(crate) fn is_code(&self) -> bool {
         let code = elf::SHF_ALLOC.0 | elf::SHF_EXECINSTR.0;
         self.flags & code == code
     }
 }
 
-/// The required fields of the file header.
 pub(super) struct FileHeader {
     entry: u64,
     program_headers: u64,
@@ -73,7 +68,6 @@ pub(super) struct FileHeader {
 }
 
 impl FileHeader {
-    /// Reads the header of a file of one of these types, for x86_64.
     pub(super) fn read(source: &ImageSource, kinds: &[elf::FileType]) -> Result<FileHeader, ImageError> {
         let header_size = size_of::<elf::FileHeader64<LE>>() as u64;
         if source.len() < header_size {
@@ -156,7 +150,6 @@ pub(super) fn read_program_headers(
         .collect())
 }
 
-/// Reads the section headers and the table of their names.
 pub(super) fn read_sections(
     source: &ImageSource,
     header: &FileHeader,
@@ -203,8 +196,8 @@ fn decode_section(header: &elf::SectionHeader64<LE>) -> Section {
     }
 }
 
-/// Finds the NT_GNU_BUILD_ID note of owner "GNU" (gABI, "Note Section": three words, then name and descriptor, each
-/// padded to four bytes).
+/// Finds the NT_GNU_BUILD_ID note of owner "GNU" (gABI, "Note Section": three words, name and descriptor, padded to
+/// four bytes).
 pub(super) fn find_build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
     loop {
         let (header, rest) = notes.split_at_checked(12)?;

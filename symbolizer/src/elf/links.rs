@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use super::reader::{ElfReader, string_at};
 use crate::limits;
 
-/// A file's references to files with its debug information.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Links {
     /// `.gnu_debuglink`: a file name and the CRC-32 of the file.
@@ -40,8 +39,8 @@ fn debug_link(file: &ElfReader) -> Option<(Vec<u8>, u32)> {
     Some((name.to_vec(), crc))
 }
 
-/// `.gnu_debugaltlink` has path and build id; `.debug_sup` (DWARF 5, section 7.3.6) also a version, a flag for the file
-/// itself, and the size of the id.
+/// `.gnu_debugaltlink`: path, build id; `.debug_sup` (DWARF 5, section 7.3.6) also a version, a flag, and the id's
+/// size.
 fn supplement_link(file: &ElfReader) -> Option<(Vec<u8>, Vec<u8>)> {
     let read = |name| file.section_data(file.section(name)?, limits::MAX_ALTLINK).ok();
     if let Some(data) = read(b".gnu_debugaltlink".as_slice()) {

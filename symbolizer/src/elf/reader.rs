@@ -15,9 +15,7 @@ use crate::error::ImageError;
 use crate::limits;
 use crate::source::ImageSource;
 
-/// The headers and sections of an open ELF file.
-///
-/// The file is read with `pread`, never mapped (see the crate's documentation). Opening reads only the headers;
+/// The headers and sections of an open ELF file, read with `pread`, never mapped. Opening reads only the headers;
 /// sections are read whole on request. Can be shared between threads.
 #[derive(Debug)]
 pub struct ElfReader {
@@ -69,7 +67,6 @@ impl ElfReader {
         Ok(file)
     }
 
-    /// Creates a reader from headers that were already read; see [`Headers`](crate::Headers).
     pub(crate) fn from_parts(file: File, parts: DecodedHeaders) -> Result<ElfReader, ImageError> {
         let DecodedHeaders { segments, sections, section_names, eh_frame_hdr_segment, build_id, entry, is_complete } =
             parts;
@@ -84,7 +81,6 @@ impl ElfReader {
         })
     }
 
-    /// The file, if the image is in one.
     #[must_use]
     pub fn file(&self) -> Option<&File> {
         match &self.source {
@@ -111,8 +107,7 @@ impl ElfReader {
         self.source.len()
     }
 
-    /// Bytes held while the file is open: headers, section names, and sections that another process has decompressed.
-    /// Usually 4 KiB.
+    /// Bytes held while the file is open, usually 4 KiB: headers, names, sections decompressed elsewhere.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         let headers = self.sections.capacity() * size_of::<Section>() + self.segments.capacity() * size_of::<Segment>();
@@ -126,8 +121,7 @@ impl ElfReader {
         &self.segments
     }
 
-    /// Stated address of the image's start: that of the first PT_LOAD, rounded down to a page. Zero for
-    /// position-independent images; `framehop` needs it as `base_svma`.
+    /// Stated address of the image's start: the first PT_LOAD, rounded down to a page; `framehop`'s `base_svma`.
     #[must_use]
     pub fn base_svma(&self) -> u64 {
         self.segments.first().map_or(0, |segment| segment.svma & !(PAGE - 1))
@@ -135,10 +129,9 @@ impl ElfReader {
 
     /// The stated address of the byte at file offset `off`, if a segment maps it.
     ///
-    /// A process's mapping relates file offsets to addresses. Mappings begin at page boundaries but segments need not,
-    /// so the bytes before and after a segment, up to the page boundary, count as part of it. If two segments share a
-    /// page of the file, the one that contains the byte is preferred, then the executable one, because addresses come
-    /// from code.
+    /// Mappings begin at page boundaries, so the bytes around a segment up to these count as part of it. If two
+    /// segments share a
+    /// page, the one that contains the byte is preferred, then the executable one, because addresses come from code.
     #[must_use]
     pub fn svma_of_file_offset(&self, off: u64) -> Option<u64> {
         let translate = |segment: &Segment| segment.svma.checked_add(off)?.checked_sub(segment.file_offset);
@@ -166,7 +159,6 @@ impl ElfReader {
         self.sections_named(name).next()
     }
 
-    /// All sections of a name; object files may have several.
     pub(crate) fn sections_named(&self, name: &[u8]) -> impl Iterator<Item = &Section> {
         self.sections.iter().filter(move |section| {
             self.section_name(section).strip_prefix(name).is_some_and(|rest| rest.first() == Some(&0))
@@ -181,12 +173,10 @@ impl ElfReader {
         })
     }
 
-    /// The rest of the name table from the section's name on.
     fn section_name(&self, section: &Section) -> &[u8] {
         self.section_names.get(section.name as usize..).unwrap_or_default()
     }
 
-    /// Whether the section is compressed in the file.
     pub(crate) fn is_compressed(&self, section: &Section) -> bool {
         section.flags & elf::SHF_COMPRESSED.0 != 0 || self.is_legacy_compressed(section)
     }
@@ -229,7 +219,6 @@ impl ElfReader {
         }
     }
 
-    /// The bytes of the file mapped at `svma`, up to the end of the segment.
     pub(crate) fn data_at_svma(&self, svma: u64, limit: u64) -> Result<Arc<[u8]>, ImageError> {
         let missing = ImageError::Malformed("address outside every segment");
         let Some(segment) =
@@ -254,8 +243,8 @@ impl ElfReader {
         &self.source
     }
 
-    /// Reads PT_NOTE segments first (they survive the loss of section headers), then `.note.gnu.build-id` (debug files
-    /// keep the section but not the segments' bytes).
+    /// Reads PT_NOTE segments first (section headers may be lost), then `.note.gnu.build-id` (debug files lack the
+    /// segments' bytes).
     fn read_build_id(&self, program_headers: &[(elf::ProgramType, Segment)]) -> Option<Vec<u8>> {
         // Notes are a few hundred bytes; core files, whose notes are large, are not read here.
         const MAX_NOTES: u64 = 64 << 10;
@@ -271,8 +260,7 @@ impl ElfReader {
     }
 }
 
-/// The bytes of a string table from `offset` to the next NUL, at most [`limits::MAX_LINKAGE_NAME`]: a table without
-/// NULs would otherwise be searched to its end for every name.
+/// The bytes from `offset` to the next NUL, at most [`limits::MAX_LINKAGE_NAME`]: a hostile table may have no NUL.
 pub(crate) fn string_at(table: &[u8], offset: u32) -> &[u8] {
     let rest = table.get(offset as usize..).unwrap_or_default();
     let rest = rest.get(..limits::MAX_LINKAGE_NAME).unwrap_or(rest);

@@ -4,17 +4,16 @@ use hashbrown::HashMap;
 
 /// Bits of an address within a page of the index.
 const PAGE_BITS: u32 = 12;
-/// Maximum pages of a piece of code that is indexed by page; larger pieces are few and examined in every search. (V8's
-/// largest functions have some hundred kilobytes, HotSpot's interpreter is one piece of 250.)
+/// Maximum pages of code indexed by page; larger pieces are few and always examined. (HotSpot's interpreter is one of
+/// 250.)
 const MAX_PAGES: u64 = 256;
 /// Maximum larger pieces kept: a runtime has a handful.
 const MAX_LARGE: usize = 256;
 /// Maximum pieces examined in one search, latest first. Code at one address is rarely replaced a dozen times.
 const MAX_SEARCH: usize = 4096;
-/// Maximum pieces examined when a piece without a time is added, to forget those that it hides. A page holds 256 pieces
-/// of 16 bytes; a piece on many pages examines fewer on each.
+/// Maximum pieces examined when one without a time is added, to forget hidden ones. A page holds 256 pieces of 16
+/// bytes.
 const MAX_HIDDEN_SEARCH: usize = 1024;
-/// Maximum length of a name in bytes.
 pub(super) const MAX_NAME_BYTES: usize = 4096;
 /// Maximum bytes of a map. The map of a large Node service has 10 MiB.
 const MAX_BYTES: usize = 64 << 20;
@@ -22,9 +21,7 @@ const MAX_BYTES: usize = 64 << 20;
 #[derive(Clone, Copy, Debug)]
 struct CodePiece {
     start: u64,
-    /// One past the last byte.
     end: u64,
-    /// Start of validity, nanoseconds.
     from: u64,
     /// Position of the name in the store; an empty name means that the code is gone.
     name: (u32, u32),
@@ -47,10 +44,8 @@ pub struct CodeAtTime<'a> {
     pub until: u64,
 }
 
-/// Pieces of code by address and time. Later pieces replace those that they overlap.
-///
-/// Adding a piece takes at most [`MAX_PAGES`] + [`MAX_HIDDEN_SEARCH`] steps, a search at most [`MAX_SEARCH`]. The map
-/// never takes more than about 64 MiB; pieces that do not fit are counted and omitted.
+/// Pieces of code by address and time; later ones replace those that they overlap. Adding takes at most [`MAX_PAGES`] +
+/// [`MAX_HIDDEN_SEARCH`] steps, a search [`MAX_SEARCH`]. At most about 64 MiB; the rest is counted and omitted.
 #[derive(Debug, Default)]
 pub struct CodeMap {
     pieces: Vec<CodePiece>,
@@ -64,8 +59,7 @@ pub struct CodeMap {
 }
 
 impl CodeMap {
-    /// Adds `size` bytes of code at `start`, valid since `from` (nanoseconds; 0 if times are unknown). An empty name
-    /// removes the code there.
+    /// Adds code at `start`, valid since `from` (nanoseconds; 0 if unknown). An empty name removes the code there.
     pub fn add(&mut self, start: u64, size: u64, from: u64, name: &str) {
         let Some(end) = start.checked_add(size).filter(|&end| end > start) else { return };
         let name = &name[..name.floor_char_boundary(MAX_NAME_BYTES)];

@@ -1,8 +1,5 @@
 //! `jit-PID.dump`: records of generated code as it is created and moved, with times
-//! (linux/tools/perf/Documentation/jitdump-specification.txt).
-//!
-//! Only records that load, move and end code are used, not line numbers and unwind information: the unwinder analyses
-//! the running code.
+//! (linux/tools/perf/Documentation/jitdump-specification.txt). Line numbers and unwind information are not used.
 
 use hashbrown::HashMap;
 
@@ -35,7 +32,6 @@ const JIT_CODE_CLOSE: u32 = 3;
 pub struct JitDump {
     code: CodeMap,
     parser: JitParser,
-    /// Names by code index, for moves.
     names: HashMap<u64, String>,
     name_bytes: usize,
     bad_records: u64,
@@ -56,8 +52,8 @@ impl Default for JitDump {
 }
 
 impl JitDump {
-    /// Parses the next bytes of the file. Returns the number used; the rest must be given again with what follows. The
-    /// number may exceed the given bytes, because code itself is skipped.
+    /// Parses the next bytes. Returns the number used, possibly more than given (code is skipped); the rest must be
+    /// given again.
     pub fn feed(&mut self, bytes: &[u8]) -> u64 {
         self.apply(parse(self.parser, bytes))
     }
@@ -128,8 +124,8 @@ impl JitDump {
         self.code.limit(bytes);
     }
 
-    /// The latest time in a record, nanoseconds; `u64::MAX` if times do not matter. The file is complete up to this
-    /// time, except for records out of order.
+    /// The latest record time, nanoseconds; `u64::MAX` if times do not matter. The file is complete up to it, but for
+    /// disorder.
     #[must_use]
     pub fn latest(&self) -> u64 {
         self.latest

@@ -1,10 +1,10 @@
 //! Names of generated code, from the files that runtimes write.
 //!
-//! Two formats exist: [`PerfMap`], lines of text without times, and [`JitDump`], records with times and moves. Both
-//! parsers take bytes as they arrive and fill a [`CodeMap`]; the caller chooses the files.
-//!
-//! Parsing is separate from applying: [`parse`] converts bytes and the previous state to [`Parsed`] and keeps nothing,
-//! so that another process can run it. [`PerfMap::apply`] and [`JitDump::apply`] then check and use the result.
+//! [`PerfMap`]: lines of text without times; [`JitDump`]: records with times and moves. Both take bytes as they arrive
+//! and
+//! fill a [`CodeMap`]; the caller chooses the files. [`parse`] converts bytes and the previous state to [`Parsed`], so
+//! that
+//! another process can run it; [`PerfMap::apply`] and [`JitDump::apply`] check and use the result.
 
 mod code_map;
 mod dump;

@@ -26,14 +26,10 @@ pub enum JitParser {
 pub struct Parsed {
     /// The state for the next piece.
     pub parser: JitParser,
-    /// Bytes used. The rest must be given again with what follows. May exceed the given bytes, because code itself is
-    /// skipped.
+    /// Bytes used, possibly more than given (code is skipped); the rest must be given again.
     pub used: u64,
-    /// In file order.
     pub(super) entries: Vec<JitEntry>,
-    /// Number of invalid lines or records.
     pub(super) bad: u64,
-    /// The latest time of a record, nanoseconds; see [`super::JitDump::latest`].
     pub(super) latest: u64,
 }
 
@@ -41,8 +37,20 @@ pub struct Parsed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum JitEntry {
     /// New code. In a perf map without index, and from time 0.
-    Code { start: u64, size: u64, from: u64, index: Option<u64>, name: String },
-    Moved { old: u64, new: u64, size: u64, from: u64, index: u64 },
+    Code {
+        start: u64,
+        size: u64,
+        from: u64,
+        index: Option<u64>,
+        name: String,
+    },
+    Moved {
+        old: u64,
+        new: u64,
+        size: u64,
+        from: u64,
+        index: u64,
+    },
 }
 
 impl Parsed {

@@ -1,7 +1,5 @@
-//! `perf-PID.map`: lines of `START SIZE NAME`, numbers in hexadecimal
+//! `perf-PID.map`: lines of `START SIZE NAME`, hexadecimal, without times: later lines replace what they overlap
 //! (linux/tools/perf/Documentation/jit-interface.txt).
-//!
-//! Without times: later lines replace what they overlap.
 
 use super::code_map::{CodeMap, MAX_NAME_BYTES};
 use super::parsed::{JitEntry, JitParser, Parsed};
@@ -19,8 +17,7 @@ pub struct PerfMap {
 }
 
 impl PerfMap {
-    /// Parses the next bytes of the file. Returns the number used; the rest is the start of a line and must be given
-    /// again with what follows.
+    /// Parses the next bytes. Returns the number used; the rest is a line's start and must be given again.
     pub fn feed(&mut self, bytes: &[u8]) -> usize {
         self.apply(parse(self.skipping, bytes)) as usize
     }

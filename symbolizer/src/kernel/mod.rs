@@ -53,9 +53,9 @@ pub struct KernelFunction<'a> {
 }
 
 impl KernelSymbols {
-    /// Reads a list in the format of `/proc/kallsyms`: address, type letter, name, and the module in brackets.
-    ///
-    /// Lines in another format are skipped. At most [`limits::MAX_KALLSYMS`] bytes are read.
+    /// Reads a list in the format of `/proc/kallsyms`: address, type letter, name, `[module]`. Skips other lines; at
+    /// most
+    /// [`limits::MAX_KALLSYMS`] bytes.
     ///
     /// # Errors
     /// [`KernelSymbolsError::Hidden`] if all addresses are zero (`kptr_restrict`, or no CAP_SYSLOG).
@@ -107,8 +107,7 @@ impl KernelSymbols {
         KernelSymbols { table, namesakes: OnceLock::new() }
     }
 
-    /// The function that contains `address`: the nearest one before it, as the list has no sizes. `None` below the
-    /// first function, and after the last of a section.
+    /// The function at `address`: the nearest before it. `None` below the first, and after the last of a section.
     #[must_use]
     pub fn lookup(&self, address: u64) -> Option<KernelFunction<'_>> {
         let after = self.table.symbols.partition_point(|&(start, _)| start <= address);
@@ -154,7 +153,6 @@ impl KernelSymbols {
 enum SymbolKind {
     Global,
     Local,
-    /// Data, or the end of a section of code.
     Other,
 }
 
@@ -165,7 +163,6 @@ struct KallsymsLine<'a> {
     module: &'a [u8],
 }
 
-/// The list read so far.
 #[derive(Default)]
 struct KallsymsList {
     found: Vec<(u64, SymbolKind, u32)>,

@@ -1,7 +1,5 @@
-//! Kernel functions that share a name: local functions of several files, or of one module.
-//!
-//! The list does not name the file of a function. Functions with the same name are distinguished by their offset from
-//! the start of the kernel or module, which is the same in every boot.
+//! Kernel functions that share a name, of several files or one module: distinguished by their offset from the start of
+//! the kernel or module, the same in every boot.
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
@@ -11,11 +9,9 @@ use hashbrown::{DefaultHashBuilder, HashMap};
 use super::table::{KernelTable, NO_FUNCTION};
 use crate::names;
 
-/// What names alone do not determine.
 #[derive(Debug, Default)]
 pub(super) struct KernelNamesakes {
-    /// For functions that share their name, and for their parts and clones: the start of the function, by the start of
-    /// the part.
+    /// For functions that share their name, and their parts and clones: the function's start by the part's.
     definitions: HashMap<u64, u64>,
     /// The first function of each module.
     modules: HashMap<Box<str>, u64>,
@@ -155,7 +151,6 @@ ffffffffa0001200 t show\t[ext4]
 ffffffffa0002000 t show\t[xfs]
 ";
 
-    /// Name, module, offset, and definition.
     fn lookup(symbols: &KernelSymbols, address: u64) -> (&str, Option<&str>, u64, Option<u64>) {
         let found = symbols.lookup(address).unwrap();
         (found.name, found.module, found.offset, found.definition)

@@ -1,11 +1,10 @@
 //! The core kernel's functions in a form that is read quickly.
 //!
-//! The kernel takes 40 ms and more to print its functions. Those of the core kernel stay in place until the next boot;
-//! those of modules and BPF programs come and go.
+//! The kernel takes 40 ms and more to print them, and they stay in place until the next boot, unlike modules.
 //!
-//! Format, all integers little endian: `ccsdksym`, a version, the boot id, the end of the core kernel (8 bytes), the
-//! number of functions (4), their addresses (8 each), positions of their names (4 each), the names, each with a NUL,
-//! and a CRC-32 of everything before (4).
+//! Format, little endian: `ccsdksym`, a version, the boot id, the end of the core kernel (8 bytes), the number of
+//! functions
+//! (4), their addresses (8 each), positions of their names (4 each), the names, each with a NUL, and a CRC-32 (4).
 
 use super::KernelSymbols;
 use super::table::{KernelTable, NO_FUNCTION};
@@ -21,8 +20,8 @@ impl KernelSymbols {
         self.table.is_proper(address)
     }
 
-    /// Serialises the core kernel's functions for [`KernelSymbols::from_stored`] in the boot with this id. `None` if
-    /// the end of the core kernel is unknown.
+    /// Serialises the core kernel's functions for [`KernelSymbols::from_stored`] in this boot. `None` if its end is
+    /// unknown.
     #[must_use]
     pub fn to_stored(&self, boot_id: &str) -> Option<Vec<u8>> {
         if boot_id.len() != BOOT_ID || self.table.proper_end == 0 {
@@ -53,8 +52,7 @@ impl KernelSymbols {
         Some(stored)
     }
 
-    /// Reads the result of [`KernelSymbols::to_stored`] of the same boot; `None` for anything else. Names stay in the
-    /// buffer.
+    /// Reads the result of [`KernelSymbols::to_stored`] of the same boot; `None` for anything else.
     #[must_use]
     pub fn from_stored(mut stored: Vec<u8>, boot_id: &str) -> Option<KernelSymbols> {
         let (body, sum) = stored.split_last_chunk::<4>()?;

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Symbols};
 
-/// A test's directory with the files built in it.
 pub struct Workshop {
     pub dir: tempfile::TempDir,
 }
@@ -25,7 +24,6 @@ fn package_of(tool: &str) -> &'static str {
     }
 }
 
-/// Whether all tools exist; otherwise prints a line that begins with SKIPPED.
 pub fn have(tools: &[&str]) -> bool {
     tools.iter().all(|tool| {
         let found = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
@@ -119,7 +117,6 @@ pub fn text_addresses(path: &Path, step: usize) -> Vec<u64> {
     (start..start + size).step_by(step).collect()
 }
 
-/// Symbols of functions with a size, from `nm`.
 pub fn nm(path: &Path) -> Vec<(u64, u64, String)> {
     let listing = run(Command::new("nm").args(["-S", "--defined-only"]).arg(path));
     let lines = listing.lines().filter_map(|line| {

@@ -75,7 +75,6 @@ impl Blame {
         }
     }
 
-    /// Forgets all deaths.
     pub fn forget(&mut self) {
         self.records.clear();
         self.next_alone = None;

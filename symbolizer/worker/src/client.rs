@@ -81,7 +81,6 @@ pub struct Usage {
 pub enum NoAnswer {
     /// The file is given up: the worker died of it, or did not finish.
     GivenUp,
-    /// There is no worker at the moment.
     NoWorker,
 }
 

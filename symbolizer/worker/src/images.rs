@@ -128,7 +128,6 @@ struct ImageState {
     until_look: u64,
 }
 
-/// All known images.
 #[derive(Debug)]
 pub struct ImageCache {
     entries: Mutex<HashMap<ImageKey, Arc<ImageEntry>>>,

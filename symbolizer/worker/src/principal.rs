@@ -199,7 +199,6 @@ struct OtherMounts {
     mounts: HashMap<u64, Mount>,
 }
 
-/// The mounts of a mount namespace of this machine.
 #[derive(Debug)]
 struct MountTable {
     file: File,

@@ -20,7 +20,6 @@ use crate::message::{FileKey, ImageKey, MAX_ADDRESSES, Nonsense, WorkerReply, Wo
 use crate::principal::Principal;
 use crate::workers::Workers;
 
-/// Directory of installed debug files.
 const INSTALLED: &str = "/usr/lib/debug";
 /// Initial number of open files remembered; closed ones are removed when it is reached, and at each doubling.
 const SWEEP_AT: usize = 256;
@@ -35,7 +34,6 @@ struct RemoteReader {
     pending: PendingHeaders,
 }
 
-/// Open images, shared by all sessions.
 #[derive(Debug)]
 struct OpenImages {
     open: HashMap<FileKey, Weak<ElfFile>>,

@@ -27,10 +27,7 @@ pub const MAX_FILES: u64 = 4096;
 pub enum SandboxError {
     /// The kernel refuses.
     #[error("cannot {what}: {source}")]
-    System {
-        what: &'static str,
-        source: io::Error,
-    },
+    System { what: &'static str, source: io::Error },
     #[error("cannot give up capabilities: {0}")]
     Capabilities(#[from] caps::errors::CapsError),
     /// The kernel refuses the filter.

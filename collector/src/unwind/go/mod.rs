@@ -1,7 +1,7 @@
 //! Go: goroutines on stacks of their own, and a runtime that moves between these and the thread's stack.
 //!
 //! - An image may have [`GoCode`], which says of a frame whether it is a stack's first or has moved to another
-//! ([`GoFrame`]).
+//!   ([`GoFrame`]).
 //! - [`stacks`] leaves a frame of the second kind, and goes on where the copy of a goroutine's stack ends.
 //! - [`goroutines`] are remembered by process.
 

@@ -79,11 +79,9 @@ impl Fixture {
     }
 }
 
-/// A reader and its profile, like a client.
 struct TestClient {
     reader: StreamReader,
     profile: Profile,
-    /// Numbers of beginnings, updates and ends received.
     got: [usize; 3],
 }
 
@@ -93,7 +91,6 @@ impl TestClient {
         TestClient { reader: fixture.readers.add(follow, false), profile, got: [0; 3] }
     }
 
-    /// Takes the next delivery, and returns whether there was one.
     fn take_one(&mut self, fixture: &Fixture) -> bool {
         let shared = Arc::clone(&self.reader.shared);
         let mut found = self.reader.look(&mut shared.state());
@@ -117,7 +114,6 @@ impl TestClient {
         true
     }
 
-    /// Takes all deliveries. Returns the numbers of beginnings, updates and ends since the last call.
     fn take(&mut self, fixture: &Fixture) -> [usize; 3] {
         while self.take_one(fixture) {}
         std::mem::take(&mut self.got)
@@ -155,7 +151,6 @@ fn slow_and_late_readers_end_with_the_same_profile() {
     assert_eq!((fixture.readers.count(), fixture.readers.held_bytes()), (0, 0));
 }
 
-/// Asks for a snapshot. Returns whether it is there.
 fn asks(reader: &mut StreamReader, fixture: &Fixture) -> bool {
     let shared = Arc::clone(&reader.shared);
     assert!(matches!(reader.look(&mut shared.state()), Fetched::Nothing));
@@ -198,14 +193,12 @@ fn readers_that_hold_all_that_a_user_may_have_get_no_more() {
     // The log overflows, so that the snapshot is too old for others, and another one is more than a MiB.
     (0..90).for_each(|_| fixture.interval(50_000));
     assert!(!asks(&mut second, &fixture));
-    // Root's readers do not depend on what a user's hold. Those who wait share what they get.
     let mut of_root = fixture.readers.add(true, true);
     assert!(asks(&mut of_root, &fixture));
     drop((of_root, second));
     let before = fixture.ledger.taken(OWNER, Resource::Bytes);
     let mut of_root = fixture.readers.add(true, true);
     assert!(asks(&mut of_root, &fixture));
-    // Nor do the user's sessions pay for them.
     assert_eq!(fixture.ledger.taken(OWNER, Resource::Bytes), before);
     assert!(fixture.ledger.taken(LedgerPrincipal::Own, Resource::Bytes) > 1 << 20);
     drop(of_root);
