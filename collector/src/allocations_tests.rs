@@ -45,6 +45,7 @@ struct CountingAllocator;
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Memory) -> *mut u8 {
         count();
+        // SAFETY: the caller's promise is passed on.
         unsafe { System.alloc(layout) }
     }
 
@@ -56,6 +57,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Memory) {
+        // SAFETY: the caller's promise is passed on.
         unsafe { System.dealloc(at, layout) }
     }
 

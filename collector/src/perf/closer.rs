@@ -66,6 +66,7 @@ extern "C" fn keep(kept: *mut c_void) -> c_int {
     // Above all the standard streams, whose readers wait for their end, and the pipe's other end.
     if close_others(&kept.files) {
         let mut byte = 0u8;
+        // SAFETY: read(2) of one byte into a variable that is there.
         unsafe { libc::syscall(libc::SYS_read, kept.until, &raw mut byte, 1usize) };
     }
     0

@@ -1,4 +1,5 @@
-//! Values of the configuration with a unit or a range. Each type parses itself and names the allowed values.
+//! Values of the configuration with a unit or a range. Each type parses itself and names the allowed values, so that
+//! messages point at the value.
 
 use std::fmt;
 use std::time::Duration;
@@ -45,12 +46,14 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).filter(|&bytes| bytes < 1 << 60).ok_or_else(|| format!("{text:?} is too large"))
 }
 
+/// Splits a text into its leading decimal number and the rest.
 fn number_and_unit(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     Some((number.parse().ok()?, unit.strip_prefix(' ').unwrap_or(unit)))
 }
 
+/// Reads a duration between `least` and `most`.
 fn ranged_duration<'de, D: Deserializer<'de>>(from: D, least: &str, most: &str) -> Result<Duration, D::Error> {
     let text = text(from, "a time in quotation marks, as in \"10s\"")?;
     let time = duration(&text).map_err(de::Error::custom)?;
@@ -58,6 +61,7 @@ fn ranged_duration<'de, D: Deserializer<'de>>(from: D, least: &str, most: &str) 
     if fits { Ok(time) } else { Err(de::Error::custom(format!("{text:?} is not from {least:?} to {most:?}"))) }
 }
 
+/// Reads a size between `least` and `most`.
 fn ranged_bytes<'de, D: Deserializer<'de>>(from: D, least: &str, most: &str) -> Result<u64, D::Error> {
     let text = text(from, "a size in quotation marks, as in \"512MiB\"")?;
     let size = bytes(&text).map_err(de::Error::custom)?;
@@ -65,6 +69,7 @@ fn ranged_bytes<'de, D: Deserializer<'de>>(from: D, least: &str, most: &str) -> 
     if fits { Ok(size) } else { Err(de::Error::custom(format!("{text:?} is not from {least:?} to {most:?}"))) }
 }
 
+/// Reads a string, or fails with what is expected.
 fn text<'de, D: Deserializer<'de>>(from: D, expected: &'static str) -> Result<String, D::Error> {
     struct TextVisitor(&'static str);
     impl Visitor<'_> for TextVisitor {
@@ -98,8 +103,11 @@ macro_rules! ranged {
 ranged! {
     /// Time between two updates of a watch. An hourly file holds many updates, and is incomplete until its last.
     Interval(Duration) by ranged_duration from "1s" to "10m";
+    /// Time over which CPU use is averaged before rates are changed.
     Window(Duration) by ranged_duration from "1s" to "1h";
+    /// Maximum age of profiles.
     Age(Duration) by ranged_duration from "2h" to "3650d";
+    /// Maximum bytes of all profiles together.
     StoreBytes(u64) by ranged_bytes from "1MiB" to "1024TiB";
     /// Memory of the daemon or a part of it. Below 64 MiB the rings and the symbols of a single program do not fit.
     MemoryBytes(u64) by ranged_bytes from "64MiB" to "1024GiB";
@@ -136,6 +144,7 @@ impl<'de> Deserialize<'de> for WatchOverhead {
     }
 }
 
+/// Reads a number, or fails with what is expected.
 struct Number(&'static str);
 
 impl Visitor<'_> for Number {
