@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use ccsd_collector::ElfFile;
 use ccsd_collector::debuginfod::{Debuginfod, URLS_VARIABLE, fetched_before};
-use ccsd_collector::naming::{NamedLater, name_functions};
+use ccsd_collector::naming::{NamedLater, find_names};
 use ccsd_daemon::OutputFile;
-use ccsd_profile::{DecodeError, Decoded, Decoder, Image, Profile, ProfileLimits, sanitise};
+use ccsd_profile::{DecodeError, Decoded, Decoder, Image, Profile, ProfileLimits, RenamedStream, sanitise};
 use nix::fcntl::OFlag;
 
 use crate::args::symbolize::SymbolizeArgs;
@@ -32,12 +32,10 @@ pub fn run(args: &SymbolizeArgs) -> Result<Exit, Failure> {
             _ => Ok(()),
         }
     })?;
-    let mut profile = profile.unwrap_or_else(|| Profile::new(Default::default(), ProfileLimits::reading()));
-    // Everything that the file has; what is taken after that is new.
-    drop(profile.take_update());
+    let profile = profile.unwrap_or_else(|| Profile::new(Default::default(), ProfileLimits::reading()));
     let mut dirs: Vec<&Path> = args.debug_dir.iter().map(PathBuf::as_path).collect();
     dirs.push(Path::new(SYSTEM));
-    let named = name_functions(&mut profile, |image| {
+    let (names, named) = find_names(&profile, |image| {
         at_hand(&dirs, image).or_else(|| {
             servers.as_mut()?.fetch(&image.build_id).unwrap_or_else(|problem| {
                 warn(format_args!("{}: {problem}", sanitise(&image.name)));
@@ -46,19 +44,19 @@ pub fn run(args: &SymbolizeArgs) -> Result<Exit, Failure> {
         })
     });
     if named.functions > 0 || args.output.is_some() {
-        let mut output: Option<OutputFile> = None;
-        let mut problem = None;
+        let mut output: Option<(OutputFile, RenamedStream)> = None;
         read(&args.file, |decoder, record| {
             if output.is_none() {
-                output = Some(OutputFile::replace(target, decoder.session())?);
+                let session = decoder.session();
+                output = Some((OutputFile::replace(target, session)?, RenamedStream::new(session, &names)));
             }
-            if let (Some(output), Some(Decoded::Update(update))) = (&mut output, record) {
-                output.write(&update);
+            if let (Some((output, stream)), Some(Decoded::Update(update))) = (&mut output, record) {
+                output.write(&stream.rename(&update)?);
             }
             Ok(())
         })?;
-        if let Some(mut output) = output {
-            output.write(&profile.take_update());
+        let mut problem = None;
+        if let Some((mut output, _)) = output {
             output.finish();
             problem = output.error().map(ToString::to_string);
         }
@@ -66,7 +64,7 @@ pub fn run(args: &SymbolizeArgs) -> Result<Exit, Failure> {
             return Err(Failure::at_run_time(anyhow!(problem)));
         }
     }
-    let NamedLater { functions, nameless, without } = named;
+    let NamedLater { functions, nameless, left_out, without } = named;
     let mut out = stdout().lock();
     let text = format!("{} named", counted(functions as u64, "function", "functions"));
     let rest: Vec<_> = without.iter().map(|name| sanitise(name)).collect();
@@ -75,7 +73,11 @@ pub fn run(args: &SymbolizeArgs) -> Result<Exit, Failure> {
     } else {
         format!("; {nameless} without a name still, in {}", rest.join(", "))
     };
-    writeln!(out, "{text}{rest}")?;
+    let too_many = match left_out {
+        0 => String::new(),
+        count => format!("; of {count} places in them no inlined functions and lines: there are too many"),
+    };
+    writeln!(out, "{text}{rest}{too_many}")?;
     Ok(Exit::SUCCESS)
 }
 
@@ -102,9 +104,9 @@ fn servers(args: &SymbolizeArgs) -> Result<Option<Debuginfod>, Failure> {
 
 /// Names functions of a loaded profile from installed debug files and what was fetched before.
 pub fn name_at_hand(profile: &mut Profile) {
-    let nameless = |it: &ccsd_profile::CostCentre| it.linkage_name.is_none() && it.start.is_some();
-    if profile.cost_centres().iter().any(nameless) {
-        name_functions(profile, |image| at_hand(&[Path::new(SYSTEM)], image));
+    let (names, _) = find_names(profile, |image| at_hand(&[Path::new(SYSTEM)], image));
+    if !names.is_empty() {
+        *profile = profile.with_later_names(&names);
     }
 }
 

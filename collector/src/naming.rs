@@ -4,66 +4,63 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::sync::Arc;
 
-use ccsd_profile::view::{FlatView, Selection};
-use ccsd_profile::{CostCentre, CostCentreId, Image, ImageId, Profile};
+use ccsd_profile::{CostCentre, CostCentreId, Image, ImageId, LaterNames, NamedSite, Profile};
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Symbols, limits};
 
-/// The result of [`name_functions`].
+/// The result of [`find_names`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct NamedLater {
     /// Functions that have got a name.
     pub functions: usize,
     /// Functions that have none still.
     pub nameless: usize,
+    /// Places in functions that have got a name whose inlined functions and lines were left out, because there were too many.
+    pub left_out: u64,
     /// Names of images of which no debug file was found, or one that does not help.
     pub without: BTreeSet<String>,
 }
 
-/// Names the nameless functions of all images that have a build id. `find` opens the debug file of an image, or the
-/// image
-/// itself; only a file with the build id is used.
-///
-/// The function at the address is named, without inlining and lines: the profile has no addresses within functions.
-pub fn name_functions(profile: &mut Profile, mut find: impl FnMut(&Image) -> Option<File>) -> NamedLater {
-    let mut result = NamedLater::default();
-    let mut asked: BTreeMap<ImageId, Vec<(CostCentreId, u64)>> = BTreeMap::new();
-    for (number, it) in (0u32..).zip(profile.cost_centres()) {
-        let id = CostCentreId::new(number);
-        if it.linkage_name.is_none()
-            && profile.real(id) == id
-            && it.image != ImageId::CCSD
-            && let Some(start) = it.start
-        {
-            asked.entry(it.image).or_default().push((id, start));
-        }
+/// Finds names for the functions without names of all images that have a build id, with the functions that were inlined and
+/// the lines at the offsets that the profile keeps. `find` opens the debug file of an image, or the image itself with its
+/// symbols; only a file with the image's build id is used.
+pub fn find_names(profile: &Profile, mut find: impl FnMut(&Image) -> Option<File>) -> (LaterNames, NamedLater) {
+    let (mut names, mut result) = (LaterNames::default(), NamedLater::default());
+    let mut by_image: BTreeMap<ImageId, Vec<Asked>> = BTreeMap::new();
+    for (id, offsets) in profile.unnamed_functions() {
+        let Some((image, start)) = profile.cost_centre(id).and_then(|it| Some((it.image, it.start?))) else { continue };
+        by_image.entry(image).or_default().push(Asked { id, start, offsets });
     }
-    let view = FlatView::new(profile, &Selection::all());
-    let samples: BTreeMap<CostCentreId, u64> = view.rows.iter().map(|row| (row.function, row.samples_self)).collect();
-    for (image_id, functions) in asked {
+    for (image_id, asked) in by_image {
         let Some(image) = profile.image(image_id).cloned() else { continue };
-        let file = (!image.build_id.is_empty()).then(|| find(&image)).flatten();
-        let elf = file.and_then(|file| ElfFile::open(file).ok());
+        let elf = find(&image).and_then(|file| ElfFile::open(file).ok());
         let elf = elf.filter(|elf| elf.build_id() == Some(image.build_id.as_slice()));
-        let addresses: Vec<u64> = functions.iter().map(|&(_, start)| start).collect();
-        let answers = elf.map(|elf| resolve(elf, addresses)).unwrap_or_default();
-        let before = result.functions;
-        for (i, (id, _)) in functions.iter().enumerate() {
-            let Some(Some(function)) = answers.get(i) else { continue };
-            let named = profile.add_cost_centre(cost_centre(image_id, function));
-            if profile.name_later(*id, named) {
-                result.functions += 1;
-                let samples = samples.get(id).copied().unwrap_or(0);
-                let unsymbolised = &mut profile.accounting_mut().unsymbolised;
-                *unsymbolised = unsymbolised.saturating_sub(samples);
-            }
-        }
-        let nameless = functions.len() - (result.functions - before);
+        let count = asked.len();
+        let of_image = elf.map(|elf| resolve(elf, image_id, asked)).unwrap_or_default();
+        let nameless = count.saturating_sub(of_image.len());
+        names.extend(of_image);
         result.nameless += nameless;
         if nameless > 0 {
             result.without.insert(image.name);
         }
     }
-    result
+    result.functions = names.len();
+    result.left_out = names.left_out();
+    // Those whose images have no build id have none still.
+    let is_nameless = |it: &&CostCentre| it.linkage_name.is_none() && it.start.is_some();
+    for it in profile.cost_centres().iter().filter(is_nameless) {
+        if let Some(image) = profile.image(it.image).filter(|image| image.build_id.is_empty()) {
+            result.nameless += 1;
+            result.without.insert(image.name.clone());
+        }
+    }
+    (names, result)
+}
+
+/// A function without a name.
+struct Asked {
+    id: CostCentreId,
+    start: u64,
+    offsets: BTreeSet<u32>,
 }
 
 fn cost_centre(image: ImageId, function: &Function) -> CostCentre {
@@ -79,18 +76,39 @@ fn cost_centre(image: ImageId, function: &Function) -> CostCentre {
     }
 }
 
-/// The named functions at these addresses, outer ones, not those inlined there.
-fn resolve(elf: ElfFile, addresses: Vec<u64>) -> Vec<Option<Function>> {
+/// Stack of a thread that looks for names: debug information is nested as deeply as its writer likes.
+const STACK_BYTES: usize = limits::MAX_DWARF_STACK + (1 << 20);
+
+/// The names of these functions of an image.
+fn resolve(elf: ElfFile, image: ImageId, asked: Vec<Asked>) -> LaterNames {
     let look = move || {
         let mut symbols = Symbols::new(Arc::new(elf), DebugFileFinder::system());
-        let mut found = Vec::new();
-        let outer = |address| {
-            symbols.resolve(address, &mut found);
-            found.pop().filter(|function| function.linkage_name.is_some())
-        };
-        addresses.into_iter().map(outer).collect()
+        let mut names = LaterNames::default();
+        asked.into_iter().for_each(|asked| look_up(&mut symbols, image, asked, &mut names));
+        names
     };
-    // Debug information is nested as deeply as its writer likes.
-    let thread = std::thread::Builder::new().stack_size(limits::MAX_DWARF_STACK + (1 << 20)).spawn(look);
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(look);
     thread.ok().and_then(|thread| thread.join().ok()).unwrap_or_default()
+}
+
+/// Adds the name of a function, if it has one, and the functions at its offsets.
+fn look_up(symbols: &mut Symbols, image: ImageId, asked: Asked, names: &mut LaterNames) {
+    let mut found = Vec::new();
+    let mut named = |address| {
+        symbols.resolve(address, &mut found);
+        let is_named = found.last().is_some_and(|outer| outer.linkage_name.is_some());
+        if is_named { std::mem::take(&mut found) } else { Vec::new() }
+    };
+    let Asked { id, start, offsets } = asked;
+    let Some(function) = named(start).pop() else { return };
+    names.name(id, cost_centre(image, &function));
+    for offset in offsets {
+        let Some(address) = start.checked_add(u64::from(offset)) else { continue };
+        let site = |function: &Function| NamedSite {
+            function: cost_centre(image, function),
+            file: function.file.clone().unwrap_or_default(),
+            line: function.line,
+        };
+        names.add_site(id, offset, named(address).iter().rev().map(site).collect());
+    }
 }

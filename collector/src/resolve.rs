@@ -277,8 +277,9 @@ impl Resolver {
             image.bare_addresses += u32::from(is_told);
             let start = is_told.then_some(frame.address);
             self.arena.push(profile.add_cost_centre(CostCentre { start, ..nameless }));
-            self.arena_lines.push(LineId::UNKNOWN);
-            return (LineId::UNKNOWN, false);
+            let line = if is_told { profile.add_offset(0) } else { LineId::UNKNOWN };
+            self.arena_lines.push(line);
+            return (line, false);
         }
         let text = |name: &Option<Arc<str>>| name.as_deref().map(str::to_owned);
         let mut line = LineId::UNKNOWN;
@@ -297,8 +298,12 @@ impl Resolver {
                     local: function.local,
                 })
             }));
-            line = match &function.file {
-                Some(file) if function.line > 0 => profile.add_line(file, function.line),
+            line = match (&function.file, function.start) {
+                (Some(file), _) if function.line > 0 => profile.add_line(file, function.line),
+                // For debug information that is found later.
+                (None, Some(start)) if function.linkage_name.is_none() && frame.address >= start => {
+                    profile.add_offset(frame.address - start)
+                }
                 _ => LineId::UNKNOWN,
             };
             self.arena_lines.push(line);

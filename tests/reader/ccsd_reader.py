@@ -18,7 +18,7 @@ UNSEEN, UNSEEN_AT = "lost throttled ended switching kernel unknown".split(), 36
 OWN, OWN_AT = "start kernel_names images sampling aggregating rest".split(), 18
 CONTEXT_NUMBERS = "transition_hits known_contexts new_contexts elided contexts transitions checkpoints bytes limit_bytes".split()
 TABLES = """contexts charges names functions lines images processes threads addresses generated_code debug_information
-    unwind_tables stacks queue unwind_rules live_threads mappings call_sites""".split()
+    unwind_tables stacks queue unwind_rules live_threads mappings call_sites offsets""".split()
 
 class Malformed(Exception): pass
 

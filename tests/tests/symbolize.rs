@@ -1,6 +1,7 @@
 //! Names that come later: a stripped program's profile, and debug files found elsewhere.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -10,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use ccsd_tests::ccsd::{EndedProgram, ccsd};
 use ccsd_tests::fixture::{build, scratch};
-use ccsd_tests::suite::{CC, Need, OPENSSL, PYTHON, Suite};
+use ccsd_tests::statistics::{SIGMAS, wilson};
+use ccsd_tests::suite::{CC, CXX, Need, OPENSSL, PYTHON, Suite};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -19,6 +21,9 @@ const DEBUGINFOD: Need = Need::Program("debuginfod", "debuginfod");
 fn main() -> ExitCode {
     Suite::new()
         .test("from_debug_files_elsewhere", &[CC], from_debug_files)
+        .test("inlined_functions_and_lines_from_debug_files", &[CXX], inlined_from_debug_files)
+        .test("inlined_functions_and_lines_from_a_server", &[CXX, DEBUGINFOD], inlined_from_debuginfod)
+        .test("every_reader_shows_inlined_functions", &[CXX], every_reader_shows_inlined)
         .test("from_a_debuginfod_server", &[CC, DEBUGINFOD], from_debuginfod)
         .test("from_a_server_by_https", &[CC, PYTHON, OPENSSL], from_debuginfod_by_https)
         .test("every_reader_names_what_is_at_hand", &[CC], every_reader)
@@ -34,19 +39,36 @@ struct Stripped {
     debug: PathBuf,
 }
 
+/// `ccsd record` of a program.
+fn record_program(program: &Path, args: &[&str], profile: &Path) {
+    let mut record = ccsd(["record", "-q", "--no-daemon", "-F", "1999", "-o"]);
+    let ended = EndedProgram::of(record.arg(profile).arg("--").arg(program).args(args));
+    assert!(ended.status.success(), "{ended:?}");
+}
+
 impl Stripped {
     fn record() -> Stripped {
+        Stripped::of(&build("images.c", &["-O1", "-g", "-Wl,--build-id=sha1"]), &["now"])
+    }
+
+    /// A program with much inlined, and the profile of it with its debug information.
+    fn with_inlined() -> (Stripped, PathBuf) {
+        let whole = build("inlining.cpp", &["-O2", "-g", "-Wl,--build-id=sha1"]);
+        let stripped = Stripped::of(&whole, &[]);
+        let named = stripped.path("whole.ccsd");
+        record_program(&whole, &[], &named);
+        (stripped, named)
+    }
+
+    fn of(whole: &Path, args: &[&str]) -> Stripped {
         let dir = scratch();
-        let whole = build("images.c", &["-O1", "-g", "-Wl,--build-id=sha1"]);
         fs::create_dir(dir.path().join("debug")).unwrap();
         let [program, debug] = ["program", "debug/program.debug"].map(|name| dir.path().join(name));
         for (option, to) in [("--only-keep-debug", &debug), ("--strip-all", &program)] {
-            assert!(Command::new("objcopy").arg(option).arg(&whole).arg(to).status().unwrap().success());
+            assert!(Command::new("objcopy").arg(option).arg(whole).arg(to).status().unwrap().success());
         }
         let profile = dir.path().join("profile.ccsd");
-        let mut record = ccsd(["record", "-q", "--no-daemon", "-F", "999", "-o"]);
-        let ended = EndedProgram::of(record.arg(&profile).arg("--").arg(&program).arg("now"));
-        assert!(ended.status.success(), "{ended:?}");
+        record_program(&program, args, &profile);
         // As on another machine: the program is not there.
         fs::remove_file(program).unwrap();
         Stripped { dir, profile, debug }
@@ -123,7 +145,148 @@ fn from_debug_files() {
     assert!(again.stdout.starts_with("0 functions named"), "{again:?}");
 }
 
+/// A share of the samples on the one side has to be possible by those of the other: the two are different runs.
+const ALLOWANCE: f64 = 0.1;
+/// Functions and lines are compared if they surely have more than this share.
+const THRESHOLD: f64 = 0.02;
+
+/// Samples of a view's functions, or of their lines, by name and (for lines) place: self and inherited.
+fn samples(profile: &Path, lines: bool) -> (BTreeMap<String, [u64; 2]>, u64) {
+    let ended = EndedProgram::of(ccsd(["report", "--json", "--lines"]).arg(profile));
+    assert!(ended.status.success(), "{ended:?}");
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let mut samples: BTreeMap<String, [u64; 2]> = BTreeMap::new();
+    let mut add = |name: String, row: &Value| {
+        let sums = samples.entry(name).or_default();
+        for (sum, key) in sums.iter_mut().zip(["samples", "inherited_samples"]) {
+            *sum += row[key].as_u64().unwrap();
+        }
+    };
+    for function in report["lines"]["functions"].as_array().unwrap() {
+        let name = function["name"].as_str().unwrap();
+        match lines {
+            false => add(name.to_owned(), function),
+            true => function["lines"].as_array().unwrap().iter().for_each(|line| {
+                let file = line["file"].as_str().unwrap().rsplit('/').next().unwrap();
+                add(format!("{name} {file}:{}", line["line"]), line);
+            }),
+        }
+    }
+    (samples, report["lines"]["total"]["samples"].as_u64().unwrap())
+}
+
+/// The profile of the stripped program has the functions and lines of that of the program with debug information, and their
+/// shares.
+fn assert_same(later: &Path, whole: &Path) {
+    for lines in [false, true] {
+        let ((later, later_total), (whole, whole_total)) = (samples(later, lines), samples(whole, lines));
+        let is_clear = |sums: &[u64; 2], total| wilson(sums[1], total, SIGMAS).0 > THRESHOLD;
+        let clear = later.iter().filter(|(_, sums)| is_clear(sums, later_total));
+        let clear = clear.chain(whole.iter().filter(|(_, sums)| is_clear(sums, whole_total)));
+        let names: Vec<&String> = clear.map(|(name, _)| name).collect();
+        for name in &names {
+            let of = |of: &BTreeMap<String, [u64; 2]>| of.get(*name).copied();
+            let (Some(a), Some(b)) = (of(&later), of(&whole)) else {
+                panic!("{name} is in one of them only: {later:?}; {whole:?}");
+            };
+            for which in [0, 1] {
+                let (a, b) = (wilson(a[which], later_total, SIGMAS), wilson(b[which], whole_total, SIGMAS));
+                let overlap = a.0 <= b.1 * (1.0 + ALLOWANCE) && b.0 <= a.1 * (1.0 + ALLOWANCE);
+                assert!(overlap, "{name}: {a:?} and {b:?} of {later:?}; {whole:?}");
+            }
+        }
+        // Inlined into `outer`, all of them.
+        let inlined = [("method", 6), ("generic<int>", 9), ("generic<long>", 9), ("hidden", 14), ("{lambda", 19)];
+        for (name, line) in inlined {
+            let place = format!("inlining.cpp:{line}");
+            let is_it = |it: &&String| it.contains(name) && (!lines || it.ends_with(&place));
+            assert!(names.iter().any(is_it), "{name}: {names:?}");
+        }
+    }
+}
+
+fn inlined_from_debug_files() {
+    let (stripped, whole) = Stripped::with_inlined();
+    let before = samples(&stripped.profile, true);
+    assert!(before.0.keys().all(|place| !place.contains("inlining.cpp")), "{before:?}");
+    let named = stripped.path("named.ccsd");
+    let dir = stripped.debug.parent().unwrap().to_str().unwrap().to_owned();
+    let ended = EndedProgram::of(&mut stripped.symbolize(&["--debug-dir", &dir, "-o", named.to_str().unwrap()]));
+    assert!(ended.status.success() && ended.stdout.contains(" functions named"), "{ended:?}");
+    assert_same(&named, &whole);
+    assert_eq!(samples(&named, false).1, before.1);
+    // The time of each sample is still there.
+    let part = |profile: &Path| {
+        let mut report = ccsd(["report", "--json", "--flat", "--since", "+0s", "--until", "+1s"]);
+        let ended = EndedProgram::of(report.arg(profile));
+        let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+        report["flat"]["total"]["samples"].as_u64().unwrap()
+    };
+    assert_eq!(part(&named), part(&stripped.profile));
+}
+
+fn inlined_from_debuginfod() {
+    let (stripped, whole) = Stripped::with_inlined();
+    let (_server, url) = Server::start(&stripped);
+    let named = stripped.path("named.ccsd");
+    symbolize_by(&stripped, &url, &named);
+    assert_same(&named, &whole);
+}
+
+/// Reports, exports and the rest with the debug file where elfutils keeps those that it has fetched.
+fn every_reader_shows_inlined() {
+    let (stripped, _) = Stripped::with_inlined();
+    let cache = fetched(&stripped);
+    let profile = stripped.profile.to_str().unwrap();
+    for args in [
+        &["report", "--flat", profile][..],
+        &["report", "--lines", profile],
+        &["export", "folded", profile],
+        &["diff", profile, profile],
+        &["annotate", "generic", profile],
+    ] {
+        let mut command = ccsd(args);
+        let ended = EndedProgram::of(command.env("DEBUGINFOD_CACHE_PATH", &cache).env_remove("DEBUGINFOD_URLS"));
+        assert!(ended.status.success() && ended.stdout.contains("generic<long>"), "{args:?}: {ended:?}");
+    }
+}
+
+/// A cache of elfutils with the debug file of a program.
+fn fetched(stripped: &Stripped) -> PathBuf {
+    let output = Command::new("readelf").arg("-n").arg(&stripped.debug).output().unwrap();
+    let notes = String::from_utf8(output.stdout).unwrap();
+    let build_id = notes.lines().find_map(|line| line.trim().strip_prefix("Build ID: ")).unwrap();
+    let cache = stripped.path("cache");
+    fs::create_dir_all(cache.join(build_id)).unwrap();
+    fs::copy(&stripped.debug, cache.join(build_id).join("debuginfo")).unwrap();
+    cache
+}
+
 struct Server(Child);
+
+impl Server {
+    /// `debuginfod` with a program's debug file, and its address.
+    fn start(stripped: &Stripped) -> (Server, String) {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let mut server = Command::new("debuginfod");
+        server.args(["-d", ":memory:", "-p", &port, "-F"]).arg(stripped.debug.parent().unwrap());
+        let server = Server(server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        (server, format!("http://127.0.0.1:{port}"))
+    }
+}
+
+/// `ccsd symbolize` by a server, which scans its directory first.
+fn symbolize_by(stripped: &Stripped, url: &str, named: &Path) {
+    let began = Instant::now();
+    loop {
+        let ended = EndedProgram::of(&mut stripped.symbolize(&["--debuginfod", url, "-o", named.to_str().unwrap()]));
+        assert!(ended.status.success(), "{ended:?}");
+        if !ended.stdout.starts_with("0 functions") {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{ended:?}");
+    }
+}
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -134,24 +297,11 @@ impl Drop for Server {
 
 fn from_debuginfod() {
     let stripped = Stripped::record();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    let mut server = Command::new("debuginfod");
-    server.args(["-d", ":memory:", "-p", &port, "-F"]).arg(stripped.debug.parent().unwrap());
-    let _server = Server(server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-    let url = format!("http://127.0.0.1:{port}");
+    let (server, url) = Server::start(&stripped);
     let named = stripped.path("named.ccsd");
-    let began = Instant::now();
-    // It scans its directory first.
-    loop {
-        let ended = EndedProgram::of(&mut stripped.symbolize(&["--debuginfod", &url, "-o", named.to_str().unwrap()]));
-        assert!(ended.status.success(), "{ended:?}");
-        if !ended.stdout.starts_with("0 functions") {
-            break;
-        }
-        assert!(began.elapsed() < Duration::from_secs(60), "{ended:?}");
-    }
+    symbolize_by(&stripped, &url, &named);
     assert_named(&stripped.profile, &named);
-    drop(_server);
+    drop(server);
     // From the cache, by the variable of elfutils.
     let again = stripped.path("again.ccsd");
     let mut command = stripped.symbolize(&["-o", again.to_str().unwrap()]);
@@ -163,12 +313,7 @@ fn from_debuginfod() {
 /// With the debug file where elfutils keeps those that it has fetched.
 fn every_reader() {
     let stripped = Stripped::record();
-    let output = Command::new("readelf").arg("-n").arg(&stripped.debug).output().unwrap();
-    let notes = String::from_utf8(output.stdout).unwrap();
-    let build_id = notes.lines().find_map(|line| line.trim().strip_prefix("Build ID: ")).unwrap();
-    let cache = stripped.path("cache");
-    fs::create_dir_all(cache.join(build_id)).unwrap();
-    fs::copy(&stripped.debug, cache.join(build_id).join("debuginfo")).unwrap();
+    let cache = fetched(&stripped);
     let named = stripped.path("named.ccsd");
     let ended = EndedProgram::of(&mut stripped.symbolize(&["-o", named.to_str().unwrap()]));
     assert!(ended.status.success() && !ended.stdout.starts_with("0 functions"), "{ended:?}");

@@ -23,6 +23,7 @@ use crate::query::{self, QueryResult, Question};
 use crate::report::{AccountingCounts, accounting, file, line_remarks};
 use crate::style::{ColorChoice, TextLayout, Tone};
 use crate::suggest;
+use crate::symbolize;
 use crate::table::{TableCell, TableColumn, TextTable};
 
 use assembly::Assembly;
@@ -32,8 +33,7 @@ use source::{SourceFile, SourceSearch};
 const FUNCTIONS_ON_TERMINAL: usize = 3;
 
 /// Explains why there are no costs of instructions.
-const NO_ADDRESSES: &str =
-    "source lines only: a profile keeps no addresses within functions, so instructions have no costs of their own";
+const NO_ADDRESSES: &str = "source lines only: a profile keeps no addresses within functions that have names, so instructions have no costs of their own";
 
 #[derive(Serialize)]
 struct Annotated {
@@ -87,6 +87,7 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         )));
     }
     let mut loaded = file::load_source(&args.source, &args.stored, &args.socket)?;
+    symbolize::name_at_hand(&mut loaded.profile);
     for message in loaded.messages() {
         warn(format_args!("{message}"));
     }

@@ -27,6 +27,7 @@ mod ids;
 pub mod import;
 pub mod json;
 mod labels;
+mod later_names;
 mod limits;
 mod marked;
 mod merge;
@@ -38,6 +39,7 @@ mod next_generation;
 mod not_sampled;
 pub mod notes;
 pub mod numbers;
+mod offsets;
 pub mod origin;
 mod own_cpu;
 mod pace;
@@ -74,6 +76,7 @@ pub use fold::fold;
 pub use history::{History, HistoryEntry, Item};
 pub use ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, RouteId, ThreadId};
 pub use labels::{Definition, Labels};
+pub use later_names::{LaterNames, NamedSite, RenamedStream};
 pub use limits::{
     MAX_HISTORY_ENTRIES, MAX_METRICS, MAX_RECORD_BYTES, MAX_STRING_BYTES, MIN_CONTEXT_BYTES, ProfileLimits,
 };

@@ -2,6 +2,7 @@
 
 use crate::charges::ChargeTable;
 use crate::context::{ContextStats, ContextTable};
+use crate::ids::{ContextId, RouteId};
 use crate::profile::Profile;
 use crate::routes::RouteTable;
 use crate::update::{DefinitionCounts, Update};
@@ -10,6 +11,14 @@ use crate::update::{DefinitionCounts, Update};
 const LEAST_CONTEXTS: usize = 256;
 
 impl Profile {
+    /// A place in the stream that this profile follows, by the profile's own numbers.
+    pub(crate) fn own_place(&mut self, context: ContextId, route: RouteId) -> (ContextId, RouteId) {
+        match &self.generations.current {
+            Some(generation) => (generation.charged(context, &mut self.contexts), generation.route(route)),
+            None => (context, route),
+        }
+    }
+
     /// Whether the next `contexts` new contexts, their routes, or the next charge may have no room.
     #[must_use]
     pub fn needs_generation(&self, contexts: usize) -> bool {

@@ -87,6 +87,8 @@ pub struct Profile {
     /// What the updates taken so far hold.
     pub(crate) sent: Sent,
     pub(crate) string_bytes: usize,
+    /// Lines added that are offsets.
+    pub(crate) offset_lines: usize,
     pub(crate) flags: Flags,
 }
 
@@ -122,6 +124,7 @@ impl Profile {
             accounting: Accounting::default(),
             flags: Flags { collecting: true, full_names: false, merges_functions: false },
             string_bytes: 0,
+            offset_lines: 0,
         };
         // What every profile has, under the ids that the constants name.
         profile.images.insert(Image { name: "[ccsd]".into(), build_id: Vec::new() });
@@ -439,10 +442,11 @@ impl Profile {
         self.cost_centres.get(id.0)
     }
 
-    /// The line, if it exists. [`LineId::UNKNOWN`] is the line 0 of an empty file.
+    /// The source line, if it exists. [`LineId::UNKNOWN`] is the line 0 of an empty file, and so are
+    /// [offsets](Profile::offset).
     #[must_use]
     pub fn line(&self, id: LineId) -> Option<&Line> {
-        self.lines.get(id.0)
+        self.lines.get(self.source_line(id).0)
     }
 
     /// The process, if it exists.
@@ -504,10 +508,10 @@ impl Profile {
         &self.routes
     }
 
-    /// Whether any line of a call is known.
+    /// Whether any source line of a call is known.
     #[must_use]
-    pub const fn has_call_sites(&self) -> bool {
-        self.routes.len() > 1
+    pub fn has_call_sites(&self) -> bool {
+        self.routes.range(1, u32::MAX).iter().any(|site| self.offset(site.line).is_none())
     }
 
     /// The route after a call of `function` from `line`. Unknown lines and functions without debug information add
@@ -515,7 +519,21 @@ impl Profile {
     #[inline]
     pub fn push_site(&mut self, route: RouteId, function: CostCentreId, line: LineId) -> RouteId {
         let has_lines = || self.cost_centre(function).is_some_and(|centre| centre.file.is_some());
-        if line == LineId::UNKNOWN && !has_lines() { route } else { self.routes.push(route, function, line) }
+        if line == LineId::UNKNOWN && !has_lines() {
+            return route;
+        }
+        if self.routes.is_tight() && self.offset(line).is_some() {
+            self.accounting.count_shed(Shed::Offsets);
+            return route;
+        }
+        self.routes.push(route, function, line)
+    }
+
+    /// As [`Profile::push_site`], for sites of routes that are known: equal routes may stay several, and offsets are kept
+    /// as long as there is room.
+    pub(crate) fn push_known_site(&mut self, route: RouteId, function: CostCentreId, line: LineId) -> RouteId {
+        let has_lines = || self.cost_centre(function).is_some_and(|centre| centre.file.is_some());
+        if line == LineId::UNKNOWN && !has_lines() { route } else { self.routes.graft(route, function, line) }
     }
 
     /// What became of the samples.
@@ -545,10 +563,14 @@ impl Profile {
         &mut self,
         thread: ThreadId,
         context: ContextId,
-        line: LineId,
+        mut line: LineId,
         route: RouteId,
         weights: &[u64],
     ) {
+        if line != LineId::UNKNOWN && self.charges.is_tight() && self.offset(line).is_some() {
+            self.accounting.count_shed(Shed::Offsets);
+            line = LineId::UNKNOWN;
+        }
         if route.is_cut() {
             self.accounting.count_shed(Shed::Routes);
         }

@@ -69,7 +69,7 @@ impl Profile {
     }
 
     pub(crate) fn copied_line(&self, new: &mut Profile, id: LineId) -> LineId {
-        self.line(id).map_or(LineId::UNKNOWN, |line| new.add_line(&line.file, line.line))
+        self.lines.get(id.0).map_or(LineId::UNKNOWN, |line| new.add_line(&line.file, line.line))
     }
 
     /// The line of the latest call of each `asked` route and function, where known. One walk over all routes.
@@ -99,7 +99,7 @@ impl Profile {
             let first = asked.partition_point(|(of, _)| *of < route);
             for &(_, function) in asked.iter().skip(first).take_while(|(of, _)| *of == route) {
                 if let Some(line) = latest.get(function.index()).copied().flatten() {
-                    found.insert((route, function), line);
+                    found.insert((route, function), self.source_line(line));
                 }
             }
         });
@@ -113,6 +113,7 @@ impl Profile {
             return calls;
         }
         for (function, line) in self.routes.sites(route) {
+            let line = self.source_line(line);
             let known = calls.entry(self.real(function)).or_insert(CallerLines { latest: line, only: line });
             if known.only != line {
                 known.only = LineId::UNKNOWN;

@@ -63,6 +63,8 @@ pub struct RouteTable {
     unindexed: bool,
     seed: u64,
     limit: usize,
+    /// More than half of the limit is used.
+    is_tight: bool,
 }
 
 const EMPTY: RouteNode = RouteNode { parent: 0, function: 0, line: 0, depth: 0, content: 0 };
@@ -78,7 +80,14 @@ impl RouteTable {
             unindexed: false,
             seed: random_seed(),
             limit: limit_bytes,
+            is_tight: false,
         }
+    }
+
+    /// Whether more than half of the budget is used.
+    #[inline]
+    pub(crate) const fn is_tight(&self) -> bool {
+        self.is_tight
     }
 
     /// The route that a call of `function` from `line` leads to.
@@ -160,6 +169,7 @@ impl RouteTable {
         self.children.insert_unique(mix3(seed, parent, function.0, line.0), id, |&id| {
             nodes.get(id as usize).map_or(0, |node| mix3(seed, node.parent, node.function, node.line))
         });
+        self.is_tight = self.bytes() > self.limit / 2;
         Some(RouteId::new(id))
     }
 
@@ -305,6 +315,7 @@ impl RouteTable {
             self.contents.retain(|&mut id| id < first);
             self.jumps.retain(|jump| jump.from < first && jump.to < first);
             self.nodes.truncate(len);
+            self.is_tight = self.bytes() > self.limit / 2;
         }
     }
 
@@ -328,8 +339,9 @@ impl RouteTable {
         grows && self.bytes().saturating_mul(3) > self.limit
     }
 
-    pub(crate) const fn set_limit(&mut self, limit: usize) {
+    pub(crate) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
+        self.is_tight = self.bytes() > limit / 2;
     }
 
     fn has_room(&self, growth: usize) -> bool {

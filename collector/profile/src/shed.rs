@@ -42,6 +42,8 @@ causes! {
     Mappings => "mappings", "a mapping of a live process was not entered: code in it counts as [unknown]",
     /// Samples some of whose call sites are not known.
     Routes => "call_sites", "a sample's callers have no lines, or only its outer ones have",
+    /// Frames of functions without names whose offset in the function was not kept.
+    Offsets => "offsets", "a frame without a name keeps no offset: inlined functions and lines cannot be found later",
 }
 
 /// How often each table had no room.

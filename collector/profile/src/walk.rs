@@ -117,7 +117,7 @@ impl<'a> SelectionWalk<'a> {
     /// The line where the innermost visible function ran: that of the charge, or where a hidden function it called counts.
     pub(crate) fn line(&self, charge: &Charge<'_>) -> LineId {
         if self.shows_leaf(charge.context) {
-            return charge.line;
+            return self.profile.source_line(charge.line);
         }
         let caller = |context: ContextId| self.table().leaf(self.context(context));
         let lines = self.call_lines.get_or_init(|| {

@@ -207,7 +207,7 @@ impl Lines {
         for NewRoute { parent, function, line } in profile.routes().range(1, u32::MAX) {
             let function = profile.real(function);
             // What has no line is no line's.
-            let is_shown = line != LineId::UNKNOWN && shows(function);
+            let is_shown = profile.source_line(line) != LineId::UNKNOWN && shows(function);
             let site = is_shown.then(|| lines.number((function, line)));
             lines.pushed.push(site);
             lines.parents.push(parent.number());
