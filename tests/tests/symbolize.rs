@@ -112,8 +112,12 @@ fn assert_named(before: &Path, after: &Path) {
         assert!(after.iter().any(|row| row.0 == name), "{name}: {after:?}");
         assert!(!before.iter().any(|row| row.0 == name), "{name}: {before:?}");
     }
-    let weights = |rows: &[(String, u64, u64)]| rows.iter().map(|row| (row.1, row.2)).collect::<Vec<_>>();
-    assert_eq!(weights(&before), weights(&after));
+    // A few samples may be in functions that are inlined: self weights move there, those of the functions around them stay.
+    let sum = |rows: &[(String, u64, u64)]| rows.iter().map(|row| row.1).sum::<u64>();
+    assert_eq!(sum(&before), sum(&after));
+    for (name, _, total) in after.iter().filter(|row| ["main", "image_work", "image_loop"].contains(&row.0.as_str())) {
+        assert!(before.iter().any(|row| row.0.starts_with("program+") && row.2 == *total), "{name}: {before:?}");
+    }
     assert_eq!(old["accounting"]["received"], new["accounting"]["received"]);
     let unsymbolised = |report: &Value| report["accounting"]["unsymbolised"].as_u64().unwrap();
     assert!(unsymbolised(&new) * 2 < unsymbolised(&old), "{} of {}", unsymbolised(&new), unsymbolised(&old));
