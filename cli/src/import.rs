@@ -4,7 +4,7 @@ use std::io::{BufReader, IsTerminal, Read, Write, stdin, stdout};
 use std::time::SystemTime;
 
 use anyhow::{Context, anyhow};
-use ccsd_collector::import::Recording;
+use ccsd_collector::import::RecordingSource;
 use ccsd_daemon::OutputFile;
 
 use crate::args::ImportArgs;
@@ -24,7 +24,9 @@ pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         let start = start(stdin().lock(), &name)?;
         let mut input = start.as_slice().chain(stdin().lock());
         match FileKind::of(&start) {
-            FileKind::PerfData => perf_data(Recording::Pipe(&mut input), &name, args.event.as_deref(), &mut output)?,
+            FileKind::PerfData => {
+                perf_data(RecordingSource::Pipe(&mut input), &name, args.event.as_deref(), &mut output)?
+            }
             FileKind::Text => import_script(
                 BufReader::new(input),
                 nanoseconds(SystemTime::now()),

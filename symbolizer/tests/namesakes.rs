@@ -12,9 +12,9 @@ use ccsd_symbolizer::Function;
 use common::{Workshop, fixture, have, linkage, nm, resolve, run, symbols, text_addresses};
 
 /// Identity of a function in its image: its name, and for a local one its definition.
-type Identity = (String, Option<String>);
+type FunctionIdentity = (String, Option<String>);
 
-fn identity(function: &Function) -> Identity {
+fn identity(function: &Function) -> FunctionIdentity {
     let definition = match &function.decl_file {
         Some(file) => format!("{}:{}", file.rsplit('/').next().unwrap(), function.decl_line),
         None => format!("{:#x}", function.start.unwrap_or(0)),
@@ -23,7 +23,7 @@ fn identity(function: &Function) -> Identity {
 }
 
 /// The functions at every address, innermost first.
-fn answers(path: &Path) -> BTreeMap<u64, Vec<Identity>> {
+fn answers(path: &Path) -> BTreeMap<u64, Vec<FunctionIdentity>> {
     let mut symbols = symbols(path);
     let known = text_addresses(path, 1).into_iter();
     known.map(|svma| (svma, resolve(&mut symbols, svma).iter().map(identity).collect())).collect()
@@ -43,7 +43,7 @@ fn build(workshop: &Workshop, of_each: [&str; 2], linking: &str) -> PathBuf {
     out
 }
 
-fn definitions(answers: &BTreeMap<u64, Vec<Identity>>, name: &str) -> BTreeSet<Option<String>> {
+fn definitions(answers: &BTreeMap<u64, Vec<FunctionIdentity>>, name: &str) -> BTreeSet<Option<String>> {
     let all = answers.values().flatten().filter(|it| it.0 == name);
     all.map(|it| it.1.clone()).collect()
 }
@@ -77,14 +77,14 @@ fn local_functions_of_one_name_are_several() {
         let bare = args.replace("-g ", "");
         for other in [stripped, build(&workshop, [&bare, &bare], &bare)] {
             let bare = answers(&other);
-            let mut pairs: BTreeSet<(&Identity, &Identity)> = BTreeSet::new();
+            let mut pairs: BTreeSet<(&FunctionIdentity, &FunctionIdentity)> = BTreeSet::new();
             for (with, without) in debugged.values().zip(bare.values()) {
                 if let (Some(with), Some(without)) = (with.last(), without.last()) {
                     pairs.insert((with, without));
                 }
             }
             for (with, without) in &pairs {
-                let same = |other: &&(&Identity, &Identity)| other.0 == *with || other.1 == *without;
+                let same = |other: &&(&FunctionIdentity, &FunctionIdentity)| other.0 == *with || other.1 == *without;
                 let count = pairs.iter().filter(same).count();
                 assert!(count == 1 || with.0 == "shared_step", "{args}: {with:?} is {without:?}, too: {pairs:#?}");
             }
@@ -110,7 +110,7 @@ fn cold_parts_and_clones_are_of_their_own_function() {
         let mut symbols = symbols(path);
         for name in ["walk", "hidden"] {
             // Hot and cold parts by name, ordered by address: both parts in a file are one function.
-            let mut of = |suffix: &str| -> Vec<Identity> {
+            let mut of = |suffix: &str| -> Vec<FunctionIdentity> {
                 let parts = listed.iter().filter(|it| it.2 == format!("{name}{suffix}"));
                 parts.map(|&(start, ..)| identity(resolve(&mut symbols, start).last().unwrap())).collect()
             };

@@ -69,11 +69,11 @@ pub fn with_sections(program: &Path, sections: &[CraftedSection], to: &Path) {
 
 /// An entry of a symbol table: a function, seen by all units or by its own, or a source file.
 #[must_use]
-pub fn symbol(name: u32, address: u64, size: u64, kind: SymbolKind) -> [u8; 24] {
+pub fn symbol(name: u32, address: u64, size: u64, kind: ElfSymbolKind) -> [u8; 24] {
     let info = match kind {
-        SymbolKind::Global => 0x12,
-        SymbolKind::Local => 0x02,
-        SymbolKind::File => 0x04,
+        ElfSymbolKind::Global => 0x12,
+        ElfSymbolKind::Local => 0x02,
+        ElfSymbolKind::File => 0x04,
     };
     let mut bytes = [0; 24];
     bytes[..4].copy_from_slice(&name.to_le_bytes());
@@ -86,7 +86,7 @@ pub fn symbol(name: u32, address: u64, size: u64, kind: SymbolKind) -> [u8; 24] 
 
 /// What an entry of a symbol table is.
 #[derive(Clone, Copy, Debug)]
-pub enum SymbolKind {
+pub enum ElfSymbolKind {
     /// A function that all units see.
     Global,
     /// A function that its unit alone sees.

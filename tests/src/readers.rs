@@ -120,8 +120,8 @@ pub fn firefox_functions(file: &Path, threads: usize) -> Weights {
     };
     // One process reads the file and answers the others. It is started here, because `load` gives it only half a second
     // to start; and it is ended in any case.
-    struct Server(Child);
-    impl Drop for Server {
+    struct ProfilerServer(Child);
+    impl Drop for ProfilerServer {
         fn drop(&mut self) {
             let _ = self.0.kill();
             let _ = self.0.wait();
@@ -129,7 +129,8 @@ pub fn firefox_functions(file: &Path, threads: usize) -> Weights {
     }
     let mut server = reader();
     server.arg("--daemon").arg(file).args(["--session", "test"]);
-    let mut server = Server(server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let mut server =
+        ProfilerServer(server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let end = Instant::now() + Duration::from_secs(120);
     // Only asked once it listens: a client that finds its files without a listener removes them.
     let listens = || {

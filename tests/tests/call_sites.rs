@@ -139,7 +139,7 @@ fn main() -> ExitCode {
                 }
             }
         })
-        .test("what_is_selected", &[CC], || {
+        .test("selects_processes", &[CC], || {
             let recorded = record("callsites.c");
             // A hidden function's self cost counts for the line that called it.
             let ended =

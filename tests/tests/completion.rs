@@ -69,7 +69,7 @@ fn main() -> ExitCode {
             let names: Vec<&str> = ended.stdout.lines().filter(|line| line.starts_with('a')).collect();
             assert!(names.iter().all(|line| !line.contains("31m")), "{names:?}");
         })
-        .test("what_hangs_or_is_wrong_gives_an_empty_answer", &[], || {
+        .test("hanging_or_wrong_requests_give_an_empty_answer", &[], || {
             let dir = scratch();
             let fifo = dir.path().join("fifo");
             mkfifo(&fifo, Mode::S_IRWXU).unwrap();

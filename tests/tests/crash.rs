@@ -71,14 +71,12 @@ fn main() -> ExitCode {
             assert!(recorded.ended.stderr.contains(&format!("(PID {})", crash.pid)), "{}", recorded.ended.stderr);
             assert_eq!(functions(crash)[..5], ["third", "second", "first", "in_child", "main"]);
         })
-        .test("who_handles_the_signal_lives", NEEDS, || {
+        .test("a_handled_signal_is_no_crash", NEEDS, || {
             let recorded = Collecting::start(|file| program("handled").command(file)).wait();
             assert_eq!(recorded.ended.status.code(), Some(3), "{:?}", recorded.ended);
             assert_untold(&recorded);
         })
-        .test("who_is_told_to_end_has_not_crashed", NEEDS, || {
-            assert_untold(&record("terminate", Some(Signal::SIGTERM)))
-        })
+        .test("an_ended_program_has_not_crashed", NEEDS, || assert_untold(&record("terminate", Some(Signal::SIGTERM))))
         .test("quiet_is_quiet", NEEDS, || {
             let quiet = program("fault").options(&["--quiet"]);
             let recorded = Collecting::start(|file| quiet.command(file)).wait();

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         .test("one_daemon_to_a_socket", &[], one_daemon_to_a_socket)
         .test("ending_the_daemon_ends_its_sessions_in_order", &[CC], ending_the_daemon)
         .test("killing_the_daemon_leaves_clients_what_they_have", &[CC], killing_the_daemon)
-        .test("what_execs_a_privileged_program_is_seen_no_more", &[CC, Need::Root], privileged_exec)
+        .test("a_process_that_execs_a_privileged_program_is_seen_no_more", &[CC, Need::Root], privileged_exec)
         .test("targets_may_end_at_any_moment", &[], targets_that_end)
         .test("users_see_and_profile_their_own", &[CC, Need::Root], users_see_their_own)
         .run()

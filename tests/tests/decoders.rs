@@ -15,9 +15,9 @@ use ccsd_tests::suite::Suite;
 /// Changed copies of inputs per target. Fuzzing makes millions.
 const CHANGED: usize = 200;
 
-type Decoder = fn(&[u8]);
+type DecoderRun = fn(&[u8]);
 
-const DECODERS: [(&str, Decoder); 8] = [
+const DECODERS: [(&str, DecoderRun); 8] = [
     ("profile", decoders::profile::run),
     ("perf_data", decoders::perf_data::run),
     ("perf_script", decoders::perf_script::run),
@@ -42,7 +42,7 @@ fn stacks_are_followed() {
     assert!(longest.is_some_and(|frames| frames >= 5), "{longest:?} frames");
 }
 
-fn read_all(name: &str, decoder: Decoder) {
+fn read_all(name: &str, decoder: DecoderRun) {
     let inputs = inputs(name);
     assert!(inputs.len() > 10, "{name}: {} inputs", inputs.len());
     for (path, input) in &inputs {
@@ -65,7 +65,7 @@ fn read_all(name: &str, decoder: Decoder) {
     }
 }
 
-fn read(decoder: Decoder, input: &[u8], what: &dyn Fn() -> String) {
+fn read(decoder: DecoderRun, input: &[u8], what: &dyn Fn() -> String) {
     assert!(catch_unwind(|| decoder(input)).is_ok(), "{}", what());
 }
 

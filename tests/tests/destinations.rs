@@ -163,7 +163,7 @@ fn main() -> ExitCode {
                 }
             }
         })
-        .test("what_is_no_regular_file", &[CC, Need::Root], || {
+        .test("other_than_regular_files", &[CC, Need::Root], || {
             for way in WAYS {
                 let place = RootDirectory::new();
                 mkfifo(&place.theirs("fifo"), Mode::S_IRWXU).unwrap();
@@ -238,7 +238,7 @@ fn main() -> ExitCode {
             place.run("record", Path::new("-"), None).assert_refused(2, &["standard output"]);
             place.assert_untouched();
         })
-        .test("what_a_file_that_is_replaced_permits_is_no_matter", &[CC, Need::Root], || {
+        .test("permissions_of_a_replaced_file_do_not_matter", &[CC, Need::Root], || {
             let place = RootDirectory::new();
             // A read-only file in a writable directory.
             let name = place.theirs("read-only");
@@ -292,7 +292,7 @@ fn main() -> ExitCode {
                 assert_eq!(ended.stdout.lines().collect::<Vec<_>>(), ["full", "x"], "{way}");
             }
         })
-        .test("what_is_no_profile_and_no_export_is_left_alone", &[CC, Need::Root], || {
+        .test("other_files_are_left_alone", &[CC, Need::Root], || {
             for way in WAYS {
                 let place = RootDirectory::new();
                 let name = place.own("thesis");

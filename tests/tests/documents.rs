@@ -73,7 +73,7 @@ fn command_of(line: &str) -> Option<String> {
 }
 
 /// The files, processes and daemons that the documents' commands refer to.
-struct World {
+struct DocumentWorld {
     dir: TempDir,
     _server: Running,
     /// The daemon used by `attach`.
@@ -82,8 +82,8 @@ struct World {
     watching: Daemon,
 }
 
-impl World {
-    fn new() -> World {
+impl DocumentWorld {
+    fn new() -> DocumentWorld {
         let dir = scratch();
         let path = |name: &str| dir.path().join(name);
         let built = build("documented.c", &["-g", "-O1"]);
@@ -109,7 +109,7 @@ impl World {
         fs::create_dir(path("state")).unwrap();
         let watching = Daemon::start(&["--config", path("ccsd.toml").to_str().unwrap()]);
         until(|| has_stored(&watching));
-        World { dir, _server: server, sessions: Daemon::start(&[]), watching }
+        DocumentWorld { dir, _server: server, sessions: Daemon::start(&[]), watching }
     }
 
     fn run(&self, document: &str, command: &str) -> EndedProgram {
@@ -145,7 +145,7 @@ fn has_stored(daemon: &Daemon) -> bool {
 }
 
 fn every_command_works() {
-    let world = World::new();
+    let world = DocumentWorld::new();
     std::os::unix::fs::symlink(binary(), world.dir.path().join("ccsd")).unwrap();
     let mut reasons: BTreeSet<&str> = NOT_RUN.iter().map(|(start, _)| *start).collect();
     let (mut count, mut failed) = (0, Vec::new());

@@ -218,13 +218,13 @@ fn main() -> ExitCode {
             child.kill().unwrap();
             child.wait().unwrap();
         })
-        .test("who_may_not", &[CC, Need::Root], || {
+        .test("refused_users", &[CC, Need::Root], || {
             let fixture = waiting("inlined", None);
             let mut command = ccsd(["dump", &fixture.pid().to_string()]);
             let ended = EndedProgram::of(as_user(&mut command, NOBODY));
             ended.assert_refused(2, &["not permitted", "user root", "CAP_SYS_PTRACE"]);
         })
-        .test("what_is_no_process", &[CC], || {
+        .test("other_ids_than_processes", &[CC], || {
             EndedProgram::of(&mut ccsd(["dump", "2147483647"])).assert_refused(2, &["no process with PID 2147483647"]);
             let mut child = Command::new("true").spawn().unwrap();
             until("it has ended", || {

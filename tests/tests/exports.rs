@@ -278,7 +278,7 @@ fn main() -> ExitCode {
             EndedProgram::of(ccsd(["diff", "--focus", "weight_12"]).arg(&old.file).arg(&new.file))
                 .assert_refused(2, &["the profile after", "weight_12"]);
         })
-        .test("what_perf_has_printed", &[CC, PERF], || {
+        .test("output_of_perf_script", &[CC, PERF], || {
             let program =
                 build("recursion.c", &["-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"]);
             let dir = ccsd_tests::fixture::scratch();
@@ -352,7 +352,7 @@ fn main() -> ExitCode {
             ask(recorded, &["--spec", spec]).assert_refused(2, &["line 2", "hid"]);
             ask(recorded, &["--spec", "/dev/zero"]).assert_refused(2, &["not a regular file"]);
         })
-        .test("what_cannot_be_exported", &[CC], || {
+        .test("impossible_exports", &[CC], || {
             let recorded = plain();
             ask(recorded, &["--only", "no_such_function"]).assert_refused(2, &["no function", "no_such_function"]);
             ask(recorded, &["--hide", "thread:1"]).assert_refused(2, &["thread:1", "--focus"]);

@@ -194,7 +194,7 @@ fn main() -> ExitCode {
             let notes = &recorded.profile.session().notes;
             assert!(notes.iter().any(|note| note.contains("ulimit -Hn")), "{notes:?}");
         })
-        .test("what_was_full_is_shown", &[CC], || {
+        .test("full_tables_are_shown", &[CC], || {
             let recorded = piped("1500");
             let report = |args: &[&str]| {
                 let ended = EndedProgram::of(ccsd(["report"]).arg(&recorded.file).args(args));

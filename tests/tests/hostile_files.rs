@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use ccsd_tests::ccsd::{Collecting, EndedProgram, NOBODY, as_user, binary, ccsd};
 use ccsd_tests::daemon::Daemon;
-use ccsd_tests::elf::{CODE, CraftedSection, NOBITS, STRTAB, SYMTAB, SymbolKind, symbol, with_sections};
+use ccsd_tests::elf::{CODE, CraftedSection, ElfSymbolKind, NOBITS, STRTAB, SYMTAB, symbol, with_sections};
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::suite::{CC, Need, OBJCOPY, Suite, UNSHARE};
 use ccsd_tests::watched::{WatchedService, samples};
@@ -108,7 +108,7 @@ fn many_sections(program: &Path, to: &Path) {
         CraftedSection { name: ".strtab", kind: STRTAB, bytes: b"\0f\0".to_vec(), ..CraftedSection::default() },
         CraftedSection { name: ".symtab", kind: SYMTAB, link: 1, ..CraftedSection::default() },
     ];
-    sections[1].bytes = (0..2_000_000).flat_map(|at| symbol(1, far + at, 1, SymbolKind::Global)).collect();
+    sections[1].bytes = (0..2_000_000).flat_map(|at| symbol(1, far + at, 1, ElfSymbolKind::Global)).collect();
     let range = |start: u64, size| Some((start, size));
     sections.extend((0..60_000).map(|number| CraftedSection {
         name: ".text",
@@ -135,9 +135,9 @@ fn clones(program: &Path, to: &Path) {
     let names = strings.len() as u32;
     strings.resize(strings.len() + (2 << 20), b'p');
     let far = 1 << 40;
-    let mut symbols = symbol(1, 0, 0, SymbolKind::File).to_vec();
-    symbols.extend(symbol(5, address, size, SymbolKind::Local));
-    symbols.extend((0..1_000_000u32).flat_map(|at| symbol(names + at, far + u64::from(at), 1, SymbolKind::Local)));
+    let mut symbols = symbol(1, 0, 0, ElfSymbolKind::File).to_vec();
+    symbols.extend(symbol(5, address, size, ElfSymbolKind::Local));
+    symbols.extend((0..1_000_000u32).flat_map(|at| symbol(names + at, far + u64::from(at), 1, ElfSymbolKind::Local)));
     let code = |range| CraftedSection {
         name: ".text",
         kind: NOBITS,

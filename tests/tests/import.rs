@@ -25,7 +25,7 @@ fn main() -> ExitCode {
             let data = record(dir.path(), &["-g"]);
             agree(&data, &import(&data));
         })
-        .test("what_this_perf_records_as_it_counts_it", &[PERF, PYTHON], || {
+        .test("recordings_match_this_perf", &[PERF, PYTHON], || {
             let script: PathBuf = [env!("CARGO_MANIFEST_DIR"), "recordings", "check.py"].iter().collect();
             let ended = EndedProgram::of(Command::new("python3").arg(script).arg(binary()));
             assert!(ended.status.success() && ended.stdout.contains("as perf has them"), "{ended:?}");
@@ -204,7 +204,7 @@ fn main() -> ExitCode {
             assert!(note.is_some_and(|note| note.contains("program")), "{}", ended.stdout);
             assert!(!ended.stdout.contains("weight_"), "{}", ended.stdout);
         })
-        .test("what_is_damaged_is_told", &[CC, PERF], || {
+        .test("damage_is_reported", &[CC, PERF], || {
             let dir = scratch();
             let data = record(dir.path(), &["-g"]);
             let whole = fs::read(&data).unwrap();

@@ -14,10 +14,10 @@ use nix::sys::signal::Signal;
 fn main() -> ExitCode {
     Suite::new()
         .test("sessions_share_the_names_of_the_kernel", &[Need::Root], sessions_share)
-        .test("what_a_user_s_sessions_take_is_limited", &[CC, Need::Root], memory_of_a_user)
+        .test("a_user_s_sessions_are_limited", &[CC, Need::Root], memory_of_a_user)
         .test("sessions_leave_files_for_clients", &[Need::Root], files)
         .test("the_daemon_s_threads_are_favoured", &[Need::Root], favoured)
-        .test("of_many_refusals_few_lines_are_written", &[Need::Root, PYTHON], refusals)
+        .test("many_refusals_are_logged_in_few_lines", &[Need::Root, PYTHON], refusals)
         .run()
 }
 

@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         .test("a_browser_is_started_where_there_can_be_one", &[CC], browsers)
         .test("no_browser_as_root_for_another_user", &[CC, Need::Root], by_sudo)
         .test("record_opens_what_it_has_recorded", &[CC], record_opens)
-        .test("what_cannot_be_opened", &[CC], refused)
+        .test("pages_that_cannot_be_opened", &[CC], refused)
         .test("a_server_sends_the_page_to_who_has_the_address", &[CC], served)
         .test("a_server_under_attack", &[CC], attacked)
         .test("a_client_that_is_slow_is_left", &[CC], slow)
@@ -70,18 +70,18 @@ fn recorded() -> &'static Recorded {
 }
 
 /// `ccsd` without anything that says where a browser is, and with a runtime folder of its own.
-struct World {
+struct BrowserWorld {
     dir: TempDir,
 }
 
-impl World {
-    fn new() -> World {
+impl BrowserWorld {
+    fn new() -> BrowserWorld {
         let dir = scratch();
         for name in ["runtime", "tmp", "bin"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
         fs::set_permissions(dir.path().join("runtime"), fs::Permissions::from_mode(0o700)).unwrap();
-        World { dir }
+        BrowserWorld { dir }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -147,7 +147,7 @@ fn exported() -> Vec<u8> {
 }
 
 fn private_file() {
-    let world = World::new();
+    let world = BrowserWorld::new();
     let ended = EndedProgram::of(&mut world.open(&["--no-browser"]));
     let path = page_of(&ended);
     assert_eq!(path.parent().unwrap(), world.path("runtime/ccsd"));
@@ -189,7 +189,7 @@ fn private_file() {
 }
 
 fn browsers() {
-    let world = World::new();
+    let world = BrowserWorld::new();
     let own = world.browser("own");
     world.browser("xdg-open");
     let path = std::env::join_paths([world.path("bin"), "/usr/bin".into(), "/bin".into()]).unwrap();
@@ -224,20 +224,20 @@ fn browsers() {
 }
 
 fn by_sudo() {
-    let world = World::new();
+    let world = BrowserWorld::new();
     let browser = world.browser("own");
     let ended = EndedProgram::of(world.open(&[]).env("SUDO_UID", "1000").env("BROWSER", browser));
     ended.assert_refused(2, &["as root", "sudo ccsd open --serve", "sudo ccsd export html"]);
     assert!(!world.path("seen").exists() && ended.stdout.is_empty());
     assert!(!world.path("runtime/ccsd").exists());
     // What serves needs no browser here.
-    let mut served = Served::start(world.open(&["--serve"]).env("SUDO_UID", "1000"));
+    let mut served = ServedBrowserPage::start(world.open(&["--serve"]).env("SUDO_UID", "1000"));
     assert!(served.get("").starts_with("HTTP/1.1 200 "));
     served.end();
 }
 
 fn record_opens() {
-    let world = World::new();
+    let world = BrowserWorld::new();
     let browser = world.browser("own");
     let file = world.path("x.ccsd");
     let mut command = world.ccsd(&[OsStr::new("record"), OsStr::new("--open"), OsStr::new("-o"), file.as_os_str()]);
@@ -259,7 +259,7 @@ fn record_opens() {
 }
 
 fn refused() {
-    let world = World::new();
+    let world = BrowserWorld::new();
     let open = |args: &[&str]| EndedProgram::of(world.ccsd(&[OsStr::new("open")]).args(args));
     open(&["/nonexistent.ccsd"]).assert_refused(2, &["/nonexistent.ccsd"]);
     open(&["--serve", "/etc/hostname"]).assert_refused(2, &["/etc/hostname"]);
@@ -273,15 +273,15 @@ fn refused() {
     assert!(!world.path("runtime/ccsd").exists());
 }
 
-struct Served {
+struct ServedBrowserPage {
     child: Child,
     port: u16,
     token: String,
     errors: BufReader<std::process::ChildStderr>,
 }
 
-impl Served {
-    fn start(command: &mut Command) -> Served {
+impl ServedBrowserPage {
+    fn start(command: &mut Command) -> ServedBrowserPage {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut address = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut address).unwrap();
@@ -290,7 +290,7 @@ impl Served {
         let (port, path) = rest.split_once('/').unwrap();
         let token = path.strip_suffix('/').unwrap().to_owned();
         assert!(token.len() >= 32 && token.bytes().all(|byte| byte.is_ascii_hexdigit()), "{token}");
-        Served { child, port: port.parse().unwrap(), token, errors }
+        ServedBrowserPage { child, port: port.parse().unwrap(), token, errors }
     }
 
     fn connect(&self) -> TcpStream {
@@ -325,7 +325,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for ServedBrowserPage {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -338,8 +338,8 @@ fn split(answer: &str) -> (&str, &str) {
 }
 
 fn served() {
-    let world = World::new();
-    let mut served = Served::start(&mut world.open(&["--serve", "--no-browser"]));
+    let world = BrowserWorld::new();
+    let mut served = ServedBrowserPage::start(&mut world.open(&["--serve", "--no-browser"]));
     let answer = served.get("");
     let (head, body) = split(&answer);
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
@@ -377,7 +377,7 @@ fn served() {
     let options = ["--serve", "--no-browser", "--port", &served.port.to_string()];
     EndedProgram::of(&mut world.open(&options)).assert_refused(2, &["cannot listen on 127.0.0.1:"]);
     // Each has a token of its own.
-    let mut other = Served::start(&mut world.open(&["--serve", "--no-browser"]));
+    let mut other = ServedBrowserPage::start(&mut world.open(&["--serve", "--no-browser"]));
     assert_ne!(other.token, served.token);
     other.end();
     served.end();
@@ -392,13 +392,14 @@ fn unfollowing(page: &str) -> String {
 }
 
 fn followed() {
-    let world = World::new();
+    let world = BrowserWorld::new();
     let file = world.path("profile.ccsd");
     fs::copy(&recorded().file, &file).unwrap();
-    let mut served =
-        Served::start(&mut world.ccsd(&["open", "--serve", "--no-browser", file.to_str().unwrap()].map(OsStr::new)));
-    let number = |served: &Served| split(&served.get("live")).1.to_owned();
-    let page = |served: &Served| split(&served.get("")).1.to_owned();
+    let mut served = ServedBrowserPage::start(
+        &mut world.ccsd(&["open", "--serve", "--no-browser", file.to_str().unwrap()].map(OsStr::new)),
+    );
+    let number = |served: &ServedBrowserPage| split(&served.get("live")).1.to_owned();
+    let page = |served: &ServedBrowserPage| split(&served.get("")).1.to_owned();
     let first = page(&served);
     assert!(first.contains("const LIVE = { version: 1, every: 2000, says: \"follows the file\" };"), "{}", first.len());
     assert_eq!(number(&served), "1\n");
@@ -422,8 +423,8 @@ fn followed() {
 }
 
 fn attacked() {
-    let world = World::new();
-    let mut served = Served::start(&mut world.open(&["--serve", "--no-browser"]));
+    let world = BrowserWorld::new();
+    let mut served = ServedBrowserPage::start(&mut world.open(&["--serve", "--no-browser"]));
     let token = served.token.clone();
     let good = format!("GET /{token}/ HTTP/1.1\r\nHost: localhost\r\n");
     let page = served.get("");
@@ -508,8 +509,8 @@ fn attacked() {
 
 /// Connections that send nothing, or little at a time, keep nobody out.
 fn slow() {
-    let world = World::new();
-    let mut served = Served::start(&mut world.open(&["--serve", "--no-browser"]));
+    let world = BrowserWorld::new();
+    let mut served = ServedBrowserPage::start(&mut world.open(&["--serve", "--no-browser"]));
     let mut idle: Vec<TcpStream> = (0..200)
         .map(|number| {
             let mut stream = served.connect();
@@ -538,9 +539,9 @@ fn slow() {
 }
 
 fn redirected() {
-    let world = World::new();
+    let world = BrowserWorld::new();
     let browser = world.browser("own");
-    let mut served = Served::start(world.open(&["--serve"]).env("BROWSER", browser));
+    let mut served = ServedBrowserPage::start(world.open(&["--serve"]).env("BROWSER", browser));
     let [file] = world.seen().try_into().unwrap();
     assert!(!file.contains(&served.token), "{file}");
     assert_private(Path::new(&file));
@@ -549,16 +550,17 @@ fn redirected() {
     served.end();
     assert!(!Path::new(&file).exists());
     // A folder that was made for the file goes with it.
-    let world = World::new();
+    let world = BrowserWorld::new();
     let browser = world.browser("own");
-    let mut served = Served::start(world.open(&["--serve"]).env("BROWSER", browser).env_remove("XDG_RUNTIME_DIR"));
+    let mut served =
+        ServedBrowserPage::start(world.open(&["--serve"]).env("BROWSER", browser).env_remove("XDG_RUNTIME_DIR"));
     let [file] = world.seen().try_into().unwrap();
     assert!(Path::new(&file).starts_with(world.path("tmp")), "{file}");
     served.end();
     assert_eq!(fs::read_dir(world.path("tmp")).unwrap().count(), 0);
     // Over ssh it says how.
     let mut command = world.open(&["--serve"]);
-    let mut served = Served::start(command.env("SSH_TTY", "/dev/pts/1"));
+    let mut served = ServedBrowserPage::start(command.env("SSH_TTY", "/dev/pts/1"));
     let mut said = String::new();
     while !said.contains("ssh -N -L") {
         assert!(served.errors.read_line(&mut said).unwrap() > 0, "{said}");
@@ -568,12 +570,12 @@ fn redirected() {
 }
 
 fn signals() {
-    let world = World::new();
+    let world = BrowserWorld::new();
     // As nohup starts it.
     let plain = world.open(&["--serve", "--no-browser"]);
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(plain.get_program()).args(plain.get_args());
-    let mut served = Served::start(world.prepare(&mut command));
+    let mut served = ServedBrowserPage::start(world.prepare(&mut command));
     let status = fs::read_to_string(format!("/proc/{}/status", served.child.id())).unwrap();
     let mask = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -602,9 +604,9 @@ fn lost() {
     let fixture = Running::start(&build("forever.c", &["-O1", "-g"]), &[]);
     let daemon = Daemon::start(&[]);
     let session = format!("session:{}", daemon.detached(&[], fixture.pid()));
-    let world = World::new();
+    let world = BrowserWorld::new();
     let mut command = daemon.ccsd(["open", "--serve", "--no-browser", &session]);
-    let mut served = Served::start(world.prepare(&mut command));
+    let mut served = ServedBrowserPage::start(world.prepare(&mut command));
     assert!(served.get("").contains("location.reload()"));
     let (_dir, _) = daemon.kill();
     let end = Instant::now() + PATIENCE;
@@ -627,9 +629,9 @@ fn live() {
     let daemon = Daemon::start(&[]);
     let id = daemon.detached(&[], fixture.pid());
     let session = format!("session:{id}");
-    let world = World::new();
+    let world = BrowserWorld::new();
     let mut command = daemon.ccsd(["open", "--serve", "--no-browser", &session]);
-    let mut served = Served::start(world.prepare(&mut command));
+    let mut served = ServedBrowserPage::start(world.prepare(&mut command));
     let first = served.get("");
     assert!(first.contains("connect-src 'self'") && first.contains("location.reload()"), "{}", first.len());
     let samples = |page: &str| -> u64 {

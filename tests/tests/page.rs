@@ -44,7 +44,7 @@ fn main() -> ExitCode {
                 assert_eq!(rows(document), reported(recorded, options), "{address}");
             }
         })
-        .test("what_starts_the_program_is_folded", &[CC, BROWSER], || {
+        .test("startup_functions_are_folded", &[CC, BROWSER], || {
             let recorded = recursive();
             let page = page(recorded, &[]);
             let all = reported(recorded, &[]);

@@ -39,22 +39,22 @@ fn main() -> ExitCode {
 }
 
 /// A user's session on a program that waits for it.
-struct Watched<'a> {
+struct WatchedProgram<'a> {
     daemon: &'a Daemon,
     user: u32,
     id: String,
     dump: String,
 }
 
-impl Watched<'_> {
-    fn start<'a>(daemon: &'a Daemon, user: u32, running: &Running) -> Watched<'a> {
+impl WatchedProgram<'_> {
+    fn start<'a>(daemon: &'a Daemon, user: u32, running: &Running) -> WatchedProgram<'a> {
         let pid = running.pid().to_string();
         let run = |args: &[&str]| EndedProgram::of(as_user(&mut daemon.ccsd(args), user));
         let dumped = run(&["dump", "--daemon", "--json", &pid]);
         assert!(dumped.status.success(), "{dumped:?}");
         let ended = run(&["attach", "--detach", "-F", "1999", &pid]);
         assert!(ended.status.success(), "{ended:?}");
-        Watched { daemon, user, id: ended.stdout.trim().to_owned(), dump: dumped.stdout }
+        WatchedProgram { daemon, user, id: ended.stdout.trim().to_owned(), dump: dumped.stdout }
     }
 
     /// Lets the program run to its end. Returns its profile, and everything shown of it.
@@ -137,7 +137,7 @@ fn map_is_mounted(group: u32, mode: u32) {
     let map = InTmp::map(&running);
     // As recent as a growing log.
     fs::write(&secret, SECRET).unwrap();
-    let (recorded, shown) = Watched::start(&daemon, NOBODY, &running).finish(&mut running);
+    let (recorded, shown) = WatchedProgram::start(&daemon, NOBODY, &running).finish(&mut running);
     assert_withheld(&recorded, &shown, map.0.to_str().unwrap());
     recorded.assert_only_caller("main", "run");
 }
@@ -164,7 +164,7 @@ fn listed(directory: bool) {
     deny(if directory { &closed } else { &secret }, NOBODY);
     assert!(!as_user(Command::new("cat").arg(&secret), NOBODY).output().unwrap().status.success());
     fs::write(&secret, SECRET).unwrap();
-    let (recorded, shown) = Watched::start(&daemon, NOBODY, &running).finish(&mut running);
+    let (recorded, shown) = WatchedProgram::start(&daemon, NOBODY, &running).finish(&mut running);
     assert_withheld(&recorded, &shown, map.0.to_str().unwrap());
 }
 
@@ -197,7 +197,7 @@ fn link_out_of_reach() {
     // Absolute links start at that directory.
     let target = file.strip_prefix("/tmp").expect("the directory for temporary files is /tmp");
     symlink(target, &map.0).unwrap();
-    let (recorded, shown) = Watched::start(&daemon, NOBODY, &running).finish(&mut running);
+    let (recorded, shown) = WatchedProgram::start(&daemon, NOBODY, &running).finish(&mut running);
     assert_withheld(&recorded, &shown, map.0.to_str().unwrap());
     assert!(recorded.function("caller").is_none());
 }
@@ -225,7 +225,7 @@ fn debug_file_is_mounted() {
     for (mode, user, named) in [(0o600, 0, true), (0o600, NOBODY, false), (0o644, NOBODY, true)] {
         fs::set_permissions(&hidden, fs::Permissions::from_mode(mode)).unwrap();
         let mut running = in_namespace(&mount, &format!("{} wait", program.display()));
-        let (recorded, shown) = Watched::start(&daemon, user, &running).finish(&mut running);
+        let (recorded, shown) = WatchedProgram::start(&daemon, user, &running).finish(&mut running);
         assert_eq!(shown.contains("image_loop"), named, "{mode:o} for {user}: {shown}");
         if !named {
             assert_withheld(&recorded, &shown, "program.debug");
@@ -250,7 +250,7 @@ fn library_is_mounted() {
         assert!(mounted.success());
         fs::set_permissions(&hidden, fs::Permissions::from_mode(mode)).unwrap();
         fs::set_permissions(&own, fs::Permissions::from_mode(mode)).unwrap();
-        let (recorded, shown) = Watched::start(&daemon, user, &running).finish(&mut running);
+        let (recorded, shown) = WatchedProgram::start(&daemon, user, &running).finish(&mut running);
         assert_eq!(shown.contains("plugin_work"), user == 0, "{shown}");
         if user != 0 {
             assert_withheld(&recorded, &shown, "library.so");
@@ -265,7 +265,7 @@ fn private_dump() {
         let dump = InTmp(PathBuf::from(format!("/tmp/jit-{}.dump", running.pid())));
         chown(&dump.0, Some(0), Some(0)).unwrap();
         fs::set_permissions(&dump.0, fs::Permissions::from_mode(mode)).unwrap();
-        let (recorded, shown) = Watched::start(&daemon, NOBODY, &running).finish(&mut running);
+        let (recorded, shown) = WatchedProgram::start(&daemon, NOBODY, &running).finish(&mut running);
         assert_eq!(recorded.function("second").is_some(), mode == 0o644, "{shown}");
     }
 }
@@ -275,7 +275,7 @@ fn own_map() {
     for user in [NOBODY, 0] {
         let mut running = in_namespace("", &format!("{} map wait", generated()));
         let _map = InTmp::map(&running);
-        let (recorded, shown) = Watched::start(&daemon, user, &running).finish(&mut running);
+        let (recorded, shown) = WatchedProgram::start(&daemon, user, &running).finish(&mut running);
         assert!(shown.contains("middle") && !shown.contains("withheld"), "{shown}");
         recorded.assert_only_caller("caller", "middle");
         recorded.assert_only_caller("middle", "leaf");
@@ -289,6 +289,6 @@ fn public_map() {
     let mut running = in_namespace(&mount, &format!("{} none wait", generated()));
     let _map = InTmp::map(&running);
     fs::write(&public, SECRET).unwrap();
-    let (_, shown) = Watched::start(&daemon, NOBODY, &running).finish(&mut running);
+    let (_, shown) = WatchedProgram::start(&daemon, NOBODY, &running).finish(&mut running);
     assert!(shown.contains(WORD), "everybody may know that: {shown}");
 }

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     Suite::new()
         .test("garbage_is_answered_and_ended", &[], garbage)
         .test("a_huge_length_takes_no_memory", &[], a_huge_length)
-        .test("what_is_half_is_nothing", &[], half_messages)
+        .test("incomplete_messages_are_ignored", &[], half_messages)
         .test("another_version_is_told_of_both", &[], another_version)
         .test("requests_that_make_no_sense", &[], nonsense)
         .test("replies_have_the_numbers_of_their_requests", &[], numbers)

@@ -54,7 +54,7 @@ fn main() -> ExitCode {
             let expected = accounting.expected.unwrap();
             assert!(known <= expected + expected / 50 + 5, "{accounting:?}");
         })
-        .test("what_starts_while_the_rate_changes_is_sampled_once", &[CC, Need::Root], || {
+        .test("threads_started_during_a_rate_change_are_sampled_once", &[CC, Need::Root], || {
             let mut fixture = Running::start(&build("links.c", &["-O1", "-pthread"]), &[]);
             let mut collecting = Collecting::start(|file| {
                 // Of event groups the kernel does not count processes forked while they are created.
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
             assert!(known >= expected * 6 / 10, "{accounting:?}");
             assert_eq!(recorded.flat().total.samples, accounting.received);
         })
-        .test("what_is_lost_last_is_known_to_be_lost", &[CC, Need::Root], || {
+        .test("last_losses_are_known", &[CC, Need::Root], || {
             let mut fixture = Running::start(&build("pace.c", &["-O1", "-pthread"]), &[]);
             let mut collecting = Collecting::attach(&[], &[fixture.pid()]);
             fixture.go();
@@ -105,7 +105,7 @@ fn main() -> ExitCode {
             assert!(known <= expected + expected / 50 + 5, "{accounting:?}");
             assert!(accounting.undelivered() <= expected * 2 / 5 + 24, "{accounting:?}");
         })
-        .test("who_wants_one_rate_has_it", &[CC, Need::Root], || {
+        .test("a_fixed_rate_stays", &[CC, Need::Root], || {
             let (recorded, took) = disturbed(&["--no-adapt"], |accounting| accounting.lost > 0, 1_000);
             recorded.assert_whole();
             let accounting = recorded.profile.accounting();

@@ -17,7 +17,7 @@ const ALLOWANCE: f64 = 0.25;
 
 fn main() -> ExitCode {
     Suite::new()
-        .test("what_was_sampled_is_what_was_used", &[CC], || {
+        .test("sampled_time_is_used_time", &[CC], || {
             // The fixture measures itself; the rest is the start of libc and of the fixture.
             let recorded = record("weights.c", &["2000"], &["-F", "1999"]);
             let used: u64 =
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
                 0.01,
             );
         })
-        .test("what_was_spent_before_execve_is_not_ccsd_s", &[CC], || {
+        .test("time_before_execve_is_not_ccsd_s", &[CC], || {
             // As when `cargo run` has just built.
             const BEFORE_S: i64 = 5;
             let dir = scratch();
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
                 assert!(stats.contains(&format!("CPU: {}", phase.text())), "{stats}");
             }
         })
-        .test("what_is_too_short_to_be_sampled_is_accounted_for", &[CC], || {
+        .test("unsampled_short_threads_are_accounted_for", &[CC], || {
             // The kernel starts a new period for every thread, so a thread shorter than a period is not sampled. Its
             // time is missing in the profile, and the accounting says so.
             let recorded = record("threads.c", &["short"], &["-F", "999"]);

@@ -170,7 +170,7 @@ fn main() -> ExitCode {
             assert_eq!(selected["samples"], recorded.samples("weight_12").inherited);
             assert_eq!(selected["whole_samples"], recorded.profile.accounting().received);
         })
-        .test("what_is_below_the_least_share_is_one_row", &[CC], || {
+        .test("rows_below_the_least_share_are_one", &[CC], || {
             let recorded = shared();
             let least = recorded.samples("weight_09").inherited as f64 / recorded.total() as f64 * 100.0;
             let min = format!("{least:.3}");

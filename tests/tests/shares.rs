@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     Suite::new()
         .test("however_many_sessions_users_have_the_next_and_root_get_one", &NEEDS, sessions)
         .test("finished_sessions_of_users_drive_out_nobody_else_s", &NEEDS, finished)
-        .test("what_one_user_s_events_take_is_not_missing_to_another", &[PYTHON, Need::Root, UNSHARE], files)
+        .test("one_user_s_events_leave_room_for_another", &[PYTHON, Need::Root, UNSHARE], files)
         .test("memory_that_users_lock_is_not_missing_to_root", &[PYTHON, Need::Root, UNSHARE], locked_memory)
         .test("events_that_threads_inherit_are_charged", &[PYTHON, Need::Root, UNSHARE], inherited_events)
         .test("connections_that_say_nothing_keep_nobody_out", &NEEDS, silent_connections)
@@ -282,7 +282,7 @@ fn inherited_events() {
 fn silent_connections() {
     let daemon = daemon("64MiB");
     let mut silent = client(&daemon, USERS.start, &["silent", "64"]);
-    let mut silent = Waiting::start(&mut silent);
+    let mut silent = WaitingClient::start(&mut silent);
     let told = silent.told();
     assert_eq!(told["got"], 64);
     let why = told["refused"].as_str().unwrap();
@@ -296,11 +296,11 @@ fn silent_connections() {
 }
 
 /// A client that has printed its result and waits.
-struct Waiting(Child);
+struct WaitingClient(Child);
 
-impl Waiting {
-    fn start(command: &mut Command) -> Waiting {
-        Waiting(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
+impl WaitingClient {
+    fn start(command: &mut Command) -> WaitingClient {
+        WaitingClient(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
     }
 
     fn told(&mut self) -> Value {
@@ -319,7 +319,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingClient {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -365,7 +365,7 @@ fn slow_readers() {
     let target = Running::start_command(as_user(&mut Command::new(program), USERS.start));
     assert_eq!(metric(&daemon, NAME), 0);
     let arguments = ["slow", &target.pid().to_string(), "2000"];
-    let mut slow = Waiting::start(&mut client(&daemon, USERS.start, &arguments));
+    let mut slow = WaitingClient::start(&mut client(&daemon, USERS.start, &arguments));
     let _ = slow.told();
     assert_eq!(daemon.sessions(), Vec::<Value>::new());
     // The names alone.
@@ -440,7 +440,7 @@ fn crowd() {
     let mut collecting = daemon.attach(fixture.pid());
     collecting.wait_for_writes(1);
     let session = daemon.sessions()[0]["id"].to_string();
-    let mut readers = Waiting::start(&mut client(&daemon, 0, &["crowd", READERS, &session]));
+    let mut readers = WaitingClient::start(&mut client(&daemon, 0, &["crowd", READERS, &session]));
     let _ = readers.told();
     // All at one moment, for the daemon.
     daemon.halt();

@@ -231,7 +231,7 @@ fn inlined_from_debug_files() {
 
 fn inlined_from_debuginfod() {
     let (stripped, whole) = Stripped::with_inlined();
-    let (_server, url) = Server::start(&stripped);
+    let (_server, url) = FileServer::start(&stripped);
     let named = stripped.path("named.ccsd");
     symbolize_by(&stripped, &url, &named);
     assert_same(&named, &whole);
@@ -266,15 +266,15 @@ fn fetched(stripped: &Stripped) -> PathBuf {
     cache
 }
 
-struct Server(Child);
+struct FileServer(Child);
 
-impl Server {
+impl FileServer {
     /// `debuginfod` with a program's debug file, and its address.
-    fn start(stripped: &Stripped) -> (Server, String) {
+    fn start(stripped: &Stripped) -> (FileServer, String) {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
         let mut server = Command::new("debuginfod");
         server.args(["-d", ":memory:", "-p", &port, "-F"]).arg(stripped.debug.parent().unwrap());
-        let server = Server(server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        let server = FileServer(server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
         (server, format!("http://127.0.0.1:{port}"))
     }
 }
@@ -292,7 +292,7 @@ fn symbolize_by(stripped: &Stripped, url: &str, named: &Path) {
     }
 }
 
-impl Drop for Server {
+impl Drop for FileServer {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -301,7 +301,7 @@ impl Drop for Server {
 
 fn from_debuginfod() {
     let stripped = Stripped::record();
-    let (server, url) = Server::start(&stripped);
+    let (server, url) = FileServer::start(&stripped);
     let named = stripped.path("named.ccsd");
     symbolize_by(&stripped, &url, &named);
     assert_named(&stripped.profile, &named);
@@ -386,7 +386,7 @@ fn from_debuginfod_by_https() {
     fs::copy(&stripped.debug, place.join("debuginfo")).unwrap();
     let mut server = Command::new("python3");
     server.args(["-c", HTTPS]).arg(stripped.path("served")).arg(&certificate).arg(&key);
-    let mut server = Server(server.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    let mut server = FileServer(server.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
     let mut port = String::new();
     BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut port).unwrap();
     let url = format!("https://localhost:{}", port.trim());

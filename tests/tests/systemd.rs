@@ -55,7 +55,7 @@ fn main() -> ExitCode {
             assert_eq!(other, ["good"], "{verified}");
             assert!(told("exposure").parse::<f64>().unwrap() <= 3.0);
         })
-        .test("who_may_do_what", &NEEDS, || {
+        .test("permissions_of_users", &NEEDS, || {
             is("attach_root", "0");
             is("attach_alice", "0");
             is("attach_bob", "2");

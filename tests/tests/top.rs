@@ -220,7 +220,7 @@ fn main() -> ExitCode {
             let report = EndedProgram::of(&mut ccsd([Path::new("report"), &tmux.dir.path().join("top.ccsd")]));
             assert!(report.status.success() && report.stdout.contains("forever"), "{report:?}");
         })
-        .test("who_died_and_where", &[CC, TMUX, Need::Root, Need::Tracefs], || {
+        .test("crashes_are_shown", &[CC, TMUX, Need::Root, Need::Tracefs], || {
             let program = build("crash.c", &["-g", "-O0", "-pthread"]);
             let record = RecordCommand::new(program, &["fault"]);
             let recorded = Collecting::start(|file| record.command(file)).wait();
@@ -240,7 +240,7 @@ fn main() -> ExitCode {
             tmux.keys(&["c"]);
             tmux.until_shown("no process has died");
         })
-        .test("what_is_no_terminal_is_refused", &[], || {
+        .test("refuses_without_a_terminal", &[], || {
             EndedProgram::of(&mut ccsd(["top", "1"])).assert_refused(2, &["terminal", "ccsd top --plain"]);
         })
         .run()

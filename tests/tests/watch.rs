@@ -19,15 +19,15 @@ use serde_json::Value;
 
 fn main() -> ExitCode {
     Suite::new()
-        .test("what_ran_when", &[CC], history_shows_each_run)
+        .test("history_shows_each_run", &[CC], history_shows_each_run)
         .test("every_command_knows_a_watch", &[CC], every_command_knows_a_watch)
         .test("two_times_are_compared", &[CC], two_times_are_compared)
-        .test("what_is_configured_counts_more_than_the_environment", &[], configured_socket)
+        .test("configuration_overrides_the_environment", &[], configured_socket)
         .test("where_there_is_no_daemon_that_is_said", &[], no_daemon)
         .test("a_file_named_like_a_watch_is_told_from_it", &[CC], a_file_like_a_watch)
         .test("an_outsider_is_told_nothing", &[CC, Need::Root], an_outsider_is_told_nothing)
         .test("as_systemd_runs_it", &[], as_systemd_runs_it)
-        .test("what_used_the_cpu_of_all_watches", &[CC], all_watches)
+        .test("cpu_use_of_all_watches", &[CC], all_watches)
         .test("short_processes_are_sampled_on_cpus", &[CC, Need::Root], short_processes)
         .test("a_watch_of_everything", &[CC, Need::Root], everything)
         .test("a_service_that_hangs_is_not_at_work", &[CC], a_hung_service)

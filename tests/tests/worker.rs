@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         .test("names_are_those_without_it", &[CXX], names_are_the_same)
         .test("killed_in_a_session_it_is_replaced", &[CC], killed_in_a_session)
         .test("without_it_a_session_goes_on_nameless", &[CC], without_it)
-        .test("what_could_not_be_read_is_read_later", &[CC], read_later)
+        .test("unread_images_are_read_later", &[CC], read_later)
         .test("damaged_programs_are_profiled", &[CC], damaged_programs)
         .test("names_of_generated_code_come_through_it", &[CC], generated_code)
         .test("it_ends_with_the_daemon", &[], it_ends_with_the_daemon)

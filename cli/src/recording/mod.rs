@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
-use ccsd_collector::import::{self, ImportError, Recording};
+use ccsd_collector::import::{self, ImportError, RecordingSource};
 use ccsd_profile::Profile;
 use nix::fcntl::OFlag;
 
@@ -107,14 +107,14 @@ pub fn import_file(
 ) -> Result<Option<Profile>, Failure> {
     rewind(&file, name)?;
     if kind == FileKind::PerfData {
-        return perf_data(Recording::File(file), name, event, output).map(Some);
+        return perf_data(RecordingSource::File(file), name, event, output).map(Some);
     }
     let modified = file.metadata().and_then(|meta| meta.modified()).map_or(0, nanoseconds);
     import_script(BufReader::with_capacity(1 << 18, file), modified, event, output)
 }
 
 pub fn perf_data(
-    recording: Recording<'_>,
+    recording: RecordingSource<'_>,
     name: &str,
     event: Option<&str>,
     output: &mut Output<'_>,

@@ -14,17 +14,17 @@ use proptest::prelude::*;
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 /// Thread, frames from the root on (function, line or 0), weight.
-type Stack = (u32, Vec<(usize, u32)>, u64);
+type SiteStack = (u32, Vec<(usize, u32)>, u64);
 /// By function and line: self and inherited weight.
-type Lines = BTreeMap<(String, u32), (u64, u64)>;
+type LineWeights = BTreeMap<(String, u32), (u64, u64)>;
 type Calls = BTreeMap<(String, u32, String), u64>;
 
-fn stacks() -> impl Strategy<Value = Vec<Stack>> {
+fn stacks() -> impl Strategy<Value = Vec<SiteStack>> {
     let frame = (0..NAMES.len(), 0..4u32);
     prop::collection::vec((1..3u32, prop::collection::vec(frame, 1..12), 1..100u64), 1..40)
 }
 
-fn charge(maker: &mut Maker, (thread, frames, weight): &Stack) {
+fn charge(maker: &mut Maker, (thread, frames, weight): &SiteStack) {
     let frames: Vec<(&str, u32)> =
         frames.iter().map(|&(function, line)| (NAMES[function], line_of(function, line))).collect();
     maker.charge_sites(*thread, &frames, *weight);
@@ -35,14 +35,14 @@ fn line_of(function: usize, line: u32) -> u32 {
     if function + 1 == NAMES.len() || line == 0 { 0 } else { 10 * function as u32 + line + 11 }
 }
 
-fn profile_of(stacks: &[Stack]) -> Profile {
+fn profile_of(stacks: &[SiteStack]) -> Profile {
     let mut maker = Maker::new();
     stacks.iter().for_each(|stack| charge(&mut maker, stack));
     maker.profile
 }
 
-fn raw_lines(stacks: &[Stack], hidden: &[usize], thread: Option<u32>) -> Lines {
-    let mut lines = Lines::new();
+fn raw_lines(stacks: &[SiteStack], hidden: &[usize], thread: Option<u32>) -> LineWeights {
+    let mut lines = LineWeights::new();
     for (of, frames, weight) in stacks {
         if thread.is_some_and(|thread| thread != *of) {
             continue;
@@ -65,13 +65,13 @@ fn raw_lines(stacks: &[Stack], hidden: &[usize], thread: Option<u32>) -> Lines {
     lines
 }
 
-fn shown_lines(profile: &Profile, selection: &Selection) -> Lines {
+fn shown_lines(profile: &Profile, selection: &Selection) -> LineWeights {
     let functions = LinesView::new(profile, selection).functions;
     let rows = functions.iter().flat_map(|it| it.lines.iter().map(|line| (it.name.clone(), line)));
     rows.map(|(name, row)| ((name, row.line), (row.weight, row.inherited_weight))).collect()
 }
 
-fn raw_calls(stacks: &[Stack]) -> Calls {
+fn raw_calls(stacks: &[SiteStack]) -> Calls {
     let mut calls = Calls::new();
     for (_, frames, weight) in stacks {
         let functions: BTreeSet<usize> = frames.iter().map(|frame| frame.0).collect();
@@ -166,8 +166,8 @@ proptest! {
         let ids: Vec<_> = hidden.iter().filter_map(|&it| id(NAMES[it])).map(|id| CostCentreId::new(id as u32)).collect();
         let hiding = Selection::all().hide(ids);
         let expected = raw_lines(&stacks, &hidden, None);
-        let shown: Lines = shown_lines(&profile, &hiding);
-        let with_root = |lines: &Lines| lines.iter().filter(|((name, _), _)| name != "[root]").map(|(a, b)| (a.clone(), *b)).collect::<Lines>();
+        let shown: LineWeights = shown_lines(&profile, &hiding);
+        let with_root = |lines: &LineWeights| lines.iter().filter(|((name, _), _)| name != "[root]").map(|(a, b)| (a.clone(), *b)).collect::<LineWeights>();
         prop_assert_eq!(with_root(&shown), with_root(&expected));
         prop_assert_eq!(with_root(&shown_lines(&profile.selected(&hiding), &Selection::all())), with_root(&expected));
     }
@@ -215,7 +215,7 @@ proptest! {
         let profile = maker.profile;
         prop_assert!(profile.routes().bytes() <= route_bytes.max(64), "{} of {route_bytes}", profile.routes().bytes());
         let (shown, raw) = (shown_lines(&profile, &Selection::all()), raw_lines(&stacks, &[], None));
-        let total = |lines: &Lines| lines.values().map(|line| line.0).sum::<u64>();
+        let total = |lines: &LineWeights| lines.values().map(|line| line.0).sum::<u64>();
         prop_assert_eq!(total(&shown), total(&raw));
         for (place, (own, all)) in &shown {
             // Never more than there is.

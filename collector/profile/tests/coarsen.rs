@@ -22,7 +22,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// A stream in the making.
-struct Recording {
+struct CoarsenedRecording {
     maker: Maker,
     encoder: Encoder<Vec<u8>>,
     written: Written,
@@ -30,7 +30,7 @@ struct Recording {
     updates: Vec<usize>,
 }
 
-impl Recording {
+impl CoarsenedRecording {
     fn new() -> Self {
         let maker = Maker::with(SessionInfo { notes: Vec::new(), ..session() }, ProfileLimits::default());
         let encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
@@ -126,13 +126,13 @@ proptest! {
 
     #[test]
     fn the_profile_and_its_parts_are_the_same(early in steps(), late in steps(), most in 1..9usize) {
-        let mut recording = Recording::new();
+        let mut recording = CoarsenedRecording::new();
         early.iter().for_each(|step| recording.step(step));
         let (encoder, written) = recording.coarsen(most).unwrap();
         let whole = recording.encoder.get_ref().clone();
         // What comes later is written to both.
-        let mut coarser = Recording { encoder, written, ..recording };
-        let mut original = Recording::new();
+        let mut coarser = CoarsenedRecording { encoder, written, ..recording };
+        let mut original = CoarsenedRecording::new();
         early.iter().chain(&late).for_each(|step| original.step(step));
         prop_assert!(coarser.written.len() <= most);
         prop_assert_eq!(coarser.encoder.bytes_written(), coarser.encoder.get_ref().len() as u64);
@@ -167,9 +167,9 @@ proptest! {
 
     #[test]
     fn a_compacted_file_is_the_same(steps in steps(), end in 0..9u64) {
-        let mut recording = Recording::new();
+        let mut recording = CoarsenedRecording::new();
         steps.iter().for_each(|step| recording.step(step));
-        let Recording { encoder, written, .. } = recording;
+        let CoarsenedRecording { encoder, written, .. } = recording;
         let accounting = Accounting { received: end, expected: Some(end), ..Accounting::default() };
         let original = encoder.finish_with(&accounting).unwrap();
         let mut compacted = Vec::new();
@@ -197,7 +197,7 @@ proptest! {
 
     #[test]
     fn coarsening_twice_changes_nothing_either(steps in steps(), most in 1..10usize) {
-        let mut recording = Recording::new();
+        let mut recording = CoarsenedRecording::new();
         for step in &steps {
             if recording.written.len() >= 2 * most {
                 let (encoder, written) = recording.coarsen(most).unwrap();
@@ -206,18 +206,18 @@ proptest! {
             recording.step(step);
             prop_assert!(recording.written.len() <= 2 * most);
         }
-        let mut original = Recording::new();
+        let mut original = CoarsenedRecording::new();
         steps.iter().for_each(|step| original.step(step));
-        let read = |recording: &Recording| read_profile(&recording.encoder.get_ref()[..]).unwrap().profile;
+        let read = |recording: &CoarsenedRecording| read_profile(&recording.encoder.get_ref()[..]).unwrap().profile;
         prop_assert_eq!(state(&read(&recording)), state(&read(&original)));
     }
 }
 
 /// A writer that fails, as on a full disk.
 #[derive(Debug)]
-struct Full(usize);
+struct FullDisk(usize);
 
-impl Write for Full {
+impl Write for FullDisk {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
         Ok(bytes.len())
@@ -230,7 +230,7 @@ impl Write for Full {
 
 #[test]
 fn a_stream_that_is_not_what_was_written_is_left_alone() {
-    let mut recording = Recording::new();
+    let mut recording = CoarsenedRecording::new();
     for weight in 1..6 {
         recording.step(&(vec![(1, vec![1, 2], weight)], 1_000, [true; 4]));
     }
@@ -243,7 +243,7 @@ fn a_stream_that_is_not_what_was_written_is_left_alone() {
         assert!(of(&stream[..cut]).is_err(), "{cut}");
     }
     assert!(matches!(of(coarser.get_ref()), Err(CoarsenError::Changed)));
-    let mut longer = Recording::new();
+    let mut longer = CoarsenedRecording::new();
     for weight in 1..7 {
         longer.step(&(vec![(1, vec![1, 2], weight)], 1_000, [true; 4]));
     }
@@ -256,7 +256,7 @@ fn a_stream_that_is_not_what_was_written_is_left_alone() {
     // Wherever the disk is full.
     let room = recording.coarsen(2).unwrap().0.get_ref().len();
     for room in 0..room {
-        let failed = coarsen(&stream[..], Full(room), &recording.written, 2);
+        let failed = coarsen(&stream[..], FullDisk(room), &recording.written, 2);
         assert!(matches!(failed, Err(CoarsenError::Write(_))), "{room}");
     }
 }
@@ -266,13 +266,13 @@ fn a_stream_that_is_not_what_was_written_is_left_alone() {
 #[test]
 fn a_compacted_file_has_the_intervals_that_are_worth_it() {
     for (repeats, left, shorter) in [(true, 50, 3), (false, 100, 1)] {
-        let mut recording = Recording::new();
+        let mut recording = CoarsenedRecording::new();
         for second in 0..100u32 {
             let stack = |which: u32| vec![1, if repeats { which } else { 40 * second + which }];
             let samples = (0..40).map(|which| (1, stack(which), 1_000)).collect();
             recording.step(&(samples, 1_000, [false; 4]));
         }
-        let Recording { encoder, written, maker, .. } = recording;
+        let CoarsenedRecording { encoder, written, maker, .. } = recording;
         let original = encoder.finish().unwrap();
         let mut compacted = Vec::new();
         compact(&original[..], &mut compacted, &written).unwrap();
@@ -284,12 +284,12 @@ fn a_compacted_file_has_the_intervals_that_are_worth_it() {
 
 #[test]
 fn only_finished_streams_as_written_are_compacted() {
-    let mut recording = Recording::new();
+    let mut recording = CoarsenedRecording::new();
     for weight in 1..6 {
         recording.step(&(vec![(1, vec![1, 2], weight)], 1_000, [true; 4]));
     }
-    let Recording { encoder, written, .. } = recording;
-    let of = |stream: &[u8], room| compact(stream, Full(room), &written);
+    let CoarsenedRecording { encoder, written, .. } = recording;
+    let of = |stream: &[u8], room| compact(stream, FullDisk(room), &written);
     assert!(matches!(of(encoder.get_ref(), 100_000), Err(CoarsenError::Changed)));
     let stream = encoder.finish().unwrap();
     assert!(of(&stream, 100_000).is_ok());

@@ -21,7 +21,7 @@ impl Random {
 }
 
 /// Stacks of random recursion below one function, charged as the collector does it.
-struct Run {
+struct ElisionRun {
     profile: Profile,
     main: CostCentreId,
     /// What raw stacks say of each function: weight as the innermost, weight on the stack, weight on the part kept.
@@ -29,7 +29,7 @@ struct Run {
     total: u64,
 }
 
-fn run(limits: ProfileLimits, functions: u32, depth: u32, samples: u32, seed: u64) -> Run {
+fn run(limits: ProfileLimits, functions: u32, depth: u32, samples: u32, seed: u64) -> ElisionRun {
     let mut maker = Maker::with(session(), limits);
     let main = maker.function("main");
     let others: Vec<CostCentreId> = (0..functions).map(|i| maker.function(&format!("f{i}"))).collect();
@@ -68,10 +68,10 @@ fn run(limits: ProfileLimits, functions: u32, depth: u32, samples: u32, seed: u6
         }
         total += weight;
     }
-    Run { profile: maker.profile, main, raw, total }
+    ElisionRun { profile: maker.profile, main, raw, total }
 }
 
-impl Run {
+impl ElisionRun {
     /// Sums are conserved (I1), nothing has more than the raw stacks say (I5), all of them call `main`, and a reader sees the same.
     fn check(&mut self, callers_kept: bool) {
         let view = FlatView::new(&self.profile, &Selection::all());

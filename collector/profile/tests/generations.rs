@@ -21,13 +21,13 @@ fn intervals() -> impl Strategy<Value = Vec<Interval>> {
 }
 
 /// The updates of a session with generations, and the profile of one without.
-struct Recording {
+struct GenerationRecording {
     updates: Vec<Update>,
     whole: Maker,
     info: SessionInfo,
 }
 
-fn record(intervals: &[Interval]) -> Recording {
+fn record(intervals: &[Interval]) -> GenerationRecording {
     let make = || Maker::with(session(), ProfileLimits::default());
     let (mut maker, mut whole) = (make(), make());
     let mut updates = Vec::new();
@@ -45,7 +45,7 @@ fn record(intervals: &[Interval]) -> Recording {
             maker.profile.begin_generation();
         }
     }
-    Recording { updates, whole, info: session() }
+    GenerationRecording { updates, whole, info: session() }
 }
 
 fn fresh() -> Profile {
@@ -69,7 +69,7 @@ proptest! {
     /// I8: a file of generations is the profile without them, and so is each prefix of it up to its last whole record.
     #[test]
     fn i8_every_prefix_is_the_profile_up_to_it(intervals in intervals(), cut in any::<prop::sample::Index>()) {
-        let Recording { updates, whole, info } = record(&intervals);
+        let GenerationRecording { updates, whole, info } = record(&intervals);
         let mut encoder = Encoder::new(Vec::new(), &info).unwrap();
         let mut ends = vec![(encoder.get_ref().len(), fresh().canonical())];
         for (number, update) in updates.iter().enumerate() {
@@ -89,7 +89,7 @@ proptest! {
     /// I2: a context is a function of the stack alone, in which generation it is met or in how many.
     #[test]
     fn i2_contexts_are_functions_of_the_stack(intervals in intervals()) {
-        let Recording { updates, whole, .. } = record(&intervals);
+        let GenerationRecording { updates, whole, .. } = record(&intervals);
         let mut joined = fresh();
         updates.iter().for_each(|update| joined.apply(update).unwrap());
         // Equal paths are one context, so there are no more than paths.
@@ -113,7 +113,7 @@ proptest! {
     /// I7: a snapshot at any time and what follows it, merged as far as it can be, is the whole.
     #[test]
     fn i7_snapshots_and_merged_updates(intervals in intervals(), at in any::<prop::sample::Index>(), groups in 1..4usize) {
-        let Recording { updates, whole, .. } = record(&intervals);
+        let GenerationRecording { updates, whole, .. } = record(&intervals);
         let at = at.index(updates.len() + 1);
         let mut replica = fresh();
         updates[..at].iter().for_each(|update| replica.apply(update).unwrap());
@@ -145,7 +145,7 @@ proptest! {
     /// Intervals of several generations are merged in a file as others are, again and again, and what came after is read.
     #[test]
     fn a_file_of_generations_is_coarsened(rounds in prop::collection::vec(intervals(), 1..4), most in 1..5usize) {
-        let Recording { updates, whole, info } = record(&rounds.concat());
+        let GenerationRecording { updates, whole, info } = record(&rounds.concat());
         let mut encoder = Encoder::new(Vec::new(), &info).unwrap();
         let mut written = Written::default();
         let mut updates = updates.into_iter();

@@ -14,10 +14,10 @@ use common::session;
 const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 /// Control group, user and weight of each process; no group where it was not looked at.
-type Members<'a> = [(Option<&'a str>, u32, u64)];
+type GroupMembers<'a> = [(Option<&'a str>, u32, u64)];
 
 /// Charges a process of its own for each member, from a number on.
-fn charge(profile: &mut Profile, first_pid: u32, members: &Members<'_>) {
+fn charge(profile: &mut Profile, first_pid: u32, members: &GroupMembers<'_>) {
     let image = profile.add_image(Image { name: "/usr/bin/demo".into(), build_id: vec![1] });
     for (pid, (cgroup, uid, weight)) in (first_pid..).zip(members) {
         let user = if *uid == 33 { "www-data".to_owned() } else { String::new() };

@@ -12,16 +12,16 @@ use common::{Maker, session};
 use proptest::prelude::*;
 
 /// Functions 0 to 5, each with three addresses; an entry is an address, known by name or not.
-type Entry = (u32, u32, bool);
-type Sample = (Vec<Entry>, u64);
+type NamedEntry = (u32, u32, bool);
+type NamedSample = (Vec<NamedEntry>, u64);
 
-fn samples() -> impl Strategy<Value = Vec<Sample>> {
+fn samples() -> impl Strategy<Value = Vec<NamedSample>> {
     let entry = (0..6u32, 0..3u32, any::<bool>());
     prop::collection::vec((prop::collection::vec(entry, 1..12), 1..1000u64), 1..30)
 }
 
 /// Stacks without mutual recursion: functions in order.
-fn straight() -> impl Strategy<Value = Vec<Sample>> {
+fn straight() -> impl Strategy<Value = Vec<NamedSample>> {
     samples().prop_map(|mut samples| {
         samples.iter_mut().for_each(|(stack, _)| stack.sort_unstable());
         samples
@@ -34,7 +34,7 @@ fn unnamed(maker: &mut Maker, function: u32, address: u32) -> CostCentreId {
     maker.profile.add_cost_centre(none)
 }
 
-fn charge(maker: &mut Maker, (stack, weight): &Sample, names_known: bool) {
+fn charge(maker: &mut Maker, (stack, weight): &NamedSample, names_known: bool) {
     let mut context = ContextId::ROOT;
     for &(function, address, named) in stack {
         let centre = match named || names_known {
@@ -62,13 +62,13 @@ fn name_all(maker: &mut Maker) {
     }
 }
 
-fn known(samples: &[Sample]) -> Maker {
+fn known(samples: &[NamedSample]) -> Maker {
     let mut maker = Maker::new();
     samples.iter().for_each(|sample| charge(&mut maker, sample, true));
     maker
 }
 
-fn later(samples: &[Sample]) -> Maker {
+fn later(samples: &[NamedSample]) -> Maker {
     let mut maker = Maker::new();
     samples.iter().for_each(|sample| charge(&mut maker, sample, false));
     name_all(&mut maker);

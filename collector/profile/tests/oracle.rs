@@ -18,15 +18,15 @@ use ccsd_profile::view::{
 use ccsd_profile::{
     ContextId, CostCentre, CostCentreId, Encoder, History, LineId, Metric, Profile, SessionInfo, Unit, read_profile,
 };
-use common::raw::{self, Sample};
+use common::raw::{self, RawSample};
 use common::readers::{self, Edges, GAP, Row, Weights};
 use common::{Maker, session};
 use proptest::prelude::*;
 
 /// A sample as it is recorded: thread, functions from the root on, line (0 if unknown), weights.
-type Recorded = (u32, Vec<u32>, u32, [u64; 2]);
+type RecordedSample = (u32, Vec<u32>, u32, [u64; 2]);
 
-fn recorded() -> impl Strategy<Value = Vec<Recorded>> {
+fn recorded() -> impl Strategy<Value = Vec<RecordedSample>> {
     (2..7u32).prop_flat_map(|functions| {
         let stack = prop::collection::vec(0..functions, 1..13);
         // Weights of whole hundredths of a second, which gprof's text prints exactly; the other metric is often 0.
@@ -40,7 +40,7 @@ fn name(function: u32) -> String {
 }
 
 /// What a profile file says of the samples.
-fn profile(recorded: &[Recorded]) -> Profile {
+fn profile(recorded: &[RecordedSample]) -> Profile {
     let metrics = vec![
         Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds },
         Metric { name: "faults".into(), unit: Unit::Count },
@@ -66,11 +66,11 @@ fn profile(recorded: &[Recorded]) -> Profile {
 
 /// The samples that count, with the functions that are shown, as `name` says.
 fn shown(
-    recorded: &[Recorded],
-    counts: impl Fn(&Recorded) -> bool,
+    recorded: &[RecordedSample],
+    counts: impl Fn(&RecordedSample) -> bool,
     name: impl Fn(u32) -> Option<String>,
-) -> Vec<Sample> {
-    let sample = |(tid, stack, line, weights): &Recorded| {
+) -> Vec<RawSample> {
+    let sample = |(tid, stack, line, weights): &RecordedSample| {
         let mut names: Vec<String> = stack.iter().filter_map(|&it| name(it)).collect();
         names.dedup();
         // The line is that of the innermost function, if that is shown.
@@ -78,12 +78,12 @@ fn shown(
         if names.is_empty() {
             names.push("[root]".to_owned());
         }
-        Sample { tid: u64::from(*tid), stack: names, line, weights: *weights }
+        RawSample { tid: u64::from(*tid), stack: names, line, weights: *weights }
     };
     recorded.iter().filter(|it| counts(it)).map(sample).collect()
 }
 
-fn all_of(recorded: &[Recorded]) -> Vec<Sample> {
+fn all_of(recorded: &[RecordedSample]) -> Vec<RawSample> {
     shown(recorded, |_| true, |it| Some(name(it)))
 }
 
@@ -98,9 +98,9 @@ fn with_weight(weights: Weights) -> Weights {
 }
 
 /// An entry of a history: the function, whether it is its latest activation, and whether it is behind a gap.
-type Entry = (String, bool, bool);
+type ChainEntry = (String, bool, bool);
 
-fn history(stack: &[String]) -> Vec<Entry> {
+fn history(stack: &[String]) -> Vec<ChainEntry> {
     let number = |name: &String| CostCentreId::new(name[1..].parse().unwrap());
     let history = History::of(stack.iter().map(number));
     let gaps: BTreeSet<usize> = history.gaps().collect();
@@ -108,17 +108,21 @@ fn history(stack: &[String]) -> Vec<Entry> {
     entries.map(|(at, it)| (name(it.function.get()), it.marked, gaps.contains(&at))).collect()
 }
 
-fn frames(entries: &[Entry]) -> Vec<String> {
+fn frames(entries: &[ChainEntry]) -> Vec<String> {
     let frames = entries.iter().flat_map(|(name, _, gap)| [gap.then(|| GAP.to_owned()), Some(name.clone())]);
     frames.flatten().collect()
 }
 
 /// Own weight and weight with all that goes on from there, by chain.
-type Chains = BTreeMap<Vec<Entry>, (u64, u64)>;
+type ChainWeights = BTreeMap<Vec<ChainEntry>, (u64, u64)>;
 
 /// The chains of a tree of these histories: each part of a history from its outer end on, as `chain` cuts and turns it.
-fn chains(samples: &[Sample], metric: usize, chain: impl Fn(&[Entry]) -> Option<Vec<Entry>>) -> Chains {
-    let mut chains = Chains::new();
+fn chains(
+    samples: &[RawSample],
+    metric: usize,
+    chain: impl Fn(&[ChainEntry]) -> Option<Vec<ChainEntry>>,
+) -> ChainWeights {
+    let mut chains = ChainWeights::new();
     for sample in samples {
         let Some(entries) = chain(&history(&sample.stack)) else { continue };
         for end in 1..=entries.len() {
@@ -131,22 +135,22 @@ fn chains(samples: &[Sample], metric: usize, chain: impl Fn(&[Entry]) -> Option<
 }
 
 /// From the entry at a position to the root: a gap stays with the call.
-fn upwards(entries: &[Entry], from: usize) -> Vec<Entry> {
+fn upwards(entries: &[ChainEntry], from: usize) -> Vec<ChainEntry> {
     let gap = |at: usize| at < from && entries[at + 1].2;
     (0..=from).rev().map(|at| (entries[at].0.clone(), entries[at].1, gap(at))).collect()
 }
 
-fn downwards(entries: &[Entry], from: usize) -> Vec<Entry> {
+fn downwards(entries: &[ChainEntry], from: usize) -> Vec<ChainEntry> {
     let mut entries = entries[from..].to_vec();
     entries[0].2 = false;
     entries
 }
 
-fn latest(entries: &[Entry], function: &str) -> Option<usize> {
+fn latest(entries: &[ChainEntry], function: &str) -> Option<usize> {
     entries.iter().position(|(name, marked, _)| name == function && *marked)
 }
 
-fn chains_of(view: &TreeView) -> Chains {
+fn chains_of(view: &TreeView) -> ChainWeights {
     let entry = |at: usize| {
         let node = &view.nodes[at];
         assert!(!node.approximate);
@@ -156,7 +160,7 @@ fn chains_of(view: &TreeView) -> Chains {
     view.nodes.iter().enumerate().map(|(at, node)| (chain(at), (node.self_weight, node.weight))).collect()
 }
 
-fn assert_exports(profile: &Profile, selection: &Selection, samples: &[Sample], whole: bool) {
+fn assert_exports(profile: &Profile, selection: &Selection, samples: &[RawSample], whole: bool) {
     let metric = selection.metric_index();
     let weights = with_weight(raw::weights(samples, metric));
     let (edges, total) = (raw::edges(samples), raw::total(samples, metric));
@@ -209,7 +213,7 @@ fn summed(rows: Vec<Row>, metric: usize) -> BTreeMap<Row, (u64, u64)> {
 }
 
 /// The rows that a format lists, one for each thread, line and history as far as it tells those apart.
-fn expected_rows(format: Format, samples: &[Sample], metric: usize) -> Vec<Row> {
+fn expected_rows(format: Format, samples: &[RawSample], metric: usize) -> Vec<Row> {
     let has_threads = !matches!(format, Format::Folded | Format::Html | Format::Svg);
     let has_lines = matches!(format, Format::Json | Format::Pprof | Format::Firefox);
     let has_all = matches!(format, Format::Json | Format::Pprof);
@@ -233,7 +237,7 @@ fn expected_rows(format: Format, samples: &[Sample], metric: usize) -> Vec<Row> 
     rows.into_iter().map(row).collect()
 }
 
-fn assert_callgrind(profile: &Profile, selection: &Selection, samples: &[Sample], whole: bool) {
+fn assert_callgrind(profile: &Profile, selection: &Selection, samples: &[RawSample], whole: bool) {
     let metric = selection.metric_index();
     let found = readers::callgrind(&readers::text(profile, selection, Format::Callgrind));
     assert_eq!(with_weight(found.weights), with_weight(raw::weights(samples, metric)));
@@ -258,7 +262,7 @@ fn assert_callgrind(profile: &Profile, selection: &Selection, samples: &[Sample]
     }
 }
 
-fn assert_dot(profile: &Profile, selection: &Selection, samples: &[Sample], whole: bool) {
+fn assert_dot(profile: &Profile, selection: &Selection, samples: &[RawSample], whole: bool) {
     let metric = selection.metric_index();
     let total = raw::total(samples, metric);
     let found = readers::dot(&readers::text(profile, selection, Format::Dot));
@@ -297,7 +301,7 @@ fn assert_dot(profile: &Profile, selection: &Selection, samples: &[Sample], whol
     assert_eq!(found.arcs, expected);
 }
 
-fn assert_gprof(profile: &Profile, selection: &Selection, samples: &[Sample]) {
+fn assert_gprof(profile: &Profile, selection: &Selection, samples: &[RawSample]) {
     let metric = selection.metric_index();
     let found = readers::gprof(&readers::text(profile, selection, Format::Gprof));
     let print = |weight: u64| format!("{:.2}", weight as f64 / if metric == 0 { 1e9 } else { 1.0 });
@@ -314,7 +318,7 @@ fn assert_gprof(profile: &Profile, selection: &Selection, samples: &[Sample]) {
 }
 
 /// Rows and totals of the views that need no callers or callees.
-fn assert_sums(profile: &Profile, selection: &Selection, samples: &[Sample]) {
+fn assert_sums(profile: &Profile, selection: &Selection, samples: &[RawSample]) {
     let metric = selection.metric_index();
     let (weights, counts) = (raw::weights(samples, metric), raw::counts(samples));
     let total = Total::of(profile, selection);
@@ -352,7 +356,7 @@ fn assert_sums(profile: &Profile, selection: &Selection, samples: &[Sample]) {
 }
 
 /// Every tree, graph and list of stacks and cycles.
-fn assert_views(profile: &Profile, selection: &Selection, samples: &[Sample]) {
+fn assert_views(profile: &Profile, selection: &Selection, samples: &[RawSample]) {
     let metric = selection.metric_index();
     let tree = TreeView::new(profile, selection);
     let expected = chains(samples, metric, |entries| Some(entries.to_vec()));
@@ -364,8 +368,8 @@ fn assert_views(profile: &Profile, selection: &Selection, samples: &[Sample]) {
     let mut path: Vec<&str> = Vec::new();
     for step in &summary.chain {
         path.push(&step.name);
-        let is_path = |entries: &[Entry]| entries.iter().map(|it| it.0.as_str()).eq(path.iter().copied());
-        let at = |(entries, (own, all)): (&Vec<Entry>, &(u64, u64))| {
+        let is_path = |entries: &[ChainEntry]| entries.iter().map(|it| it.0.as_str()).eq(path.iter().copied());
+        let at = |(entries, (own, all)): (&Vec<ChainEntry>, &(u64, u64))| {
             is_path(entries)
                 && (*own, *all) == (step.self_weight, step.weight)
                 && step.uncertain == entries.last().unwrap().2
@@ -374,7 +378,7 @@ fn assert_views(profile: &Profile, selection: &Selection, samples: &[Sample]) {
     }
 
     let graph = GraphView::new(profile, selection);
-    let mut arcs = raw::Arcs::default();
+    let mut arcs = raw::RawArcs::default();
     for node in &graph.nodes {
         let arc = |it: &ccsd_profile::view::GraphArc| {
             assert!(!it.approximate && !node.root_approximate);
@@ -388,7 +392,7 @@ fn assert_views(profile: &Profile, selection: &Selection, samples: &[Sample]) {
             arcs.incoming.insert((None, node.name.clone()), (node.root_self_weight, node.root_child_weight, as_root));
         }
         for (view, chain) in [
-            (TreeView::callees(profile, selection, node.function, 0.0), downwards as fn(&[Entry], usize) -> _),
+            (TreeView::callees(profile, selection, node.function, 0.0), downwards as fn(&[ChainEntry], usize) -> _),
             (TreeView::callers(profile, selection, node.function, 0.0), upwards),
         ] {
             let expected = chains(samples, metric, |it| latest(it, &node.name).map(|at| chain(it, at)));
@@ -402,12 +406,12 @@ fn assert_views(profile: &Profile, selection: &Selection, samples: &[Sample]) {
         assert!(!it.approximate);
         (names[&it.function].clone(), it.marked, it.gap)
     };
-    let mut found: BTreeMap<Vec<Entry>, (u64, u64)> = BTreeMap::new();
+    let mut found: BTreeMap<Vec<ChainEntry>, (u64, u64)> = BTreeMap::new();
     for row in &stacks.rows {
         let entries = row.entries.iter().map(|it| entry(&stacks.names, it)).collect();
         assert_eq!(found.insert(entries, (row.weight, row.samples)), None);
     }
-    let mut expected: BTreeMap<Vec<Entry>, (u64, u64)> = BTreeMap::new();
+    let mut expected: BTreeMap<Vec<ChainEntry>, (u64, u64)> = BTreeMap::new();
     for sample in samples {
         let sums = expected.entry(history(&sample.stack)).or_default();
         (sums.0, sums.1) = (sums.0 + sample.weights[metric], sums.1 + 1);
@@ -417,12 +421,12 @@ fn assert_views(profile: &Profile, selection: &Selection, samples: &[Sample]) {
 }
 
 /// The hot path goes on to the heaviest callee while that is no lighter than what the caller spent itself.
-fn assert_hot(tree: &TreeView, expected: &Chains) {
-    let mut path: Vec<Entry> = Vec::new();
+fn assert_hot(tree: &TreeView, expected: &ChainWeights) {
+    let mut path: Vec<ChainEntry> = Vec::new();
     let mut own = 0;
     for at in tree.hot_path() {
         let node = &tree.nodes[at];
-        let below = |chain: &Vec<Entry>| chain.len() == path.len() + 1 && chain.starts_with(&path);
+        let below = |chain: &Vec<ChainEntry>| chain.len() == path.len() + 1 && chain.starts_with(&path);
         let heaviest = expected.iter().filter(|(chain, _)| below(chain)).map(|(_, (_, all))| *all).max();
         assert_eq!(Some(node.weight), heaviest);
         assert!(node.weight >= own);
@@ -430,33 +434,33 @@ fn assert_hot(tree: &TreeView, expected: &Chains) {
         own = node.self_weight;
         assert_eq!(expected[&path], (own, node.weight));
     }
-    let below = |chain: &Vec<Entry>| chain.len() == path.len() + 1 && chain.starts_with(&path);
+    let below = |chain: &Vec<ChainEntry>| chain.len() == path.len() + 1 && chain.starts_with(&path);
     assert!(expected.iter().filter(|(chain, _)| below(chain)).all(|(_, (_, all))| *all < own));
 }
 
 fn assert_cycles(
     profile: &Profile,
     selection: &Selection,
-    samples: &[Sample],
-    histories: &BTreeMap<Vec<Entry>, (u64, u64)>,
+    samples: &[RawSample],
+    histories: &BTreeMap<Vec<ChainEntry>, (u64, u64)>,
 ) {
     let metric = selection.metric_index();
     let view = CyclesView::new(profile, selection);
     // Where the running function stands earlier as well.
-    let closing = |entries: &Vec<Entry>| {
+    let closing = |entries: &Vec<ChainEntry>| {
         let (leaf, rest) = entries.split_last().unwrap();
         rest.iter().any(|it| it.0 == leaf.0)
     };
     let entry = |it: &ccsd_profile::view::StackEntry| (view.names[&it.function].clone(), it.marked, it.gap);
-    let rows: BTreeMap<Vec<Entry>, (u64, u64)> =
+    let rows: BTreeMap<Vec<ChainEntry>, (u64, u64)> =
         view.rows.iter().map(|row| (row.entries.iter().map(entry).collect(), (row.weight, row.samples))).collect();
     let expected: BTreeMap<_, _> = histories.clone().into_iter().filter(|(entries, _)| closing(entries)).collect();
     assert_eq!(rows, expected);
 
     let mut raw: BTreeMap<Vec<String>, (u64, u64)> = BTreeMap::new();
     // How each history was reached: where there are several ways, its context stands for the first.
-    let mut ways: BTreeMap<Vec<Entry>, BTreeSet<Vec<Entry>>> = BTreeMap::new();
-    for Sample { stack, weights, .. } in samples {
+    let mut ways: BTreeMap<Vec<ChainEntry>, BTreeSet<Vec<ChainEntry>>> = BTreeMap::new();
+    for RawSample { stack, weights, .. } in samples {
         for (cycle, closed) in raw::cycles(stack) {
             let sums = raw.entry(cycle).or_default();
             (sums.0, sums.1) = (sums.0 + if closed { weights[metric] } else { 0 }, sums.1 + weights[metric]);
@@ -519,7 +523,7 @@ proptest! {
         let of_thread = |tid: u32| (0u32..).zip(profile.threads()).find(|(_, it)| it.tid == tid);
         let thread = ignored_thread.and_then(of_thread).map(|(at, _)| ccsd_profile::ThreadId::new(at));
         selection = selection.ignore_threads(thread);
-        let counts = |(tid, stack, ..): &Recorded| {
+        let counts = |(tid, stack, ..): &RecordedSample| {
             focus.is_none_or(|it| stack.contains(&it)) && !ignored.is_some_and(|it| stack.contains(&it))
                 && Some(*tid) != ignored_thread
         };

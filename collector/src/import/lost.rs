@@ -56,7 +56,7 @@ impl Lost {
 mod tests {
     use std::io::Write;
 
-    use super::super::{Recording, perf_data};
+    use super::super::{RecordingSource, perf_data};
 
     const LOST: u32 = 2;
     const SAMPLE: u32 = 9;
@@ -101,7 +101,7 @@ mod tests {
         for part in [&header, &attribute, &words(&[0, 0]), &data, &place_of_events, &events] {
             file.write_all(part).unwrap();
         }
-        let profile = perf_data(Recording::File(file), None, &mut |_, _| {}).unwrap();
+        let profile = perf_data(RecordingSource::File(file), None, &mut |_, _| {}).unwrap();
         assert_eq!(profile.accounting().received, 1);
         let senseless = profile.session().notes.iter().filter(|note| note.contains("made no sense")).count();
         (profile.accounting().lost, senseless)

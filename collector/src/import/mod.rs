@@ -56,7 +56,7 @@ use records::{FileRecord, Records, RecordsError};
 const INTERVAL_NS: u64 = 1_000_000_000;
 
 /// Where a recording is.
-pub enum Recording<'a> {
+pub enum RecordingSource<'a> {
     /// In a file, as `perf record` writes it, or `perf record -o -`.
     File(File),
     /// At the other end of `perf record -o -`.
@@ -69,7 +69,7 @@ pub enum Recording<'a> {
 /// # Errors
 /// [`ImportError`]; what `update` was given before is right.
 pub fn perf_data(
-    recording: Recording<'_>,
+    recording: RecordingSource<'_>,
     event: Option<&str>,
     update: &mut dyn FnMut(&SessionInfo, &Update),
 ) -> Result<Profile, ImportError> {
@@ -79,13 +79,13 @@ pub fn perf_data(
 }
 
 fn read(
-    recording: Recording<'_>,
+    recording: RecordingSource<'_>,
     event: Option<&str>,
     update: &mut dyn FnMut(&SessionInfo, &Update),
 ) -> Result<Profile, ImportError> {
     let (modified, plain) = match recording {
-        Recording::File(file) => (file.metadata().ok().and_then(|meta| meta.modified().ok()), pipe::plain(file)?),
-        Recording::Pipe(stream) => (Some(SystemTime::now()), pipe::from_stream(stream)?),
+        RecordingSource::File(file) => (file.metadata().ok().and_then(|meta| meta.modified().ok()), pipe::plain(file)?),
+        RecordingSource::Pipe(stream) => (Some(SystemTime::now()), pipe::from_stream(stream)?),
     };
     let pipe::PlainRecording { file, is_cut } = plain;
     let header = header::read(&file).map_err(|why| ImportError::Damaged(why.to_owned()))?;
@@ -168,7 +168,7 @@ fn session(header: &RecordingHeader, choice: &MetricEvents, first: &RecordedEven
 }
 
 /// What a sample stands for, by each metric.
-type Weights = [u64; ccsd_profile::MAX_METRICS];
+type MetricWeights = [u64; ccsd_profile::MAX_METRICS];
 
 struct SampleWeigher {
     /// For each event: a sample's default weight, and whether each inheriting thread has a counter of its own.
@@ -189,7 +189,12 @@ impl SampleWeigher {
 
     /// A sample's weight by each metric. `None` for other events, or if its counters have gained nothing since the
     /// group's last sample: perf makes no sample of these, either.
-    fn weigh(&mut self, choice: &MetricEvents, record: &FileRecord<'_>, sample: &SampleRecord<'_>) -> Option<Weights> {
+    fn weigh(
+        &mut self,
+        choice: &MetricEvents,
+        record: &FileRecord<'_>,
+        sample: &SampleRecord<'_>,
+    ) -> Option<MetricWeights> {
         let mut weights = [0; ccsd_profile::MAX_METRICS];
         let (period, inherited) = self.events.get(record.event).copied().unwrap_or((1, false));
         let counters =
@@ -295,7 +300,7 @@ impl<'a> Import<'a> {
         }
     }
 
-    fn sample(&mut self, sample: &SampleRecord<'_>, weights: &Weights) {
+    fn sample(&mut self, sample: &SampleRecord<'_>, weights: &MetricWeights) {
         let (Some(pid), Some(tid)) = (sample.pid, sample.tid) else {
             self.counts.malformed += 1;
             return;

@@ -149,7 +149,7 @@ fn probe(id: u64, handler: u64) -> Result<Event, String> {
     filter(handler).and_then(|filter| set_filter(&leader, &filter)).map_err(unavailable)?;
     enable(&leader).map_err(unavailable)?;
     let mut ring = RingBuffer::map(leader, PAGES).map_err(unavailable)?;
-    let mut found = Samples::default();
+    let mut found = TickSamples::default();
     let until = thread_cpu_ns().saturating_add(PATIENCE_NS);
     // No system call in between: the interrupt must find user code.
     while found.times.len() < TICKS && thread_cpu_ns() < until {
@@ -166,7 +166,7 @@ fn probe(id: u64, handler: u64) -> Result<Event, String> {
 }
 
 #[derive(Default)]
-struct Samples {
+struct TickSamples {
     /// When each was taken, nanoseconds.
     times: Vec<u64>,
     /// The shortest kernel part of a stack: its last address, and how many samples have it. (Others may have found the
@@ -174,7 +174,7 @@ struct Samples {
     shortest: Option<(usize, u64)>,
 }
 
-impl Samples {
+impl TickSamples {
     fn read(&mut self, ring: &mut RingBuffer) {
         while let Some(record) = ring.peek() {
             if let Record::Sample(sample) = parse(record, SampleLayout { group_read: true, ..SampleLayout::default() })
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn an_event_takes_two_ticks_and_a_stack() {
-        let event = |times: &[u64], shortest| Samples { times: times.to_vec(), shortest }.event(459, 9);
+        let event = |times: &[u64], shortest| TickSamples { times: times.to_vec(), shortest }.event(459, 9);
         let tick = Ok(Event::Tick { id: 459, handler: 9, rate_hz: 250, entry: 7 });
         assert_eq!(event(&[1_000, 4_001_300], Some((4, 7))), tick);
         assert!(event(&[5], Some((4, 7))).unwrap_err().contains("no two ticks"));

@@ -527,7 +527,7 @@ fn in_memory(elf: Option<ElfFile>) -> OpenedImage {
 }
 
 /// The SVMA of an executable mapping's first byte. The mapping's page may also hold the end of the segment before
-/// (lld); [`ElfFile::svma_of_file_offset`] would name that one.
+/// (lld); `ElfFile::svma_of_file_offset` would name that one.
 fn svma_of_mapping(elf: &ElfFile, file_offset: u64) -> u64 {
     let segment = elf.segments().iter().filter(|segment| segment.executable).find(|segment| {
         let first = segment.file_offset & !(PAGE as u64 - 1);

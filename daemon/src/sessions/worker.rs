@@ -284,7 +284,7 @@ fn restrict(options: &mut Options, owner: &Authority) -> Result<(), Refusal> {
     Ok(())
 }
 
-struct Running {
+struct RunningCharges {
     _session: [LedgerCharge; 2],
     files: Arc<SessionFiles>,
     kernel: LedgerCharge,
@@ -296,7 +296,7 @@ struct SessionWorker {
     /// `None` once it has ended.
     session: Option<Session>,
     /// The charge for a running session, and its files; `None` once it has ended.
-    running: Option<Running>,
+    running: Option<RunningCharges>,
     ring_bytes: u64,
     bytes: Arc<LedgerCharge>,
     ledger: Ledger,
@@ -350,7 +350,7 @@ impl SessionWorker {
             summary,
             channels,
             session: Some(session),
-            running: Some(Running { _session: running, files, kernel }),
+            running: Some(RunningCharges { _session: running, files, kernel }),
             ring_bytes: ring_bytes as u64,
             bytes,
             ledger,

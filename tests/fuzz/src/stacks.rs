@@ -86,9 +86,9 @@ pub fn follow(data: &[u8]) -> usize {
 }
 
 /// Code, unwind table and whether that is `.debug_frame`; and what comes after them.
-type Parts<'a> = ((&'a [u8], &'a [u8], bool), &'a [u8]);
+type InputParts<'a> = ((&'a [u8], &'a [u8], bool), &'a [u8]);
 
-fn parts(data: &[u8]) -> Option<Parts<'_>> {
+fn parts(data: &[u8]) -> Option<InputParts<'_>> {
     let (head, rest) = data.split_at_checked(5)?;
     let length = |at: usize| usize::from(u16::from_le_bytes([head[at], head[at + 1]]));
     let (code, rest) = rest.split_at_checked(length(0))?;

@@ -8,7 +8,7 @@ use super::readers::{Edges, Weights};
 
 /// One sample that counts, with the functions that are shown.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
+pub struct RawSample {
     pub tid: u64,
     /// Root first, never empty, without direct recursion.
     pub stack: Vec<String>,
@@ -22,7 +22,7 @@ pub type Arc = (u64, u64, u64);
 
 /// The arcs of a graph by caller and callee. `None` is who calls a root.
 #[derive(Debug, Default, PartialEq)]
-pub struct Arcs {
+pub struct RawArcs {
     /// By the latest activation of the caller.
     pub outgoing: BTreeMap<(String, String), Arc>,
     /// By the latest activation of the callee.
@@ -30,7 +30,7 @@ pub struct Arcs {
 }
 
 /// Self and inherited weight, each function once for each stack.
-pub fn weights(samples: &[Sample], metric: usize) -> Weights {
+pub fn weights(samples: &[RawSample], metric: usize) -> Weights {
     let mut weights = Weights::new();
     for sample in samples {
         weights.entry(sample.stack.last().unwrap().clone()).or_default().0 += sample.weights[metric];
@@ -42,23 +42,23 @@ pub fn weights(samples: &[Sample], metric: usize) -> Weights {
 }
 
 /// The same for samples, each of which weighs 1.
-pub fn counts(samples: &[Sample]) -> Weights {
-    let ones: Vec<Sample> = samples.iter().map(|it| Sample { weights: [1, 1], ..it.clone() }).collect();
+pub fn counts(samples: &[RawSample]) -> Weights {
+    let ones: Vec<RawSample> = samples.iter().map(|it| RawSample { weights: [1, 1], ..it.clone() }).collect();
     weights(&ones, 0)
 }
 
-pub fn total(samples: &[Sample], metric: usize) -> u64 {
+pub fn total(samples: &[RawSample], metric: usize) -> u64 {
     samples.iter().map(|it| it.weights[metric]).sum()
 }
 
-pub fn by_thread(samples: &[Sample], metric: usize) -> BTreeMap<u64, u64> {
+pub fn by_thread(samples: &[RawSample], metric: usize) -> BTreeMap<u64, u64> {
     let mut threads = BTreeMap::new();
     samples.iter().for_each(|it| *threads.entry(it.tid).or_default() += it.weights[metric]);
     threads
 }
 
 /// Self weight by function and line; 0 is a line that is not known.
-pub fn by_line(samples: &[Sample], metric: usize) -> BTreeMap<(String, u64), u64> {
+pub fn by_line(samples: &[RawSample], metric: usize) -> BTreeMap<(String, u64), u64> {
     let mut lines = BTreeMap::new();
     for it in samples {
         *lines.entry((it.stack.last().unwrap().clone(), it.line.unwrap_or(0))).or_default() += it.weights[metric];
@@ -66,14 +66,14 @@ pub fn by_line(samples: &[Sample], metric: usize) -> BTreeMap<(String, u64), u64
     lines
 }
 
-pub fn edges(samples: &[Sample]) -> Edges {
+pub fn edges(samples: &[RawSample]) -> Edges {
     let pairs = samples.iter().flat_map(|it| it.stack.windows(2));
     pairs.map(|pair| (pair[0].clone(), pair[1].clone())).collect()
 }
 
-pub fn arcs(samples: &[Sample], metric: usize) -> Arcs {
-    let mut arcs = Arcs::default();
-    for Sample { stack, weights, .. } in samples {
+pub fn arcs(samples: &[RawSample], metric: usize) -> RawArcs {
+    let mut arcs = RawArcs::default();
+    for RawSample { stack, weights, .. } in samples {
         let leaf = stack.last().unwrap();
         let charge = |arc: &mut Arc, callee: &String| {
             let part = if callee == leaf { &mut arc.0 } else { &mut arc.1 };
