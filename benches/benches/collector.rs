@@ -1,6 +1,5 @@
-//! Cost of one sample after the kernel has written it: parsing, unwinding, resolving.
-//!
-//! The sample is a real one of this process inside a recursion of 24 frames (the depth of a compiler's stacks).
+//! Cost of one sample after the kernel has written it: parsing, unwinding, resolving. The sample is a real one of this
+//! process in a recursion of 24 frames.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a benchmark that cannot be set up says so and ends")]
 
@@ -24,7 +23,6 @@ fn recurse(depth: u32, work: &mut dyn FnMut()) {
     black_box(depth);
 }
 
-/// Samples this thread until a sample is inside the recursion. Returns its record's bytes and layout.
 fn one_sample() -> (Vec<u8>, SampleLayout) {
     let choice = choose(EventChoice::CpuClock, Scope::User, 9_999, false).expect("perf events");
     let (mut events, mut sorter) =

@@ -1,10 +1,8 @@
-//! Simulates a large machine: samples of this process are recorded now and fed through unwinding and aggregation as if
-//! they came from 128 CPUs, 10,000 threads and 5,000 processes.
+//! Simulates a large machine: samples of this process are fed through unwinding and aggregation as if from 128 CPUs,
+//! 10,000
+//! threads and 5,000 processes.
 //!
-//!   cargo bench -p ccsd-benches --bench machine [-- CPUS THREADS PROCESSES]
-//!
-//! Descriptors, layout, rings and wake-ups follow from the machine's size by the collector's rules; table sizes and CPU
-//! time are measured.
+//! cargo bench -p ccsd-benches --bench machine [-- CPUS THREADS PROCESSES]
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a benchmark that cannot be set up says so and ends")]
 
@@ -19,7 +17,6 @@ use ccsd_collector::{Budget, EventChoice, EventLayout, EventSet, EventSpec, Scop
 use ccsd_profile::{Metric, Profile, SessionInfo, Unit};
 
 const RECORDED: usize = 64;
-/// Samples fed for each rate.
 const FED: usize = 60_000;
 const PAGE: usize = 4096;
 /// Polls of the rings per second without wake-ups.
@@ -74,7 +71,6 @@ fn record() -> (Vec<Vec<u8>>, SampleLayout, EventSpec) {
     (found, layout, choice.spec)
 }
 
-/// A simulated machine and its load.
 #[derive(Clone, Copy)]
 struct Machine {
     cpus: usize,
@@ -146,7 +142,6 @@ fn fed(machine: Machine, spec: &EventSpec, recorded: &[Vec<u8>], layout: SampleL
     let pid = std::process::id();
     table.read_process(pid, &mut images);
     let mappings = table.thread(pid, pid, &mut images).expect("this process").1.mappings.clone();
-    // Each process has its own.
     let mut processes = vec![mappings; machine.processes];
     let mut goroutines = GoroutineTable::default();
     let mut shadows = vec![ShadowStack::default(); machine.threads];
@@ -176,7 +171,6 @@ fn fed(machine: Machine, spec: &EventSpec, recorded: &[Vec<u8>], layout: SampleL
         BatchItem::Thread { key: ThreadKey(tid), process, tid, name: format!("thread {tid}") }
     }));
     aggregator.absorb(&mut batch);
-    // Symbols are read once, as at the start of a session.
     let mut frames: Vec<Frame> = Vec::new();
     let mut remembered = 0;
     let (mut first, mut seed, mut sampling, mut aggregating, mut largest) = (true, 1u64, 0, 0, 0);

@@ -1,7 +1,5 @@
-//! Cost of the profile's core: `cargo bench -p ccsd-benches --bench profile`.
-//!
-//! The profile is synthetic, in the proportions of a program with many contexts: `cc1 -O2`, sampled at 999 Hz, has
-//! stacks of 24 frames on average and about 1.3 contexts per sample. Its size is printed first.
+//! Cost of the profile's core: `cargo bench -p ccsd-benches --bench profile`. The profile has the proportions of `cc1
+//! -O2` at 999 Hz: 24 frames on average and about 1.3 contexts per sample.
 #![allow(missing_docs, reason = "criterion's macros make public functions")]
 #![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
@@ -17,7 +15,6 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 const FUNCTIONS: u32 = 2_000;
 const CONTEXTS: usize = 50_000;
 
-/// Deterministic random numbers.
 struct BenchRandom(u64);
 
 impl BenchRandom {
@@ -55,7 +52,6 @@ fn id(function: u32) -> CostCentreId {
     CostCentreId::new(function + 2)
 }
 
-/// A profile with 50,000 contexts.
 fn profile() -> Profile {
     let mut profile = Profile::new(session(), ProfileLimits::default());
     let image = profile.add_image(Image { name: "/usr/bin/cc1".into(), build_id: vec![7; 20] });
@@ -118,7 +114,6 @@ fn push_all(table: &mut ContextTable, stacks: &[Vec<u32>]) {
 }
 
 fn contexts(c: &mut Criterion) {
-    // Throughput is in pushes per second.
     let few = stacks(100);
     let pushes: usize = few.iter().map(Vec::len).sum();
     let mut table = ContextTable::new(64 << 20);
@@ -143,8 +138,7 @@ fn contexts(c: &mut Criterion) {
     group.bench_function("miss", |b| {
         b.iter_batched(|| ContextTable::new(64 << 20), |mut table| push_all(&mut table, &deep), BatchSize::LargeInput);
     });
-    // One stack of 20,000 frames that calls any of 100 functions: every push creates a context with a history of about
-    // 130 entries.
+    // 20,000 frames of 100 functions: every push creates a context with a history of about 130 entries.
     let mut random = BenchRandom(3);
     let recursion: Vec<Vec<u32>> = vec![(0..20_000).map(|_| random.below(100)).collect()];
     group.throughput(criterion::Throughput::Elements(20_000));

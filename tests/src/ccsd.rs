@@ -22,10 +22,7 @@ use crate::recorded::Recorded;
 /// The ordinary user of these tests: nobody, who exists on every machine.
 pub const NOBODY: u32 = 65_534;
 
-/// The binary, built from the same sources and with the same profile as these tests. `CCSD_UNDER_TEST` names another.
-///
-/// Cargo builds a package's binary only for tests of that package, so this runs cargo, which does nothing if the binary
-/// is fresh.
+/// The binary, built from the same sources and profile as these tests, by cargo. `CCSD_UNDER_TEST` names another.
 static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     if let Some(path) = std::env::var_os("CCSD_UNDER_TEST") {
         return path.into();
@@ -45,7 +42,6 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     profile_dir.join("ccsd")
 });
 
-/// A copy of the binary that every user may run.
 #[must_use]
 pub fn binary() -> PathBuf {
     once("ccsd".to_owned(), |path| copy_program(&*BUILT, path))
@@ -53,11 +49,8 @@ pub fn binary() -> PathBuf {
 
 #[derive(Debug)]
 pub struct EndedProgram {
-    /// Exit status as its parent sees it.
     pub status: ExitStatus,
-    /// Standard output.
     pub stdout: String,
-    /// Standard error.
     pub stderr: String,
 }
 
@@ -65,8 +58,7 @@ impl EndedProgram {
     #[must_use]
     pub fn of(command: &mut Command) -> EndedProgram {
         command.stdin(Stdio::null());
-        // ETXTBSY: a program that was just written is busy while another thread's forked child holds the file open,
-        // until it calls exec.
+        // ETXTBSY: another thread's forked child holds the new program open until exec.
         let output = loop {
             match command.output() {
                 Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
@@ -79,12 +71,10 @@ impl EndedProgram {
         ended
     }
 
-    /// Asserts that no thread panicked.
     pub fn assert_no_panic(&self) {
         assert!(!self.stderr.contains("panicked at"), "{}", self.stderr);
     }
 
-    /// Asserts that it failed with this exit status and a one-line message with these parts.
     pub fn assert_refused(&self, status: i32, parts: &[&str]) {
         assert_eq!((self.status.code(), self.status.signal()), (Some(status), None), "{}", self.stderr);
         let message = self.stderr.lines().find(|line| line.starts_with("ccsd: ") || line.starts_with("error: "));
@@ -143,7 +133,6 @@ impl RecordCommand {
         command
     }
 
-    /// Runs the program, which must succeed, and reads the profile.
     #[must_use]
     pub fn run(&self) -> Recorded {
         let dir = scratch();
@@ -154,7 +143,6 @@ impl RecordCommand {
     }
 }
 
-/// A running `ccsd` that collects into a file.
 pub struct Collecting {
     pub child: Child,
     pub file: PathBuf,
@@ -184,7 +172,6 @@ impl Collecting {
         collecting
     }
 
-    /// Starts a command that collects into the file given to `command`.
     #[must_use]
     pub fn start(command: impl FnOnce(&Path) -> Command) -> Collecting {
         let dir = scratch();
@@ -197,8 +184,8 @@ impl Collecting {
         Collecting { child, file, dir, inotify }
     }
 
-    /// Waits for this number of writes to the profile from now on: the header first, then updates, of which the first
-    /// ones may have only notes. See [`Collecting::wait_for_samples`].
+    /// Waits for this number of writes to the profile: the header, then updates, the first of which may have only
+    /// notes.
     ///
     /// # Panics
     /// If ccsd ends before.
@@ -229,12 +216,10 @@ impl Collecting {
         }
     }
 
-    /// Current samples in the profile.
     fn samples(&self) -> u64 {
         self.profile().map_or(0, |profile| profile.accounting().received)
     }
 
-    /// The current profile, if any.
     fn profile(&self) -> Option<Profile> {
         let file = File::open(&self.file).ok()?;
         read_profile(file).ok().map(|loaded| loaded.profile)
@@ -259,7 +244,6 @@ impl Collecting {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
     }
 
-    /// Waits for the end, and reads the profile.
     #[must_use]
     pub fn wait(mut self) -> Recorded {
         let status = self.child.wait().unwrap();
@@ -268,7 +252,6 @@ impl Collecting {
         };
         let ended = EndedProgram { status, stdout: text("stdout"), stderr: text("stderr") };
         ended.assert_no_panic();
-        // Nothing is left for the guard to end.
         let dir = std::mem::replace(&mut self.dir, scratch());
         Recorded::read(dir, &self.file, ended)
     }

@@ -20,7 +20,6 @@ pub fn mount() -> Option<PathBuf> {
     })
 }
 
-/// A tree of control groups, which goes with it.
 pub struct CgroupTree {
     root: PathBuf,
     /// Its path within the hierarchy.

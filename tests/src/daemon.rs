@@ -15,7 +15,6 @@ use crate::ccsd::{Collecting, EndedProgram, binary, ccsd};
 use crate::fixture::scratch;
 use crate::wait::until;
 
-/// A running `ccsd daemon`, and what it says.
 pub struct Daemon {
     child: Child,
     messages: BufReader<ChildStderr>,
@@ -24,14 +23,12 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a daemon and waits until it listens.
     #[must_use]
     pub fn start(options: &[&str]) -> Daemon {
         let dir = scratch();
         Daemon::start_in(dir, options)
     }
 
-    /// As [`Daemon::start`], in a directory that another daemon has used.
     #[must_use]
     pub fn start_in(dir: TempDir, options: &[&str]) -> Daemon {
         Daemon::start_by(dir, Command::new(binary()), options)
@@ -87,7 +84,6 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Process id of the daemon's worker, if any.
     #[must_use]
     pub fn worker(&self) -> Option<u32> {
         let processes = std::fs::read_dir("/proc").unwrap().flatten();
@@ -100,14 +96,12 @@ impl Daemon {
         })
     }
 
-    /// `ccsd` with arguments, connected to this daemon.
     pub fn ccsd(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
         let mut command = ccsd(args);
         command.env("CCSD_SOCKET", &self.socket);
         command
     }
 
-    /// Starts `ccsd attach` to a process, by this daemon, into a file.
     #[must_use]
     pub fn attach(&self, pid: u32) -> Collecting {
         Collecting::start(|file| {
@@ -122,10 +116,6 @@ impl Daemon {
         EndedProgram::of(&mut self.ccsd(args))
     }
 
-    /// Creates a session without a client. Returns its number.
-    ///
-    /// # Panics
-    /// If it is refused.
     #[must_use]
     pub fn detached(&self, options: &[&str], pid: u32) -> u32 {
         let mut command = self.ccsd(["attach", "--detach"]);
@@ -134,10 +124,6 @@ impl Daemon {
         ended.stdout.trim().parse().unwrap()
     }
 
-    /// The sessions, as listed by `ccsd daemon status --json`.
-    ///
-    /// # Panics
-    /// If the command fails.
     #[must_use]
     pub fn sessions(&self) -> Vec<Value> {
         let ended = self.run(&["daemon", "status", "--json"]);
@@ -146,17 +132,12 @@ impl Daemon {
         document["sessions"].as_array().unwrap().clone()
     }
 
-    /// The session with this number.
-    ///
-    /// # Panics
-    /// If it does not exist.
     #[must_use]
     pub fn session(&self, id: u32) -> Value {
         let sessions = self.sessions();
         sessions.iter().find(|session| session["id"] == id).unwrap_or_else(|| panic!("{id}: {sessions:?}")).clone()
     }
 
-    /// A connection that has sent nothing.
     #[must_use]
     pub fn connect(&self) -> UnixStream {
         UnixStream::connect(&self.socket).unwrap()
@@ -189,7 +170,6 @@ impl Daemon {
         assert!(!self.socket.exists());
     }
 
-    /// Kills the daemon. Returns its directory.
     #[must_use]
     pub fn kill(mut self) -> (TempDir, ExitStatus) {
         self.child.kill().unwrap();

@@ -26,7 +26,6 @@ static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
         }
     }
     let own = all.join(std::process::id().to_string());
-    // Left by a process that had the same id.
     let _ = fs::remove_dir_all(&own);
     fs::create_dir_all(&own).unwrap();
     for path in [&all, &own] {
@@ -35,7 +34,6 @@ static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
     own
 });
 
-/// A new directory that every user may write to, removed with the returned guard.
 #[must_use]
 pub fn scratch() -> TempDir {
     let dir = TempDir::new_in(&*DIRECTORY).unwrap();
@@ -43,10 +41,8 @@ pub fn scratch() -> TempDir {
     dir
 }
 
-/// A file in this process's directory that is created once.
 pub(crate) fn once(key: String, make: impl FnOnce(&Path)) -> PathBuf {
     static MADE: LazyLock<Mutex<HashMap<String, PathBuf>>> = LazyLock::new(Mutex::default);
-    // After a panic the next call may try again.
     let mut made = MADE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let number = made.len();
     made.entry(key)
@@ -59,8 +55,9 @@ pub(crate) fn once(key: String, make: impl FnOnce(&Path)) -> PathBuf {
         .clone()
 }
 
-/// Copies a program that will be executed, in a separate process: if this process had the copy open for writing, a
-/// child forked meanwhile by another test would hold it open, too, and executing it would fail with ETXTBSY.
+/// Copies a program that will be executed, in a separate process: a child forked meanwhile by another test would hold
+/// the
+/// copy open, and executing it would fail with ETXTBSY.
 ///
 /// # Panics
 /// If that fails.
@@ -92,7 +89,6 @@ pub fn build_with(cc: &str, source: &str, flags: &[&str]) -> PathBuf {
             Some("cpp") => Command::new("c++"),
             Some("f90") => {
                 let mut fortran = Command::new("gfortran");
-                // Directory for its module description.
                 fortran.arg("-J").arg(&*DIRECTORY);
                 fortran
             }
@@ -122,13 +118,11 @@ pub fn build_with(cc: &str, source: &str, flags: &[&str]) -> PathBuf {
     })
 }
 
-/// A running fixture, and pipes to it. It ends when they are closed.
 pub struct Running {
     pub child: Child,
 }
 
 impl Running {
-    /// Starts a fixture and waits until it is ready.
     #[must_use]
     pub fn start(program: &Path, args: &[&str]) -> Running {
         Running::start_command(Command::new(program).args(args))
@@ -147,14 +141,12 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits until the fixture reports its next point.
     pub fn wait_until_told(&mut self) {
         let mut byte = [0];
         self.child.stdout.as_mut().unwrap().read_exact(&mut byte).expect("the fixture has ended early");
         assert_eq!(byte, *b"r");
     }
 
-    /// Lets the fixture continue.
     pub fn go(&mut self) {
         self.child.stdin.as_mut().unwrap().write_all(b"g").unwrap();
     }
@@ -164,7 +156,6 @@ impl Running {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// The output from now on, until the fixture ends or closes it.
     #[must_use]
     pub fn rest_of_output(&mut self) -> String {
         let mut text = String::new();
@@ -172,13 +163,11 @@ impl Running {
         text
     }
 
-    /// Waits for the end. Returns the rest of the output.
     #[must_use]
     pub fn end(&mut self) -> (String, ExitStatus) {
         (self.rest_of_output(), self.child.wait().unwrap())
     }
 
-    /// As [`Running::end`], and asserts success.
     #[must_use]
     pub fn finish(&mut self) -> String {
         let (text, status) = self.end();

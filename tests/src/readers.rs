@@ -14,20 +14,15 @@ use crate::ccsd::EndedProgram;
 use crate::fixture::scratch;
 use crate::suite::{Need, find_program};
 
-/// callgrind's own reader.
 pub const ANNOTATE: Need = Need::Program("callgrind_annotate", "valgrind");
 pub const DOT: Need = Need::Program("dot", "graphviz");
-/// Opens pages.
 pub const BROWSER: Need = Need::Program("chromium", "chromium");
-/// speedscope's page.
 pub const SPEEDSCOPE: Need = Need::Program("speedscope", "npm; npm install -g speedscope");
 /// The Firefox Profiler's own code, without its page.
 pub const FIREFOX_PROFILER: Need =
     Need::Program("profiler-cli", "npm; npm install -g @firefox-devtools/profiler-cli@0.10.0");
-/// Reads many formats.
 pub const GPROF2DOT: Need = Need::Program("gprof2dot", "pipx; pipx install gprof2dot");
 
-/// Self and inherited weight by name.
 pub type Weights = BTreeMap<String, (u64, u64)>;
 
 /// The name between two functions that may not have called each other.
@@ -96,12 +91,10 @@ pub fn callgrind_calls(file: &Path) -> BTreeMap<(String, String), (u64, u64)> {
     calls
 }
 
-/// The cost and the function of a row.
 fn callgrind_row(line: &str) -> (u64, String) {
     let (cost, place) = line.split_once("  ").unwrap();
     let place = place.trim().rsplit_once(" [").map_or(place.trim(), |it| it.0);
     let name = place.rsplit_once(':').unwrap().1;
-    // A dot means zero.
     (cost.replace(',', "").replace('.', "0").parse().expect(line), name.to_owned())
 }
 
@@ -118,8 +111,7 @@ pub fn firefox_functions(file: &Path, threads: usize) -> Weights {
         command.env("PROFILER_CLI_SESSION_DIR", dir.path());
         command
     };
-    // One process reads the file and answers the others. It is started here, because `load` gives it only half a second
-    // to start; and it is ended in any case.
+    // One process reads the file and answers the others. Started here, because `load` gives it only half a second.
     struct ProfilerServer(Child);
     impl Drop for ProfilerServer {
         fn drop(&mut self) {

@@ -10,12 +10,9 @@ use tempfile::TempDir;
 use crate::ccsd::EndedProgram;
 use crate::statistics::assert_share;
 
-/// A profile that ccsd has written, and how it ended.
 pub struct Recorded {
     pub profile: Profile,
-    /// How much of the file could be read.
     pub recovery: Recovery,
-    /// Whether the file has its end.
     pub finished: bool,
     pub ended: EndedProgram,
     pub file: PathBuf,
@@ -46,8 +43,9 @@ impl Recorded {
         Recorded { profile, recovery, finished, ended, file: file.to_owned(), dir }
     }
 
-    /// Asserts that the file is whole, and the accounting adds up (I1): every sample received is charged, with a weight
-    /// of one period each where the event is a clock, and what is not sampled, up to the target's CPU time (I13).
+    /// Asserts that the file is whole and the accounting adds up (I1, I13): charges are the received samples, of one
+    /// period each
+    /// for a clock, and what is not sampled, up to the target's CPU time.
     ///
     /// # Panics
     /// If not.
@@ -92,25 +90,21 @@ impl Recorded {
         self
     }
 
-    /// The rate really used.
     #[must_use]
     pub fn rate_hz(&self) -> f64 {
         f64::from(self.profile.session().rate_hz)
     }
 
-    /// All functions.
     #[must_use]
     pub fn flat(&self) -> FlatView {
         FlatView::new(&self.profile, &Selection::all())
     }
 
-    /// All functions without the CPU time that no sample stands for.
     #[must_use]
     pub fn sampled(&self) -> FlatView {
         FlatView::new(&self.profile, &Selection::all().ignore(self.profile.not_sampled_cost_centre()))
     }
 
-    /// Callers and callees.
     #[must_use]
     pub fn graph(&self) -> GraphView {
         GraphView::new(&self.profile, &Selection::all())
@@ -121,7 +115,6 @@ impl Recorded {
         StacksView::new(&self.profile, &Selection::all())
     }
 
-    /// Processes and threads that have samples.
     #[must_use]
     pub fn processes(&self) -> Vec<ProcessRow> {
         let sampled = Selection::all().ignore(self.profile.not_sampled_cost_centre());
@@ -132,7 +125,6 @@ impl Recorded {
         processes
     }
 
-    /// All samples.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.flat().total.samples
@@ -154,7 +146,6 @@ impl Recorded {
         first.map(|row| row.function)
     }
 
-    /// The samples of the function of this name; none if it was not seen.
     #[must_use]
     pub fn samples(&self, name: &str) -> SampleCounts {
         let Some(function) = self.function(name) else { return SampleCounts::default() };
@@ -178,7 +169,6 @@ impl Recorded {
         }
     }
 
-    /// The names of all functions, the heaviest first.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.flat().rows.into_iter().map(|row| row.name).collect()
@@ -203,14 +193,12 @@ impl Recorded {
         assert!(enough, "{through} of {all} samples of {callee} are through {caller}; all: {:?}", self.callers(callee));
     }
 
-    /// Those that call a function, and with how many samples.
     #[must_use]
     pub fn callers(&self, callee: &str) -> Vec<(String, u64)> {
         let Some(callee) = self.function(callee) else { return Vec::new() };
         self.graph().node(callee).unwrap().callers.iter().map(|arc| (arc.name.clone(), arc.samples)).collect()
     }
 
-    /// Bytes of the file.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         fs::read(&self.file).unwrap()

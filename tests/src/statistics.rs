@@ -2,13 +2,11 @@
 
 use std::fmt;
 
-/// Width of every bound, in standard deviations to each side. Beyond lie 5.7e-7 of a normal distribution. That is a
-/// generous bound here: a timer that samples every n nanoseconds of CPU time meets a stretch of work more regularly than
-/// independent draws would.
+/// Width of every bound, in standard deviations: 5.7e-7 of a normal distribution lie beyond. Generous, as a timer by
+/// CPU time is more regular than independent draws.
 pub const SIGMAS: f64 = 5.0;
 
-/// Wilson's score interval for a proportion of which `part` of `total` samples were seen, `z` standard deviations to each
-/// side.
+/// Wilson's score interval for `part` of `total` samples, `z` standard deviations to each side.
 #[must_use]
 pub fn wilson(part: u64, total: u64, z: f64) -> (f64, f64) {
     if total == 0 {
@@ -21,8 +19,9 @@ pub fn wilson(part: u64, total: u64, z: f64) -> (f64, f64) {
     (((centre - spread) / scale).max(0.0), ((centre + spread) / scale).min(1.0))
 }
 
-/// Asserts that `part` of `total` samples is what a true share of `expected` gives, but for chance and for `allowance` of
-/// the share: loops of equal work do not take exactly equal time where others use the machine, too.
+/// Asserts that `part` of `total` is a true share of `expected`, but for chance and `allowance` of the share: equal
+/// work does
+/// not take exactly equal time on a busy machine.
 ///
 /// # Panics
 /// If it is not.
@@ -36,9 +35,9 @@ pub fn assert_share(what: impl fmt::Display, part: u64, total: u64, expected: f6
     );
 }
 
-/// Asserts that `samples` came of `cpu_ns` of CPU time at `rate_hz`, but for chance and for `allowance` of it.
-///
-/// `timers` is how many timers took part: each CPU that a thread ran on may have kept the rest of a period to itself.
+/// Asserts that `samples` came of `cpu_ns` at `rate_hz`, but for chance and `allowance`. Each of `timers` may have kept
+/// the
+/// rest of a period.
 ///
 /// # Panics
 /// If it is not so.
@@ -57,7 +56,6 @@ mod tests {
 
     #[test]
     fn known_intervals() {
-        // Of 8 of 10: 0.4902 to 0.9433.
         let (low, high) = wilson(8, 10, 1.959_964);
         assert!((low - 0.4902).abs() < 1e-4 && (high - 0.9433).abs() < 1e-4);
         assert_eq!(wilson(0, 0, SIGMAS), (0.0, 1.0));

@@ -15,12 +15,10 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 /// Far more than the slowest suite takes, building ccsd included, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
-/// Tests of a suite that may fail once. What they assert on are samples, which chance takes and a busy machine withholds;
-/// bounds that never fail by chance would let mistakes pass. A test that fails in one of a hundred runs fails twice in one
-/// of ten thousand, and one that always fails is not helped. More than this is no chance.
+/// Tests of a suite that may fail once: samples depend on chance and a busy machine. A test that fails once in a
+/// hundred runs fails twice in one of ten thousand; one that always fails is not helped.
 const MAX_REPEATS: usize = 2;
 
-/// What a test may need beside ccsd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// A program of a package: its name and the package.
@@ -29,19 +27,14 @@ pub enum Need {
     NewPython,
     /// axe-core, which finds what keeps people from using a page; see [`axe`].
     Axe,
-    /// To be run as root.
     Root,
-    /// The kernel's tracepoints, by tracefs.
     Tracefs,
     /// Control groups of version 2 that may be made.
     Cgroup2,
-    /// That programs can be set-user-ID in the directory for temporary files.
     SetUserId,
 }
 
-/// The C compiler.
 pub const CC: Need = Need::Program("cc", "gcc");
-/// The C compiler for musl.
 pub const MUSL: Need = Need::Program("musl-gcc", "musl-tools");
 /// A program whose time is all in hand-written assembly.
 pub const OPENSSL: Need = Need::Program("openssl", "openssl");
@@ -50,11 +43,8 @@ pub const FORTRAN: Need = Need::Program("gfortran", "gfortran");
 pub const GO: Need = Need::Program("go", "golang-go");
 pub const PERF: Need = Need::Program("perf", "linux-perf");
 pub const PYTHON: Need = Need::Program("python3", "python3");
-/// For private mount namespaces.
 pub const UNSHARE: Need = Need::Program("unshare", "util-linux");
-/// To change built programs.
 pub const OBJCOPY: Need = Need::Program("objcopy", "binutils");
-/// To look into built programs.
 pub const NM: Need = Need::Program("nm", "binutils");
 
 impl Need {
@@ -93,7 +83,6 @@ fn can_set_user_id() -> bool {
     may_gain && flags.is_ok_and(|flags| !flags.contains(FsFlags::ST_NOSUID))
 }
 
-/// Where a program is, as a shell would look for it.
 #[must_use]
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let executable =
@@ -138,7 +127,6 @@ fn restore_signals() {
     }
 }
 
-/// The tests of one binary.
 #[derive(Default)]
 pub struct Suite {
     trials: Vec<Trial>,
@@ -147,14 +135,12 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// No tests yet.
     #[must_use]
     pub fn new() -> Suite {
         Suite::default()
     }
 
-    /// Adds a test. It is ignored, with the reason in its name, where something that it needs is missing; it is run once
-    /// more when it fails, and that is said.
+    /// Adds a test. It is ignored, with the reason, if something is missing; a failure is repeated once, and reported.
     #[must_use]
     pub fn test(mut self, name: impl Into<String>, needs: &[Need], body: impl Fn() + Send + 'static) -> Suite {
         let missing: Vec<String> = needs.iter().filter_map(|need| need.missing()).collect();
@@ -180,7 +166,6 @@ impl Suite {
         self
     }
 
-    /// Runs the tests as the arguments of this process say.
     #[must_use]
     pub fn run(self) -> ExitCode {
         restore_signals();

@@ -16,11 +16,9 @@ pub const CTRL_Z: &str = "\x1a";
 /// How long to wait for what must come, milliseconds.
 const PATIENCE: u16 = 60_000;
 
-/// The terminal, and the program that leads its session.
 pub struct Terminal {
     pub child: Child,
     master: File,
-    /// What has been shown and not been looked for yet.
     shown: String,
 }
 
@@ -53,15 +51,10 @@ impl Terminal {
             });
         }
         let child = command.spawn().unwrap();
-        // What the command would keep open.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Terminal { child, master: File::from(OwnedFd::from(master)), shown: String::new() }
     }
 
-    /// Types.
-    ///
-    /// # Panics
-    /// If the terminal has gone.
     pub fn type_keys(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).unwrap();
     }
@@ -89,8 +82,7 @@ impl Terminal {
         }
     }
 
-    /// Types Ctrl-C until it is taken for the second of two: as long as only a dump with this text comes, it came too late
-    /// to be one. Returns what was shown up to `text`.
+    /// Types Ctrl-C until it is taken for the second of two. Returns what was shown up to `text`.
     pub fn type_ctrl_c_twice(&mut self, dumped: &str, text: &str) -> String {
         loop {
             self.type_keys(CTRL_C);

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How long it may take on a machine that has much else to do.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Waits until a condition holds.

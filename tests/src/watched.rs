@@ -15,10 +15,8 @@ use crate::fixture::{build, copy_program, scratch};
 
 /// For what must happen at some point; processes are looked for every second or so.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// Between two looks.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A daemon with a watch on one executable, and a program of that name.
 #[derive(Debug)]
 pub struct WatchedService {
     pub dir: TempDir,
@@ -27,7 +25,6 @@ pub struct WatchedService {
 }
 
 impl WatchedService {
-    /// Starts a daemon whose watch on `forever.c` has `more` in its configuration.
     #[must_use]
     pub fn start(more: &str) -> WatchedService {
         let dir = scratch();
@@ -62,7 +59,6 @@ impl WatchedService {
         fs::write(self.path("ccsd.toml"), text).unwrap();
     }
 
-    /// The daemon's command.
     #[must_use]
     pub fn command(&self) -> Command {
         let mut command = ccsd(["daemon", "--socket-mode", "666", "--config"]);
@@ -70,7 +66,6 @@ impl WatchedService {
         command
     }
 
-    /// Runs a daemon by a command, until it listens.
     pub fn begin(&mut self, mut command: Command) {
         let _ = self.daemon.wait();
         let log = fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
@@ -91,7 +86,6 @@ impl WatchedService {
         EndedProgram::of(self.ccsd(args).arg("--state-dir").arg(self.path("state")))
     }
 
-    /// The report of a time as JSON.
     #[must_use]
     pub fn report(&self, args: &[&str]) -> Value {
         let ended = self.stored(&[&["report", "--json", "--watch", "busy"], args].concat());
@@ -99,7 +93,6 @@ impl WatchedService {
         serde_json::from_str(&ended.stdout).unwrap()
     }
 
-    /// What the daemon says of its watch.
     #[must_use]
     pub fn status(&self) -> Value {
         let ended = self.stored(&["daemon", "watches", "--json"]);
@@ -108,7 +101,6 @@ impl WatchedService {
         document["watches"][0]["status"].clone()
     }
 
-    /// What the daemon has logged.
     #[must_use]
     pub fn log(&self) -> String {
         let log = fs::read_to_string(self.path("log")).unwrap_or_default();
@@ -116,7 +108,6 @@ impl WatchedService {
         log
     }
 
-    /// Waits until something is so.
     pub fn until(&self, what: &str, is: impl Fn() -> bool) {
         let began = Instant::now();
         while !is() {
@@ -125,12 +116,10 @@ impl WatchedService {
         }
     }
 
-    /// Waits until what the daemon says of its watch is so.
     pub fn until_status(&self, what: &str, is: impl Fn(&Value) -> bool) {
         self.until(what, || is(&self.status()));
     }
 
-    /// Sends the daemon a signal.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.daemon.id().cast_signed()), signal).unwrap();
     }
@@ -143,7 +132,6 @@ impl WatchedService {
         assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     }
 
-    /// The files that the watch has stored, in order.
     #[must_use]
     pub fn segments(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path("state/busy")).into_iter().flatten().flatten();

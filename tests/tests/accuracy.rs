@@ -58,8 +58,7 @@ fn main() -> ExitCode {
             assert!(missed.len() <= 2, "{missed:#?}");
         })
         .test("weights_are_in_proportion", &[CC], || {
-            // As calibrated, not as measured: 1 to 12 within a tenth, which other programs on the machine may change in
-            // single turns.
+            // As calibrated: 1 to 12 within a tenth, which other programs may change in single turns.
             let parts: Vec<(&str, u64)> = NAMES.iter().copied().zip(1..).collect();
             record().assert_proportions(&parts, 0.1);
         })
@@ -134,7 +133,6 @@ fn record() -> Recorded {
     recorded
 }
 
-/// The fixture's output: nanoseconds by function.
 fn measured(stdout: &str) -> BTreeMap<String, u64> {
     let rows = stdout.lines().map(|line| line.split_once(' ').unwrap());
     rows.map(|(name, ns)| (name.to_owned(), ns.parse().unwrap())).collect()

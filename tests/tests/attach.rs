@@ -14,8 +14,7 @@ use ccsd_tests::suite::{CC, Need, Suite};
 
 const CPU_CLOCK: [&str; 2] = ["-F", "1999"];
 const FLAGS: [&str; 3] = ["-O1", "-pthread", "-ldl"];
-/// Share of samples that a virtual machine's timer may miss while another machine has the CPU, and of CPU time between
-/// a fixture's clock readings outside the function.
+/// Samples that a virtual machine's timer may miss, and CPU time of a fixture outside the measured function.
 const ALLOWANCE: f64 = 0.03;
 /// Allowance for equal work in different processes at the same time on a busy machine.
 const UNEQUAL: f64 = 0.25;
@@ -61,8 +60,8 @@ fn main() -> ExitCode {
             assert_eq!(recorded.function("late_work"), None);
         })
         .test("while_threads_start_and_stop", &[CC], || {
-            // If a thread were missed, so would be its successors: one of eight chains of eight threads. A new thread's
-            // timers begin a new period on each processor that it runs on, and its end cuts them short.
+            // A missed thread would miss its successors: one of eight chains. A new thread's timers begin a new period
+            // on each CPU, and its end cuts them short.
             let (recorded, used) = threads("churn", &CPU_CLOCK);
             let samples = recorded.samples("work_after_go").inherited;
             let expected = used["after_go"].1 as f64 / 1e9 * recorded.rate_hz();
@@ -120,7 +119,6 @@ fn main() -> ExitCode {
             let ended = attach(NOBODY);
             ended.assert_refused(2, &["no process that you may look at is called", name]);
             assert!(ended.stderr.contains(&roots.pid().to_string()) && ended.stderr.contains("root"), "{ended:?}");
-            // The user's own process is meant, and the other is mentioned.
             let own = Running::start_command(as_user(&mut Command::new(&program), NOBODY));
             let ended = attach(NOBODY);
             assert!(ended.status.success() && ended.stderr.contains(&format!("({})", own.pid())), "{ended:?}");
@@ -197,7 +195,6 @@ fn threads(mode: &str, options: &[&str]) -> (Recorded, HashMap<String, (u32, u64
     (recorded, used.collect())
 }
 
-/// Attaches to the fixture with a child and a grandchild that forks another child.
 fn family(options: &[&str]) -> Recorded {
     let mut fixture = Running::start(&build("processes.c", &FLAGS), &["family"]);
     let collecting = Collecting::attach(options, &[fixture.pid()]);

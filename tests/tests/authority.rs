@@ -112,7 +112,6 @@ fn daemon_of_a_stranger() {
     }
 }
 
-/// Root's fixture with this mode.
 fn relatives(mode: u32) -> PathBuf {
     // Built separately, not copied: a file open for writing in one test could not be executed by others.
     let program = build("relatives.c", &["-O1", &format!("-DMODE={mode}")]);
@@ -124,7 +123,6 @@ fn as_nobody(daemon: &Daemon, args: &[&str]) -> EndedProgram {
     EndedProgram::of(as_user(&mut daemon.ccsd(args), NOBODY))
 }
 
-/// Saves a session's profile as seen by this user.
 fn saved(daemon: &Daemon, id: &str) -> Recorded {
     let dir = scratch();
     let file = dir.path().join("profile.ccsd");
@@ -134,8 +132,8 @@ fn saved(daemon: &Daemon, id: &str) -> Recorded {
 }
 
 fn a_child_with_more_rights() {
-    // If a process is sampled just before it executes the program, and then seen as root's while alive, the session
-    // ends. That is correct and rare; nothing of the program is shown then either.
+    // A process sampled just before it executes the program, and then seen as root's, ends the session: correct and
+    // rare.
     let through = (0..5).any(|_| family_is_followed());
     assert!(through, "every session ended early");
 }

@@ -1,5 +1,4 @@
-//! Wrong requests and failures are reported by a message that names the cause and by the right exit status; collected
-//! data is not lost.
+//! Wrong requests and failures have a message with the cause and the right exit status; collected data is not lost.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -29,7 +28,6 @@ fn main() -> ExitCode {
     machines(suite).run()
 }
 
-/// Targets that cannot be attached to.
 fn targets(suite: Suite) -> Suite {
     suite
         .test("no_such_process", &[], || {
@@ -53,7 +51,6 @@ fn targets(suite: Suite) -> Suite {
         .test("zombie", &[CC], || {
             let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
             fixture.go();
-            // The output ends with the process, which stays a zombie until it is waited for.
             let _ = fixture.rest_of_output();
             let stat = || fs::read_to_string(format!("/proc/{}/stat", fixture.pid())).unwrap();
             until(|| stat().contains(") Z "));
@@ -75,8 +72,7 @@ fn targets(suite: Suite) -> Suite {
             EndedProgram::of(as_user(&mut command, NOBODY)).assert_refused(2, &[&pid, "root", "CAP_PERFMON"]);
         })
         .test("target_dies_during_attach", &[CC], || {
-            // The target is told to end when ccsd starts: it ends before ccsd finds it, while its events are opened, or
-            // later. Each is correct if reported.
+            // The target ends before ccsd finds it, while its events are opened, or later: each is correct if reported.
             let mut ends = BTreeSet::new();
             for _ in 0..30 {
                 let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
@@ -101,7 +97,6 @@ fn targets(suite: Suite) -> Suite {
         })
 }
 
-/// Programs that cannot be started.
 fn programs(suite: Suite) -> Suite {
     suite
         .test("program_not_found", &[], || {
@@ -147,8 +142,7 @@ fn programs(suite: Suite) -> Suite {
             fs::write(&plain, "no program").unwrap();
             record(&plain.to_string_lossy()).assert_refused(126, &["plain", "cannot be executed"]);
             record(&dir.path().to_string_lossy()).assert_refused(126, &["cannot be executed"]);
-            // For a script with a missing interpreter the kernel reports "not found", but the script exists; a shell
-            // reports the same.
+            // For a script with a missing interpreter the kernel says "not found", and a shell the same.
             let script = dir.path().join("script");
             fs::write(&script, "#!/nowhere/at/all\n").unwrap();
             fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
@@ -163,7 +157,6 @@ fn programs(suite: Suite) -> Suite {
         })
 }
 
-/// Files that cannot be reported.
 fn files(suite: Suite) -> Suite {
     suite
         .test("file_missing", &[], || report(Path::new("/nowhere/p.ccsd")).assert_refused(2, &["/nowhere/p.ccsd"]))
@@ -271,7 +264,6 @@ fn files(suite: Suite) -> Suite {
             }
             let recorded = RecordCommand::new(build("weights.c", &["-O1", "-g"]), &["300"]).run();
             let file = recorded.file.to_str().unwrap();
-            // Patterns work in every option, and a typo is answered with suggestions.
             for option in ["--function", "--hide", "--focus"] {
                 for (pattern, parts) in [
                     ("wieght_12", &["did you mean", "weight_12"][..]),
@@ -297,9 +289,8 @@ fn files(suite: Suite) -> Suite {
         })
 }
 
-/// Destinations that cannot be written. A file that must not or cannot become a profile is refused before the program
-/// runs; if writing fails later, or no file was named, the report is shown anyway, and the exit status says that the
-/// profile was not saved.
+/// Unwritable destinations. A file that cannot become a profile is refused before the program runs; later failures show
+/// the report, and the exit status says that the profile was not saved.
 fn outputs(suite: Suite) -> Suite {
     suite
         .test("output_is_a_directory", &[CC], || {
@@ -327,7 +318,6 @@ fn outputs(suite: Suite) -> Suite {
             not_permitted(&file);
             fs::write(&file, "").unwrap();
             not_permitted(&file);
-            // The default file, profile.ccsd, is in this directory.
             let mut record = ccsd(["record", "--"]);
             record.arg(build("weights.c", &["-O1"])).arg("300").current_dir(dir.path());
             as_user(&mut record, NOBODY);
@@ -374,7 +364,6 @@ fn outputs(suite: Suite) -> Suite {
         })
 }
 
-/// Rates that the kernel refuses.
 fn rates(suite: Suite) -> Suite {
     suite.test("rates", &[], || {
         let max = fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate").unwrap();
@@ -388,7 +377,6 @@ fn rates(suite: Suite) -> Suite {
     })
 }
 
-/// Machines where ccsd may not sample.
 fn machines(suite: Suite) -> Suite {
     suite
         .test("no_perf_events", &[CC], || {
@@ -461,8 +449,8 @@ fn machines(suite: Suite) -> Suite {
         })
         .test("too_few_descriptors", &[CC], || {
             let fixture = Running::start(&build("threads.c", &["-O1", "-pthread"]), &["late"]);
-            // Four files that are open anyway, four for each CPU's rings, two events on each: one less than that.
-            // Whatever is refused first (another file may be inherited), the message names the limit and the remedy.
+            // One less than the open files, four for each CPU's rings, and two events on each. The message names limit
+            // and remedy.
             let limit = 3 + 6 * std::thread::available_parallelism().unwrap().get();
             let mut shell = Command::new("sh");
             shell.args(["-c", &format!("ulimit -n {limit}; exec \"$@\""), "sh"]).arg(binary());
@@ -490,7 +478,6 @@ fn report_bytes(bytes: &[u8]) -> EndedProgram {
     report(&file)
 }
 
-/// A complete profile with several updates.
 fn good() -> &'static Recorded {
     static RECORDED: OnceLock<Recorded> = OnceLock::new();
     RECORDED.get_or_init(|| {
@@ -516,14 +503,12 @@ fn assert_shown_but_not_saved(ended: &EndedProgram, name: &str) {
     assert!(!ended.stderr.contains("saved in"), "{}", ended.stderr);
 }
 
-/// Runs a command with a failing perf_event_open.
 fn refuse(errno: i32) -> Command {
     let mut command = Command::new(build("refuse.c", &[]));
     command.arg(errno.to_string());
     command
 }
 
-/// The id of a process that has just ended, which is not reused soon.
 fn free_pid() -> String {
     let mut child = Command::new("true").spawn().unwrap();
     child.wait().unwrap();

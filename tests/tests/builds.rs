@@ -19,7 +19,6 @@ struct Language {
     frame_pointers: [(&'static str, &'static str); 2],
     position: [(&'static str, &'static [&'static str]); 2],
     proportions: &'static [(&'static str, u64)],
-    /// Callers and callees.
     arcs: &'static [(&'static str, &'static str)],
 }
 

@@ -33,7 +33,6 @@ const LINES: [(&str, &str, u32); 14] = [
     ("odd", "odd works", 10),
 ];
 
-/// Weights of lines.
 type LineCosts = BTreeMap<u32, u64>;
 
 fn source() -> Vec<String> {
@@ -67,7 +66,6 @@ fn lines_of<'a>(rows: impl Iterator<Item = &'a Value>) -> LineCosts {
     rows.filter(|&(line, weight)| line > 0 && weight > 0).collect()
 }
 
-/// The same from `report --view lines`.
 fn reported(recorded: &Recorded, function: &str) -> LineCosts {
     let ended =
         EndedProgram::of(ccsd(["report", "--view", "lines", "--json", "-n", "0", "--min", "0"]).arg(&recorded.file));
@@ -85,7 +83,6 @@ fn export(recorded: &Recorded, format: &str) -> PathBuf {
     file
 }
 
-/// Costs of the fixture's lines from callgrind_annotate: self, and each call.
 fn callgrind(recorded: &Recorded) -> LineCosts {
     let mut command = Command::new("callgrind_annotate");
     command
@@ -106,7 +103,6 @@ fn callgrind(recorded: &Recorded) -> LineCosts {
     lines
 }
 
-/// Costs of a function's lines from pprof.
 fn pprof(recorded: &Recorded, function: &str) -> LineCosts {
     let args = ["tool", "pprof", "-top", "-lines", "-unit=ns", "-nodecount=100000", "-nodefraction=0"];
     let ended = EndedProgram::of(Command::new("go").args(args).arg(export(recorded, "pprof")));
@@ -167,7 +163,6 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// Asserts that every line's cost includes its calls.
 fn costs(recorded: &Recorded) {
     let samples = recorded.sampled().total.samples;
     let weight = recorded.sampled().total.weight;

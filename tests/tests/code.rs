@@ -63,8 +63,8 @@ fn main() -> ExitCode {
             let recorded = RecordCommand::new(program, &["sigaltstack"]).options(&RATE).run();
             recorded.assert_whole();
             recorded.assert_only_caller("on_signal", "handler_loop");
-            // The interrupted code is always known. Its callers are on a stack that is not in the sample; if the
-            // target's memory could be read, they are the program's, otherwise the stack is marked.
+            // The interrupted code is known. Its callers are on another stack: the program's if memory could be read,
+            // else marked.
             let handler = recorded.callers("on_signal");
             assert_eq!(handler.len(), 1, "{handler:?}");
             let interrupted = recorded.samples("on_signal").inherited;
@@ -178,7 +178,6 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// Records the fixture in this mode, and asserts complete stacks.
 fn record(kind: &str, flags: &[&str]) -> Recorded {
     // The file's own flags come last and take precedence.
     let program = build("code.c", &[&KEEP_CALLS[..], &["-ldl"], flags].concat());
@@ -187,7 +186,6 @@ fn record(kind: &str, flags: &[&str]) -> Recorded {
     recorded
 }
 
-/// Records a program linked with musl.
 fn record_musl(flags: &[&str]) -> Recorded {
     let program = build_with("musl-gcc", "musl.c", &[&KEEP_CALLS[..], flags].concat());
     RecordCommand::new(program, &[]).options(&RATE).run()

@@ -162,13 +162,11 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// One profile for all tests.
 fn shared() -> &'static Recorded {
     static RECORDED: OnceLock<Recorded> = OnceLock::new();
     RECORDED.get_or_init(|| RecordCommand::new(build("weights.c", &["-O1", "-g"]), &["300"]).run())
 }
 
-/// The first words of the lines of an answer.
 fn lines(command: &mut Command) -> Vec<String> {
     let ended = EndedProgram::of(command);
     assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
@@ -179,7 +177,6 @@ fn offered(words: &[&str]) -> Vec<String> {
     lines(ccsd(["__complete"]).args(words))
 }
 
-/// A bash on a terminal that has read the completion script.
 struct Shell {
     terminal: Terminal,
     _daemon: Daemon,
@@ -223,7 +220,6 @@ impl Shell {
     }
 }
 
-/// The search path with this directory first.
 fn with_first(dir: &Path) -> OsString {
     let rest = std::env::var_os("PATH").unwrap_or_default();
     std::env::join_paths(std::iter::once(dir.to_owned()).chain(std::env::split_paths(&rest))).unwrap()

@@ -114,7 +114,6 @@ fn program(how: &str) -> RecordCommand {
     RecordCommand::new(crash_program(), &[how])
 }
 
-/// Records a program that dies, and ccsd, which dies of the same signal.
 fn record(how: &str, signal: Option<Signal>) -> Recorded {
     let record = program(how);
     let recorded = Collecting::start(|file| record.command(file)).wait();
@@ -146,7 +145,6 @@ fn fault() {
     assert_eq!((crash.signal, crash.pid), (11, recorded.profile.session().pids[0]));
     let began = recorded.profile.session().started_unix_ns;
     assert!(crash.unix_ns >= began && crash.unix_ns - began < 60_000_000_000, "{crash:?}");
-    // At once,
     let stderr = &recorded.ended.stderr;
     let died = stderr.lines().find(|line| line.starts_with("Died: ")).unwrap_or_else(|| panic!("{stderr}"));
     assert!(died.contains("SIGSEGV (no memory at the address) in third at ") && died.contains("crash.c:12"), "{died}");
@@ -154,7 +152,6 @@ fn fault() {
     for (line, part) in lines.iter().zip(["third at ", "second at ", "first at ", "main at "]) {
         assert!(line.contains(part) && line.contains("crash.c:"), "{stderr}");
     }
-    // and later.
     let report = EndedProgram::of(ccsd(["report"]).arg(&recorded.file)).stdout;
     assert!(
         report.contains("# died     ") && report.contains("SIGSEGV") && report.contains("#    #1   second at "),
@@ -199,8 +196,7 @@ fn overflow(flags: &str, prepare: impl Fn(&mut Command)) -> Recorded {
     recorded
 }
 
-/// What is shown of the outer end of its stack, innermost first: of the thread's last sample, and marked as that; or the stack
-/// itself, where it was read before the kernel had given it back.
+/// The outer end of the stack, innermost first: of the last sample and marked as that, or the stack itself.
 fn outer_end(flags: &str) -> Vec<String> {
     let recorded = overflow(flags, |_| {});
     let crash = only(&recorded);
@@ -262,7 +258,6 @@ fn through_a_daemon() {
     let report = daemon.run(&["report", "--json", &session.to_string()]);
     let json: Value = serde_json::from_str(&report.stdout).unwrap_or_else(|error| panic!("{error}: {report:?}"));
     assert_eq!(json["crashes"][0]["frames"][2]["function"], "first", "{json}");
-    // The same for `record`.
     let record = program("fault");
     let recorded = Collecting::start(|file| {
         let mut command = record.command(file);

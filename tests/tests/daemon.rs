@@ -39,7 +39,6 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// Runs `ccsd` with this daemon into a file. Reads the profile afterwards.
 fn collect(daemon: &Daemon, args: &[&str], rest: &[&str]) -> Recorded {
     let dir = scratch();
     let file = dir.path().join("profile.ccsd");
@@ -148,7 +147,6 @@ fn arguments() {
     }
 }
 
-/// Reads a session until it has samples.
 fn report_with_samples(daemon: &Daemon, name: &str) -> Value {
     loop {
         let ended = daemon.run(&["report", "--json", name]);
@@ -164,7 +162,6 @@ fn a_detached_session() {
     let daemon = Daemon::start(&[]);
     let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
     let id = daemon.detached(&[], fixture.pid());
-    // By session number and by process id.
     let report = report_with_samples(&daemon, &id.to_string());
     assert_eq!(report["daemon_session"], id);
     assert_eq!(report["file"], Value::Null);
@@ -186,17 +183,14 @@ fn a_detached_session() {
     let saved = Recorded::open(dir, &file, save);
     saved.assert_whole();
     assert!(saved.samples("forever").inherited > 20);
-    // The session ends with its target, and its profile stays.
     fixture.go();
     let _ = fixture.end();
     until(|| daemon.session(id)["ended"] == "target");
     let report = report_with_samples(&daemon, &id.to_string());
     assert!(report["accounting"]["received"].as_u64().unwrap() >= saved.profile.accounting().received);
-    // Another is stopped.
     let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
     let id = daemon.detached(&["-F", "49"], fixture.pid());
     assert_eq!(daemon.session(id)["rate_hz"], 49);
-    // With one unknown number, no session is stopped.
     daemon.run(&["daemon", "stop", &id.to_string(), "4999"]).assert_refused(2, &["no session 4999"]);
     assert!(daemon.session(id)["ended"].is_null());
     assert!(daemon.run(&["daemon", "stop", &format!("pid:{}", fixture.pid())]).status.success());
@@ -213,7 +207,6 @@ fn a_detached_session() {
     assert!(diff.stdout.contains(&format!("\"daemon_session\":{id}")), "{diff:?}");
     in_folder(&["report", "pid:999999999"]).assert_refused(2, &["no session is on process 999999999"]);
     in_folder(&["daemon", "stop", "profile.ccsd"]).assert_refused(2, &["is no session"]);
-    // Former spellings.
     let earlier = daemon.run(&["sessions", "--json"]);
     assert!(earlier.status.success() && earlier.stderr.contains("is now `ccsd daemon status`"), "{earlier:?}");
     for (command, parts) in [
@@ -250,7 +243,6 @@ fn a_client_that_vanishes() {
     assert_eq!(report["flat"]["rows"][0]["name"], "forever");
 }
 
-/// The lines of JSON that a command prints.
 fn json_lines(ended: &EndedProgram) -> Vec<Value> {
     assert!(ended.status.success(), "{ended:?}");
     ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -267,7 +259,6 @@ fn live_rows() {
     assert!(last["ended"].as_str().unwrap().contains("is complete"), "{last}");
     assert_eq!(last["rows"].as_array().unwrap().len(), 3);
     assert_eq!(last["rows"][0]["name"], recorded.names()[0]);
-    // A process, with and without the daemon, for the requested time.
     let daemon = Daemon::start(&[]);
     let fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
     let pid = fixture.pid().to_string();
@@ -276,7 +267,6 @@ fn live_rows() {
         assert_eq!(lines.last().unwrap()["rows"][0]["name"], "forever", "{lines:?}");
         assert_eq!(daemon.sessions(), Vec::<Value>::new());
     }
-    // Intervals are parts of the whole.
     let id = daemon.detached(&[], fixture.pid());
     report_with_samples(&daemon, &id.to_string());
     let mut live = daemon.ccsd(["top", "--json", "--interval", &format!("session:{id}")]);
@@ -299,7 +289,6 @@ fn without_a_daemon() {
     let dir = scratch();
     let nowhere = dir.path().join("nowhere.sock");
     let nowhere = nowhere.to_str().unwrap();
-    // No message and no difference.
     let mut command = ccsd(["record", "--no-output", "-q", "--", "true"]);
     let ended = EndedProgram::of(command.env("CCSD_SOCKET", nowhere));
     assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(0), ""));
@@ -315,7 +304,6 @@ fn without_a_daemon() {
     }
     let ended = EndedProgram::of(&mut ccsd(["report", "77", "--socket", nowhere]));
     ended.assert_refused(2, &["no file 77", "no daemon at"]);
-    // A daemon that does not answer delays only briefly, and is named.
     let daemon = Daemon::start(&[]);
     daemon.halt();
     let ended = daemon.run(&["record", "--no-output", "--", "true"]);
@@ -391,7 +379,6 @@ fn users_see_their_own() {
     as_nobody(&["report", &of_root]).assert_refused(2, &["neither a file nor a session"]);
     let ended = as_nobody(&["attach", "--detach", &roots.pid().to_string()]);
     ended.assert_refused(2, &["may not profile", "another user"]);
-    // The user's own processes may be, without the kernel if the machine forbids that.
     let ended = as_nobody(&["attach", "--detach", &nobodys.pid().to_string()]);
     assert!(ended.status.success(), "{ended:?}");
     let own = ended.stdout.trim().to_owned();
@@ -409,7 +396,6 @@ fn users_see_their_own() {
     ended.assert_refused(2, &["sampling whole CPUs is refused"]);
     assert_eq!(report_with_samples(&daemon, &own)["flat"]["rows"][0]["name"], "forever");
     assert!(as_nobody(&["daemon", "stop", &own]).status.success());
-    // Root sees both.
     assert_eq!(daemon.sessions().len(), 2);
     // A user without access to the socket is told so, and ccsd works without the daemon.
     let closed = Daemon::start(&["--socket-mode", "600"]);

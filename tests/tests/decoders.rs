@@ -1,5 +1,4 @@
-//! What reads the input of strangers, with all inputs that fuzzing (`tests/fuzz`) has kept: those that reach different code, and
-//! those that once were findings. Each is also read with some of its bytes changed, and cut short.
+//! Readers of strangers' input, with all inputs that fuzzing (`tests/fuzz`) has kept, also changed and cut short.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../fuzz/src/lib.rs"]
@@ -69,7 +68,6 @@ fn read(decoder: DecoderRun, input: &[u8], what: &dyn Fn() -> String) {
     assert!(catch_unwind(|| decoder(input)).is_ok(), "{}", what());
 }
 
-/// What fuzzing has kept, in the order of its names.
 fn inputs(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
     let files = ["corpus", "findings"].into_iter().filter_map(|kind| fs::read_dir(fuzz.join(kind).join(name)).ok());

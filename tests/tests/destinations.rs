@@ -19,10 +19,8 @@ use nix::unistd::mkfifo;
 use tempfile::TempDir;
 
 const SECRET: &str = "for root alone\n";
-/// Another ordinary user.
 const OTHER: u32 = 65_533;
 const TRIES: usize = 300;
-/// Runs of `ccsd record`, which are slow.
 const RECORDINGS: usize = 40;
 /// Starts of a daemon: before the fix, one in four made a file of root's accessible to everyone.
 const SOCKETS: usize = 20;
@@ -63,7 +61,6 @@ fn main() -> ExitCode {
             let (name, link) = (place.theirs("s.sock"), place.theirs("other"));
             for _ in 0..SOCKETS {
                 let _ = (fs::remove_file(&name), fs::remove_file(&link));
-                // As a killed daemon leaves it.
                 drop(UnixListener::bind(&name).unwrap());
                 lchown(&name, Some(NOBODY), Some(NOBODY)).unwrap();
                 place.link(&place.secret(), &link, NOBODY);
@@ -203,7 +200,6 @@ fn main() -> ExitCode {
                     let ended = place.run(way, Path::new("/dev/null"), user);
                     assert!(ended.status.success(), "{way} {ended:?}");
                 }
-                // A pipe.
                 let mut command = Command::new("sh");
                 command.args(["-c", "exec 3>&1; \"$@\" 3>&3 >/dev/null | cat", "sh"]).env("CCSD_SOCKET", "");
                 let plain = place.command(way, Path::new("/dev/fd/3"), None);
@@ -240,7 +236,6 @@ fn main() -> ExitCode {
         })
         .test("permissions_of_a_replaced_file_do_not_matter", &[CC, Need::Root], || {
             let place = RootDirectory::new();
-            // A read-only file in a writable directory.
             let name = place.theirs("read-only");
             place.file(&name, "", NOBODY);
             fs::set_permissions(&name, Permissions::from_mode(0o400)).unwrap();
@@ -248,7 +243,6 @@ fn main() -> ExitCode {
             assert!(imported.status.success(), "{imported:?}");
             place.assert_written("import", &name);
             place.run("record", &name, Some(NOBODY)).assert_refused(2, &["Permission denied"]);
-            // A writable file in a read-only directory.
             let directory = place.theirs("directory");
             fs::create_dir(&directory).unwrap();
             let name = directory.join("file");
@@ -309,7 +303,6 @@ fn main() -> ExitCode {
 /// A directory of root, with a private file of root, and a directory of another user.
 struct RootDirectory {
     dir: TempDir,
-    /// A session to save, and its target.
     session: OnceCell<(Daemon, Running)>,
 }
 
@@ -431,7 +424,6 @@ impl Exchange {
         Exchange(child)
     }
 
-    /// Ends the process, which must still be running.
     fn end(mut self) {
         drop(self.0.stdin.take());
         assert!(self.0.wait().unwrap().success());

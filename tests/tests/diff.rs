@@ -17,7 +17,6 @@ fn main() -> ExitCode {
     Suite::new().test("growth_ends_with_a_status_of_its_own", &[], growth).run()
 }
 
-/// Writes a profile with these samples of functions below main.
 fn written(dir: &Path, name: &str, functions: &[(&str, u64)]) -> PathBuf {
     let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
     let session =
@@ -103,7 +102,6 @@ fn growth() {
         assert_eq!(document["before"]["runs"].as_array().unwrap().len(), 3);
         assert_eq!(document["before"]["total"]["weight"], 1_000_000_000u64);
     }
-    // By weight: the share of f shrinks, its time does not; g is new.
     let (alone, longer) = (written(dir.path(), "alone", &[("f", 1_000)]), of("longer", 1_000, 200));
     let ended = diff(&["--fail-above", "10", "--absolute"], &[&alone], &[&longer]);
     assert!(ended.status.code() == Some(3) && ended.stderr.contains("g (demo) +20.00"), "{ended:?}");

@@ -90,7 +90,6 @@ impl DocumentWorld {
         copy_program(&built, path("prog"));
         copy_program(&built, path("server"));
         let server = Running::start(&path("server"), &["serve"]);
-        // This machine may have other servers.
         fs::write(path("pgrep"), format!("#!/bin/sh\necho {}\n", server.pid())).unwrap();
         fs::set_permissions(path("pgrep"), fs::Permissions::from_mode(0o755)).unwrap();
         let ended = EndedProgram::of(&mut RecordCommand::new(path("prog"), &[]).command(&path("profile.ccsd")));
@@ -135,7 +134,6 @@ impl DocumentWorld {
     }
 }
 
-/// Whether the daemon's watch has stored samples that a report can show.
 fn has_stored(daemon: &Daemon) -> bool {
     let ended = daemon.run(&["daemon", "watches", "--json"]);
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
@@ -159,10 +157,8 @@ fn every_command_works() {
             let ended = world.run(document, &command);
             let status = ended.status.code();
             let is_good = if command.contains("--fail-above") {
-                // The sides differ by chance.
                 matches!(status, Some(0 | 3))
             } else if command.contains("--against") || command.contains("--since 03:10") {
-                // The watch did not exist that long ago.
                 status == Some(0) || ended.stderr.contains("has nothing of that time")
             } else {
                 status == Some(0)

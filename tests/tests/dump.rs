@@ -232,7 +232,6 @@ fn main() -> ExitCode {
             });
             EndedProgram::of(&mut ccsd(["dump", &child.id().to_string()])).assert_refused(2, &["zombie"]);
             child.wait().unwrap();
-            // One of several fails: the others are shown.
             let fixture = waiting("inlined", None);
             let ended = EndedProgram::of(&mut ccsd(["dump", "2147483647", &fixture.pid().to_string()]));
             ended.assert_refused(1, &["no process with PID 2147483647"]);
@@ -309,7 +308,6 @@ fn dump(fixture: &Running, options: &[&str]) -> EndedProgram {
     ended
 }
 
-/// The threads of a dump in JSON.
 fn threads(fixture: &Running) -> Vec<Value> {
     let document: Value = serde_json::from_str(&dump(fixture, &["--json"]).stdout).unwrap();
     let process = &document["processes"][0];
@@ -328,7 +326,6 @@ fn source_line(number: usize) -> String {
     source.lines().nth(number - 1).unwrap_or_default().trim().to_owned()
 }
 
-/// Id, state and tracer of each thread, from /proc.
 fn tasks(pid: u32) -> Vec<(u32, char, u32)> {
     let entries = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let tids = entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<u32>().ok());

@@ -23,7 +23,6 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// A session of user nobody on a program of nobody.
 fn as_nobody(daemon: &Daemon, args: &[&str]) -> EndedProgram {
     let ended = EndedProgram::of(as_user(&mut daemon.ccsd(args), NOBODY));
     assert!(ended.status.success(), "{ended:?}");
@@ -58,8 +57,8 @@ fn killed(rounds: usize, leader: &str) {
         recorded.assert_whole();
         assert!(recorded.samples("crowd_work").own >= 100, "{:?}", recorded.names());
         let notes = &recorded.profile.session().notes;
-        // A user's session has no priority before a thousand busy threads: where it comes late to its rings, records of
-        // threads are lost, and samples of these are not shown.
+        // A user's session has no priority: where it is late, records of threads are lost, and their samples are not
+        // shown.
         let has = |text: &str| notes.iter().any(|note| note.contains(text));
         assert!(
             !has("not known to be for this user") || has("records about mappings and threads were lost"),
@@ -68,7 +67,6 @@ fn killed(rounds: usize, leader: &str) {
     }
 }
 
-/// Waits until the main thread has ended.
 fn wait_for_leader(pid: u32) {
     let is_zombie = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z ");
     until(is_zombie);

@@ -1,5 +1,5 @@
-//! `ccsd export`: third-party readers of each format find the numbers of `ccsd report`, function by function, including
-//! with `--hide` and similar options.
+//! `ccsd export`: other readers of each format find the numbers of `ccsd report`, also with `--hide` and similar
+//! options.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -104,8 +104,8 @@ fn main() -> ExitCode {
                 let args = ["-f", reader, "--node-thres=0", "--edge-thres=0"];
                 let graph = EndedProgram::of(Command::new("gprof2dot").args(args).arg(&file));
                 assert!(graph.status.success(), "{format}: {graph:?}");
-                // gprof prints hundredths of seconds: of the function, of each callee that is added to it, and of the total
-                // that both are divided by. The graph prints hundredths of a percent.
+                // gprof prints hundredths of seconds of the function, its callees and the total; the graph hundredths
+                // of a percent.
                 let tolerance = |functions: usize| match format {
                     "gprof" => 0.01 + 100.0 * 0.005e9 * (functions as f64 + 1.0) / total as f64,
                     _ => 0.01,
@@ -299,7 +299,6 @@ fn main() -> ExitCode {
                     "{imported:?}"
                 );
                 let profile = ccsd_profile::read_profile(std::fs::File::open(&file).unwrap()).unwrap().profile;
-                // The same samples, counted from perf's text output.
                 let mut script = Command::new("perf");
                 script.args(["script", "--no-inline", "--max-stack", "10000", "-F", "period,ip,sym", "-i"]).arg(&data);
                 let script = EndedProgram::of(&mut script);
@@ -427,7 +426,6 @@ fn ask(recorded: &Recorded, options: &[&str]) -> EndedProgram {
     EndedProgram::of(ccsd(["export", "folded"]).arg(&recorded.file).args(options))
 }
 
-/// Weights by function from `ccsd report --json`.
 fn reported(recorded: &Recorded, options: &[&str]) -> Weights {
     let ended = EndedProgram::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
     assert!(ended.status.success(), "{options:?}: {ended:?}");
@@ -435,8 +433,7 @@ fn reported(recorded: &Recorded, options: &[&str]) -> Weights {
     let mut weights = Weights::new();
     for row in document["flat"]["rows"].as_array().unwrap() {
         let number = |field: &str| row[field].as_u64().unwrap();
-        // Every program has a `_start`, and so has the dynamic linker: readers that identify functions by name need a
-        // suffix to distinguish them.
+        // Every program and the dynamic linker have a `_start`: readers that go by name need a suffix.
         let name = row["name"].as_str().unwrap();
         let label = row["apart"].as_str().map_or_else(|| name.to_owned(), |apart| format!("{name} ({apart})"));
         let known = weights.insert(label, (number("self_weight"), number("inherited_weight")));
@@ -445,7 +442,6 @@ fn reported(recorded: &Recorded, options: &[&str]) -> Weights {
     weights
 }
 
-/// The whole weight.
 fn total(recorded: &Recorded, options: &[&str]) -> u64 {
     let ended = EndedProgram::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();

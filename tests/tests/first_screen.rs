@@ -67,7 +67,6 @@ fn source(name: &str) -> String {
     format!("{}/fixtures/answers/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The output of `ccsd record`.
 struct Screen(String);
 
 fn record(program: &Path, args: &[&str]) -> Screen {
@@ -94,14 +93,12 @@ impl Screen {
         }
     }
 
-    /// Asserts that the functions have rows.
     fn lists(&self, functions: &[&str]) {
         for function in functions {
             assert!(self.rows().any(|row| row.contains(function)), "{function} is not listed:\n{}", self.0);
         }
     }
 
-    /// Asserts that the functions have no rows.
     fn hides(&self, functions: &[&str]) {
         for function in functions {
             let is_row = |row: &str| row.split_whitespace().next_back() == Some(function) && !row.contains("ld-linux");

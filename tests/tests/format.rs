@@ -1,5 +1,5 @@
-//! The file format matches its document: a reader in Python, written only from `collector/profile/docs/file-format.md`,
-//! finds in every file what `ccsd report` finds.
+//! The file format matches its document: a reader in Python, written from `collector/profile/docs/file-format.md`
+//! alone, finds what `ccsd report` finds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::{Path, PathBuf};
@@ -35,7 +35,6 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// Asserts that the reader finds the same flat profile, stacks and accounting.
 fn assert_alike(file: &Path) {
     let reader: PathBuf = [env!("CARGO_MANIFEST_DIR"), "reader", "ccsd_reader.py"].iter().collect();
     let ended = EndedProgram::of(Command::new("python3").arg(reader).arg("--json").arg(file));

@@ -66,7 +66,6 @@ fn generated(how: &str) -> Recorded {
     finished(RecordCommand::new(program(), &[how]).options(&RATE).run())
 }
 
-/// Removes the program's files in `/tmp`.
 fn finished(recorded: Recorded) -> Recorded {
     for process in recorded.processes() {
         for path in [format!("/tmp/perf-{}.map", process.pid), format!("/tmp/jit-{}.dump", process.pid)] {
@@ -113,8 +112,8 @@ fn assert_moved(recorded: &Recorded) {
     recorded.assert_proportions(&[("first", 2), ("second", 2)], 0.05);
 }
 
-/// The same if the map is written only at the end. Samples at the shared address may be charged before both functions
-/// are known: they then have no name, but never the other's.
+/// The same with a map written only at the end. Early samples at the shared address have no name, but never the
+/// other's.
 fn assert_moved_unseen(recorded: &Recorded) {
     recorded.assert_whole().assert_complete();
     assert_chain(recorded, &["main", "run", "caller", "middle", "first"]);
@@ -149,7 +148,6 @@ fn python() {
     assert!(all >= 100 && whole * 100 >= all * 99, "{whole} of {all}: {:?}", recorded.names());
 }
 
-/// Runs JavaScript: `outer` calls `inner`, which runs.
 fn run_node(options: &[&str]) -> (Recorded, String) {
     let dir = scratch();
     let script = dir.path().join("script.js");
@@ -157,7 +155,6 @@ fn run_node(options: &[&str]) -> (Recorded, String) {
         function outer() { let s = 0; for (let i = 0; i < 60; i++) s += [3e5, 3e5].map(inner)[1]; return s; }\n\
         outer();\n";
     fs::write(&script, source).unwrap();
-    // Otherwise it is written to the current directory.
     let log = format!("--logfile={}", dir.path().join("v8.log").display());
     let args = [options, &[&log, script.to_str().unwrap()]].concat();
     let recorded = finished(RecordCommand::new("node", &args).options(&RATE).run());
@@ -210,7 +207,6 @@ fn samples_in_order(recorded: &Recorded, wanted: &[&dyn Fn(&str) -> bool]) -> u6
     samples
 }
 
-/// Runs Java: `outer` sorts, which calls `compare`.
 fn run_java(options: &[&str]) -> Recorded {
     let dir = scratch();
     let source = "import java.util.*;\npublic class Demo {\n\

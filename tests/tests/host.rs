@@ -46,7 +46,6 @@ fn samples_of(profile: &Profile, pid: u32) -> u64 {
     rows.iter().filter(|process| process.pid == pid).map(|process| process.samples).sum()
 }
 
-/// `ccsd record` of a selection, until it is stopped.
 fn collect(options: &[&str]) -> Collecting {
     let mut collecting = Collecting::start(|file| {
         let mut command = ccsd(["record", "--no-adapt", "-o"]);
@@ -57,7 +56,6 @@ fn collect(options: &[&str]) -> Collecting {
     collecting
 }
 
-/// Records a selection while a program runs.
 fn record(options: &[&str], program: &[&str]) -> Recorded {
     let dir = scratch();
     let file = dir.path().join("profile.ccsd");
@@ -109,7 +107,6 @@ fn short_processes() {
         processes += 1;
         samples += process.samples;
     }
-    // 60 processes of 10 ms each, which begin with measuring the machine: at least 300 samples, less those lost.
     let accounting = recorded.profile.accounting();
     let part = accounting.received as f64 / (accounting.received + accounting.lost).max(1) as f64;
     assert!(samples as f64 > 240.0 * part && processes > 40, "{samples} samples of {processes}: {accounting:?}");
@@ -211,7 +208,6 @@ fn unit() {
     assert_eq!(samples_of(&recorded.profile, outside), 0);
     assert!(recorded.profile.session().target.contains("unit a.service"), "{:?}", recorded.profile.session());
     assert_eq!(recorded.processes().len(), 2, "{:#?}", recorded.processes());
-    // A process of the unit that is forked or executed belongs to it at once.
     drop(fixtures);
 }
 
@@ -249,7 +245,6 @@ fn weight_of(rows: &[(String, u64, u64)], name: &str) -> u64 {
     rows.iter().filter(|row| row.0 == name).map(|row| row.2).sum()
 }
 
-/// A shell in a group that runs a script, started before it is looked at.
 fn shell_in(tree: &CgroupTree, group: &str, script: &str) -> std::process::Child {
     let procs = tree.group(group).join("cgroup.procs");
     let script = format!("echo $$ > {}; {script}", procs.display());
@@ -314,7 +309,6 @@ fn sums() {
     }
     let of_container = weight_of(&containers, &format!("docker {}", &id[..12]));
     assert_eq!(of_container, weight_of(&units, &container));
-    // The processes of a unit that lived all the time have what the unit has.
     let of_a: u64 = of_a.iter().map(|&pid| processes_weight(&processes, pid)).sum();
     assert_eq!(of_a, weight_of(&units, "sum-a.service"));
     // What the kernel does for itself is nobody's, and stands apart.
@@ -356,7 +350,6 @@ fn changes_of_groups() {
     let units = rows_by(&recorded, Grouping::Unit);
     let of_mover = weight_of(&units, "a.service") + weight_of(&units, "b.service");
     assert_eq!(of_mover, processes_weight(&all, mover.pid()), "{units:#?}");
-    // The same, asked for by unit: the unit that comes later is found.
     drop(late);
     let mut collecting = collect(&["--unit", "later.service"]);
     let late = Running::start(&program, &[]);

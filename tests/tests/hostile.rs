@@ -1,5 +1,5 @@
-//! Programs that try to fill every table of a profiler: each table stays within its budget, what does not fit is
-//! counted and has a named row, and no weight is lost (I1, I10).
+//! Programs that try to fill every table: each stays within its budget, overflow is counted in a named row, and no
+//! weight is lost (I1, I10).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::PathBuf;
@@ -25,8 +25,8 @@ fn main() -> ExitCode {
         .test("contexts_without_end", &[CC], || {
             let recorded = record("4999", "recurse", "2500", &[]);
             let accounting = recorded.profile.accounting();
-            // A sixteenth of a half, 512 KiB, and budgets lent by other tables: some tens of thousands of contexts, and
-            // each sample creates dozens. The file has all of them, in generations.
+            // 512 KiB and lent budgets: some tens of thousands of contexts, while each sample creates dozens. The file
+            // has all, in generations.
             assert!(accounting.contexts.bytes <= MEMORY / 8, "{accounting:?}");
             assert!(accounting.contexts.new_contexts > 2 * accounting.contexts.contexts, "{accounting:?}");
             assert!(recorded.profile.has_generations());
@@ -69,7 +69,6 @@ fn main() -> ExitCode {
             assert!(main(&last["rows"]) * 100 >= accounting.received * 98, "{accounting:?} {last}");
         })
         .test("contexts_without_end_in_a_pipe", &[CC], || {
-            // Output that cannot be read again has one generation.
             let recorded = piped("2500");
             let accounting = recorded.profile.accounting();
             assert!(!recorded.profile.has_generations());
@@ -151,7 +150,6 @@ fn main() -> ExitCode {
                 assert!(accounting.truncated_total() * 10 <= accounting.received, "{accounting:?}");
             };
             assert_known(&recorded);
-            // The same if they exist at attach.
             let mut fixture = hold("mappings", &["700", library, "20000", "held"]);
             let options = ["--no-daemon", "--memory", "16M", "--user"];
             let collecting = Collecting::attach(&options, &[fixture.pid()]);
@@ -215,7 +213,6 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// Records random recursion into a pipe.
 fn piped(milliseconds: &str) -> Recorded {
     let dir = scratch();
     let file = dir.path().join("profile.ccsd");
@@ -241,14 +238,13 @@ fn program() -> PathBuf {
     build("hostile.c", &["-O1", "-pthread", "-ldl"])
 }
 
-/// Starts the program, which waits after its setup.
 fn hold(what: &str, args: &[&str]) -> Running {
     let args: Vec<&str> = [what].iter().chain(args).copied().collect();
     Running::start(&program(), &args)
 }
 
-/// Records the program with minimum memory, and checks common properties: every received sample is charged with its
-/// weight; the row `[elided]` exists if and only if something was elided.
+/// Records with minimum memory: every received sample is charged, and the row `[elided]` exists only if something was
+/// elided.
 fn record(rate: &str, what: &str, milliseconds: &str, more: &[&str]) -> Recorded {
     let args: Vec<&str> = [what, milliseconds].iter().chain(more).copied().collect();
     let recorded = RecordCommand::new(program(), &args)

@@ -34,9 +34,8 @@ fn cost(pid: u32) -> (u64, f64) {
     (peak << 10, ticks as f64 / 100.0)
 }
 
-/// Attaches without a daemon to a program whose file is hostile. All its stacks are complete, and reading the file takes a
-/// bounded amount of memory and CPU time, debug builds' limits included. `cut` says whether a note tells of names that are
-/// missing.
+/// Attaches to a program with a hostile file: all stacks are complete, in bounded memory and CPU time. `cut`: a note
+/// tells of missing names.
 fn read_alone(name: &str, cut: bool, craft: fn(&Path, &Path)) {
     let program = build("phases.c", &["-O1"]);
     let dir = scratch();
@@ -89,7 +88,6 @@ fn endless_functions(program: &Path, to: &Path) {
     [plain, part("abbreviations"), part("unit")].iter().for_each(|file| fs::remove_file(file).unwrap());
 }
 
-/// Range of a program's code.
 fn code(program: &Path) -> (u64, u64) {
     let bytes = fs::read(program).unwrap();
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -154,8 +152,7 @@ fn clones(program: &Path, to: &Path) {
     with_sections(program, &sections, to);
 }
 
-/// With less and less address space, commands end with a message, never by a signal. A program that does not even start is
-/// refused by the system.
+/// With less and less address space, commands end with a message, never by a signal.
 fn little_address_space() {
     let dir = scratch();
     let file = dir.path().join("p.ccsd");

@@ -1,5 +1,4 @@
-//! Wherever a program's files are, and whatever happens to them while it runs, its functions are named and its stacks
-//! are complete.
+//! Wherever a program's files are, and whatever happens to them, its functions are named and its stacks complete.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::ffi::OsStr;
@@ -105,7 +104,6 @@ fn program() -> PathBuf {
     build("images.c", &["-O1"])
 }
 
-/// A copy of the program under a name, in its own directory.
 fn copy(name: &OsStr) -> (tempfile::TempDir, PathBuf) {
     let dir = scratch();
     let path = dir.path().join(name);
@@ -113,7 +111,6 @@ fn copy(name: &OsStr) -> (tempfile::TempDir, PathBuf) {
     (dir, path)
 }
 
-/// Like a package manager: the new file takes the old one's name.
 fn replace(path: &Path, by: &Path) {
     let new = path.with_extension("new");
     copy_program(by, &new);

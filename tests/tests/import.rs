@@ -44,7 +44,6 @@ fn main() -> ExitCode {
                 assert_eq!(accounting["truncated"].as_u64(), Some(truncated), "{source} {flags:?} {accounting}");
                 assert_eq!(accounting["received"].as_u64(), Some(complete + truncated), "{source} {flags:?}");
                 assert!(reasons.keys().all(|reason| reason == "no entry point"), "{accounting}");
-                // A few samples are of the dynamic linker.
                 let few = (complete + truncated) / 5;
                 let (many, few_are) = if is_whole { (complete, truncated) } else { (truncated, complete) };
                 assert!(many > few && (few_are <= few || !is_whole), "{source} {flags:?} {complete} {truncated}");
@@ -69,7 +68,6 @@ fn main() -> ExitCode {
             for options in [&["-g"][..], &["--call-graph", "dwarf,32768"]] {
                 let data = record_to_pipe(dir.path(), options);
                 agree(&data, &import(&data));
-                // And in one step.
                 let profile = dir.path().join("at-once.ccsd");
                 let mut command = ccsd(["import", "-", "-o"]);
                 let output = command.arg(&profile).stdin(fs::File::open(&data).unwrap()).output().unwrap();
@@ -83,7 +81,6 @@ fn main() -> ExitCode {
         })
         .test("compressed", &[CC, PERF], || {
             let dir = scratch();
-            // perf may be built without compression.
             if !perf_compresses() {
                 return;
             }
@@ -113,7 +110,6 @@ fn main() -> ExitCode {
                 let document = report(&profile);
                 assert_eq!(document["accounting"]["received"].as_u64(), Some(*samples), "{event}");
             }
-            // Otherwise the message lists the events.
             let ended = EndedProgram::of(ccsd(["import"]).arg(&data).arg("-o").arg(&profile));
             assert!(ended.stdout.contains("--event chooses one of cpu-clock, page-faults"), "{ended:?}");
             let ended = EndedProgram::of(ccsd(["import", "-e", "other"]).arg(&data).arg("-o").arg(&profile));
@@ -151,7 +147,6 @@ fn main() -> ExitCode {
                     assert_eq!(weight(&alone, event), sum, "{event} of {group}, alone");
                 }
                 assert!(counts.values().all(|&(samples, sum)| samples > 0 && sum > 0), "{counts:?}");
-                // The first event has most of the samples.
                 assert!(counts[events[0]].0 > 20, "{counts:?}");
             }
         })
@@ -253,7 +248,6 @@ fn main() -> ExitCode {
             for recording in [&data, &text, &record_to_pipe(dir.path(), &["-g"])] {
                 let profile = import(recording);
                 let same = |words: &[&str]| {
-                    // Only the size of the named file differs.
                     let output = |file: &Path| {
                         let words: Vec<&str> = words
                             .iter()
@@ -354,7 +348,6 @@ fn perf_compresses() -> bool {
     ended.stdout.lines().any(|line| line.contains("zstd") && line.contains("on"))
 }
 
-/// Records these events of a program that uses time and pages.
 fn record_events(dir: &Path, events: &str, options: &[&str]) -> PathBuf {
     let data = dir.join("events.data");
     let mut perf = Command::new("perf");
@@ -390,7 +383,6 @@ fn outermost(data: &Path) -> (u64, u64) {
     (complete, all - complete)
 }
 
-/// The weight of all samples by a metric.
 fn weight(profile: &Path, metric: &str) -> u64 {
     let ended = EndedProgram::of(ccsd(["report", "--json", "--metric", metric]).arg(profile));
     assert!(ended.status.success(), "{ended:?}");
@@ -412,7 +404,6 @@ fn weights(data: &Path) -> BTreeMap<String, (u64, u64)> {
     counts
 }
 
-/// Number of samples of each event.
 fn events(data: &Path) -> BTreeMap<String, u64> {
     let ended = EndedProgram::of(Command::new("perf").args(["script", "-G", "-F", "event", "-i"]).arg(data));
     let mut counts = BTreeMap::new();
@@ -444,7 +435,6 @@ fn report(profile: &Path) -> Value {
     serde_json::from_str(&ended.stdout).unwrap()
 }
 
-/// Compares the program's functions in both.
 fn agree(data: &Path, profile: &Path) {
     let document = report(profile);
     let mut ours = FunctionCounts::new();

@@ -1,5 +1,4 @@
-//! `ccsd import` of `perf record` files with altered numbers: an error, or an import of the valid part, in bounded
-//! memory and time.
+//! `ccsd import` of `perf record` files with altered numbers: an error or the valid part, in bounded memory and time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -16,7 +15,6 @@ use tempfile::TempDir;
 const PRLIMIT: Need = Need::Program("prlimit", "util-linux");
 /// Limits of one import: address space and CPU time.
 const LIMITS: [&str; 2] = ["--as=1073741824", "--cpu=20"];
-/// Altered numbers per test.
 const MOST: usize = 50;
 const HEADER: usize = 104;
 
@@ -33,7 +31,6 @@ fn main() -> ExitCode {
         })
         .test("numbers_of_features", &[CC, PERF, PRLIMIT], || {
             let file = PerfFile::new(&["-g", "-e", "cpu-clock:u,task-clock:u"]);
-            // The first numbers of each section, with counts and lengths, and some of the rest.
             let features = file.features();
             assert!(features.len() > 5, "{features:?}");
             let first = features.iter().flat_map(|at| at.clone().take(32));
@@ -47,7 +44,6 @@ fn main() -> ExitCode {
                 let data = file.data();
                 let places: Vec<usize> = data.clone().step_by((data.len() / 40).next_multiple_of(8)).collect();
                 file.alter_all(&places, 8);
-                // Type and size of the first records.
                 let headers = file.records();
                 file.alter_all(&headers.iter().take(10).flat_map(|at| [*at, at + 4]).collect::<Vec<_>>(), 4);
             }
@@ -133,9 +129,7 @@ fn record(kind: u32, body: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &misc.to_le_bytes(), &size.to_le_bytes(), body].concat()
 }
 
-/// Imports a recording with these records, the last of which is a sample.
 fn made(records: Vec<u8>) -> EndedProgram {
-    // TID and IP, no more.
     let words = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
     let mut attribute = words(&[1 | 136 << 32, 0, 1_000_000, 3, 0, 0]);
     attribute.resize(136, 0);
@@ -193,7 +187,6 @@ impl PerfFile {
         self.place(40)
     }
 
-    /// Positions of the features.
     fn table(&self) -> Range<usize> {
         let count: u32 = self.bytes[72..HEADER].iter().map(|byte| byte.count_ones()).sum();
         self.data().end..self.data().end + 16 * count as usize
@@ -245,7 +238,6 @@ impl PerfFile {
     }
 }
 
-/// Imports a file within the limits; asserts success or a one-line error.
 fn import(dir: &TempDir, bytes: &[u8]) -> EndedProgram {
     let (data, profile): (PathBuf, PathBuf) = (dir.path().join("altered.data"), dir.path().join("altered.ccsd"));
     fs::write(&data, bytes).unwrap();

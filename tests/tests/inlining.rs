@@ -78,7 +78,6 @@ fn compare(source: &str, inlined_flags: &[&str], plain_flags: &[&str], names: &[
     }
 }
 
-/// Self and inherited samples by name and kind of image, to compare two programs.
 fn shares(recorded: &Recorded) -> BTreeMap<String, [u64; 2]> {
     let mut shares = BTreeMap::new();
     for row in recorded.flat().rows {
@@ -99,8 +98,7 @@ fn has_symbol(program: &Path, name: &str) -> bool {
     })
 }
 
-/// Whether a full name is a function's name. Lambdas have no name; compilers call them `{lambda#1}`, some with
-/// parameters.
+/// Whether a full name is a function's name. Compilers call lambdas `{lambda#1}`, some with parameters.
 fn is_called(full: &str, name: &str) -> bool {
     short_name(full) == name || (name == "lambda" && full.contains("{lambda"))
 }

@@ -56,7 +56,6 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// Half a second in the kernel, including entering it.
 const READ: [&str; 3] = ["kernel", "0", "500000"];
 
 fn motion() -> PathBuf {

@@ -48,8 +48,7 @@ fn main() -> ExitCode {
                         let found = names.iter().any(|name| name.contains(part));
                         assert!(found, "{mangling}: no {part:?} in {names:#?}");
                     };
-                    // The legacy mangling has no types of generic functions, and gives all implementations the same
-                    // name.
+                    // The legacy mangling has no types of generic functions, and one name for all implementations.
                     match mangling {
                         "v0" => {
                             named("as languages::Shape>::area");
@@ -100,9 +99,8 @@ fn main() -> ExitCode {
 const COMPLETE: f64 = 0.005;
 /// The same for Go, whose goroutines switch to the thread's stack.
 const SWITCHES: f64 = 0.01;
-/// The same for a program that mainly makes stacks grow and move: what is not in the copy may be gone before it is
-/// read. That is one in 250 for a release build on a quiet machine (the benchmarks measure it); in a debug build, which
-/// is slower than the program, up to one in four.
+/// The same for stacks that grow and move: one in 250 for a release build (the benchmarks measure it); in a debug
+/// build, slower than the program, up to one in four.
 const MOVED: f64 = 0.5;
 
 fn record(source: &str, flags: &[&str], incomplete: f64) -> Recorded {
@@ -144,8 +142,7 @@ fn go(flags: &[&str]) {
     );
     // A closure called by a library function.
     assert!(recorded.through("main.sorted.func1", "main.burn") > 20, "{:?}", recorded.callers("main.burn"));
-    // Every goroutine begins in the same function, without a caller. (What `go` calls with arguments is called by a
-    // compiler-generated function.)
+    // Every goroutine begins in the same function. (What `go` calls with arguments has a compiler-generated caller.)
     let begins = |function: &str| {
         let callers = recorded.callers(function);
         assert!(callers.iter().all(|(caller, _)| caller.starts_with("runtime.goexit")), "{function}: {callers:?}");
@@ -161,8 +158,7 @@ fn go(flags: &[&str]) {
 fn goroutines(flags: &[&str]) {
     let recorded = record_at("499", "goroutines.go", flags, MOVED);
     let accounting = recorded.profile.accounting();
-    // A fifth have frames missing in the middle, mostly one: where the collector's own goroutines begin, in Go up to
-    // 1.20.
+    // A fifth have frames missing, mostly one: where the collector's own goroutines begin, in Go up to 1.20.
     assert!(
         accounting.stacks.with_gap * 5 <= accounting.received * 2,
         "{} of {}",

@@ -21,7 +21,6 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// A line of `/proc/PID/status`, in KiB.
 fn kib(daemon: &Daemon, line: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
     let line = status.lines().find_map(|found| found.strip_prefix(line)).unwrap();
@@ -74,7 +73,6 @@ fn memory_of_a_user() {
     };
     assert!((1..16).contains(&sessions), "{sessions}");
     refused.assert_refused(2, &["of the daemon's memory", "64 MiB are the most", "ccsd daemon stop"]);
-    // Root's sessions are neither limited nor counted.
     let of_root = daemon.detached(&[], fixture.pid());
     let running = || daemon.sessions().into_iter().filter(|session| session["ended"].is_null());
     let of_nobody = running().filter(|session| session["owner_uid"] == NOBODY);

@@ -5,12 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// A module by its path in the crate: `["unwind", "step"]`; the root is empty.
 type ModulePath = Vec<String>;
 type Imports = BTreeMap<ModulePath, BTreeSet<ModulePath>>;
 
-/// Crates, and the number of their modules and of their folders in import cycles. A folder is a module directly below the
-/// crate's root, taken with all that is in it. Lower a number when you remove a cycle; do not raise one.
+/// Crates, and their modules and folders in import cycles (a folder is a module directly below the root). Lower a
+/// number when you remove a cycle; do not raise one.
 const CRATES: [(&str, usize, usize); 6] = [
     ("collector", 0, 0),
     ("collector/profile", 0, 0),
@@ -20,7 +19,6 @@ const CRATES: [(&str, usize, usize); 6] = [
     ("cli", 0, 0),
 ];
 
-/// Reads the sources below `folder`, without test-only modules.
 fn read_sources(folder: &Path, module: &ModulePath, sources: &mut BTreeMap<ModulePath, String>) {
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let (path, name) = (entry.path(), entry.file_name().into_string().unwrap());
@@ -36,7 +34,6 @@ fn read_sources(folder: &Path, module: &ModulePath, sources: &mut BTreeMap<Modul
     }
 }
 
-/// The code of a source without comments and test-only items.
 fn code(source: &str) -> String {
     let lines = source.lines().map(|line| line.find("//").map_or(line, |at| &line[..at]));
     let text: String = lines.flat_map(|line| [line, "\n"]).collect();
@@ -91,7 +88,6 @@ fn imports(sources: &BTreeMap<ModulePath, String>) -> Imports {
             let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
             for (at, _) in text.match_indices(&start).filter(|&(at, _)| !text[..at].ends_with(is_name)) {
                 let written = text[at..].split(|c| !is_name(c)).next().unwrap_or_default();
-                // Trees of paths were expanded before.
                 if !written.ends_with("::") {
                     paths.push(written.to_owned());
                 }
@@ -141,7 +137,6 @@ fn in_circles(imports: &Imports) -> Vec<&ModulePath> {
     imports.keys().filter(reaches_itself).collect()
 }
 
-/// The imports between folders, from those between modules.
 fn group_by_folder(imports: &Imports) -> Imports {
     let mut all = Imports::new();
     let folder = |module: &ModulePath| module.iter().take(1).cloned().collect::<ModulePath>();
@@ -213,8 +208,7 @@ fn a_circle_of_folders_is_found() {
     assert_eq!(circles_of(&group_by_folder(&imports)), ["crate::a", "crate::b"]);
 }
 
-/// Names of one architecture's registers, relocations, instructions and system calls in gimli, framehop, object, the
-/// decoder, the kernel and libc, and perf's name of the architecture.
+/// One architecture's registers, relocations, instructions and system calls, as libraries and the kernel name them.
 const OF_ARCHITECTURES: [&str; 7] = [
     "X86_64",
     "x86_64",

@@ -64,8 +64,7 @@ fn main() -> ExitCode {
             assert!(layout_note(&recorded).unwrap().starts_with("sampled per CPU"));
             // The work of a thousand threads while events are being opened is counted, and partly sampled.
             let accounting = recorded.profile.accounting();
-            // The number of the target's samples among those lost in all CPUs' rings is an estimate between none and
-            // all.
+            // The target's samples among those lost in all CPUs' rings are an estimate between none and all.
             let counted = accounting.target_cpu_ns.unwrap();
             let expected = (counted as f64 / 1e9 * recorded.rate_hz()) as u64;
             let known = expected.clamp(accounting.received, accounting.received + accounting.lost);
@@ -84,8 +83,7 @@ fn main() -> ExitCode {
             assert_adds_up(&recorded);
         })
         .test("more_threads_than_files_of_a_user_on_one_cpu", &[CC, Need::Root, PRLIMIT, TASKSET], || {
-            // ccsd is late at rings with samples and thread records: many of both are lost, and the lost samples
-            // counted are samples.
+            // ccsd is late at rings with samples and thread records: many of both are lost, and counted apart.
             let files = 400 + (CROWD + 10) * cpus();
             let recorded = crowd_on(Some(&first_cpu()), Some(NOBODY), files, |_| ());
             assert!(layout_note(&recorded).unwrap().starts_with("one event per thread and CPU"));
@@ -152,7 +150,6 @@ fn note<'a>(recorded: &'a Recorded, part: &str) -> Option<&'a str> {
     recorded.profile.session().notes.iter().find(|note| note.contains(part)).map(String::as_str)
 }
 
-/// The note that other than the usual events were opened.
 fn layout_note(recorded: &Recorded) -> Option<&str> {
     note(recorded, "files, and")
 }
@@ -164,32 +161,28 @@ fn assert_next_to_nothing_is_lost(recorded: &Recorded) {
     assert!(accounting.lost * 50 <= accounting.received, "{accounting:?}");
 }
 
-/// I1: expected samples are received or missing for a counted reason. If threads are followed, samples never exceed the
-/// periods in their time.
+/// I1: expected samples are received or missing for a counted reason. Followed threads never exceed their time's
+/// periods.
 fn assert_adds_up(recorded: &Recorded) {
     let accounting = recorded.profile.accounting();
     let known = accounting.received + accounting.lost + accounting.throttled + accounting.dropped_by_us;
     let expected = accounting.expected.unwrap();
-    // A user's own time is only approximate.
     let about = if recorded.profile.session().event.ends_with(":u") { expected / 10 } else { expected / 100 + 2 };
     assert!(known <= expected + about, "{accounting:?}");
     assert_eq!(known + accounting.undelivered(), expected.max(known), "{accounting:?}");
 }
 
-/// The same for sampled CPUs, where the number depends on chance.
 fn assert_expected(recorded: &Recorded) {
     let accounting = recorded.profile.accounting();
     let known = accounting.received + accounting.lost;
     assert_samples("all", known, accounting.target_cpu_ns.unwrap(), recorded.rate_hz(), 0, ALLOWANCE);
 }
 
-/// Attaches to a thousand threads, each of which starts another, and to the child that they fork; ccsd may have `limit`
-/// open files. `files` checks the number.
+/// Attaches to a thousand threads, each of which starts another, and to their child, with `limit` open files.
 fn crowd(user: Option<u32>, limit: u64, files: impl FnOnce(u64)) -> Recorded {
     crowd_on(None, user, limit, files)
 }
 
-/// The same with all of them on one CPU.
 fn crowd_on(cpu: Option<&str>, user: Option<u32>, limit: u64, files: impl FnOnce(u64)) -> Recorded {
     let on_cpu = |program: &Path| match cpu {
         Some(cpu) => {
@@ -237,14 +230,12 @@ fn crowd_on(cpu: Option<&str>, user: Option<u32>, limit: u64, files: impl FnOnce
     recorded
 }
 
-/// A usable CPU, as `taskset` names it.
 fn first_cpu() -> String {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
     list.trim().chars().take_while(char::is_ascii_digit).collect()
 }
 
-/// The common pid of all processes.
 fn one_pid(recorded: &Recorded) -> (u32, Vec<ProcessRow>) {
     let processes = recorded.processes();
     let pid = processes.first().unwrap().pid;

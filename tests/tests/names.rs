@@ -95,8 +95,7 @@ fn stripped() {
     assert!(in_program <= 12, "some of {:?} are parts of one function", recorded.names());
 }
 
-/// Without symbols and unwind tables, every address is a separate row, which can be named later with the build id of
-/// its image.
+/// Without symbols and unwind tables every address is a row, which can be named later by its image's build id.
 fn without_tables() {
     let dir = scratch();
     let whole = build(

@@ -59,7 +59,6 @@ fn main() -> ExitCode {
             let named = |name: &str| hidden.lines().any(|line| line.split_whitespace().last() == Some(name));
             assert!(named("g") && !hidden.lines().any(|line| line.ends_with(b)), "{hidden}");
             assert!(hidden.lines().any(|line| line.ends_with(a)), "{hidden}");
-            // The instructions are those of the right file.
             for (label, own, other) in [(a, "namesakes_a.c", "namesakes_b.c"), (b, "namesakes_b.c", "namesakes_a.c")] {
                 let ended = EndedProgram::of(ccsd(["annotate", label, "--asm"]).arg(&recorded.file));
                 let (_, instructions) = ended.stdout.split_once("instructions of walk").expect(&ended.stderr);
@@ -182,7 +181,6 @@ fn shares(recorded: &Recorded, flags: &[&str]) {
     assert!(cycles.contains("no cycles: "), "{cycles}");
 }
 
-/// Every view uses their labels, never the bare name.
 fn text(recorded: &Recorded, flags: &[&str]) {
     let labels = labels(recorded);
     for (key, label) in &labels {

@@ -1,5 +1,4 @@
 //! `ccsd open`: the page in a private file and in the user's browser, and the server of a page under attack.
-// A test fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::ffi::OsStr;
@@ -107,7 +106,6 @@ impl BrowserWorld {
         command
     }
 
-    /// A program that notes what it is called with.
     fn browser(&self, name: &str) -> PathBuf {
         let path = self.path("bin").join(name);
         let seen = self.path("seen");
@@ -117,7 +115,6 @@ impl BrowserWorld {
         path
     }
 
-    /// What it was called with, once it was. `ccsd` waits for a program that ends soon.
     fn seen(&self) -> Vec<String> {
         let seen = self.path("seen");
         until(|| seen.exists());
@@ -127,7 +124,6 @@ impl BrowserWorld {
     }
 }
 
-/// A page that was printed, which only this user can read.
 fn page_of(ended: &EndedProgram) -> PathBuf {
     assert!(ended.status.success(), "{ended:?}");
     let path = PathBuf::from(ended.stdout.trim_end());
@@ -153,7 +149,6 @@ fn private_file() {
     assert_eq!(path.parent().unwrap(), world.path("runtime/ccsd"));
     assert_eq!(fs::read(&path).unwrap(), exported());
     assert_eq!(ended.stderr, "");
-    // Each has another name.
     assert_ne!(page_of(&EndedProgram::of(&mut world.open(&["--no-browser"]))), path);
     // A runtime folder that others could read, or that is a link, is not taken, nor is one of another user's.
     for spoil in ["mode", "link", "none"] {
@@ -201,7 +196,6 @@ fn browsers() {
     };
     let (page, said) = seen(&[("DISPLAY", OsStr::new(":7"))]);
     assert_eq!((world.seen(), said), (vec![page], String::new()));
-    // BROWSER is respected, over ssh, too; the first that works.
     let list = format!("/nonexistent/x:{} --new=%s -x", own.display());
     let ssh = ("SSH_CONNECTION", OsStr::new("192.0.2.1 1 192.0.2.2 22"));
     let (page, said) = seen(&[("BROWSER", OsStr::new(&list)), ssh]);
@@ -230,7 +224,6 @@ fn by_sudo() {
     ended.assert_refused(2, &["as root", "sudo ccsd open --serve", "sudo ccsd export html"]);
     assert!(!world.path("seen").exists() && ended.stdout.is_empty());
     assert!(!world.path("runtime/ccsd").exists());
-    // What serves needs no browser here.
     let mut served = ServedBrowserPage::start(world.open(&["--serve"]).env("SUDO_UID", "1000"));
     assert!(served.get("").starts_with("HTTP/1.1 200 "));
     served.end();
@@ -244,14 +237,12 @@ fn record_opens() {
     let ended =
         EndedProgram::of(command.arg("--").arg(build("weights.c", &["-O1", "-g"])).arg("50").env("BROWSER", browser));
     assert!(ended.status.success(), "{ended:?}");
-    // Standard output is the program's.
     assert!(ended.stdout.starts_with("weight_01 ") && !ended.stdout.contains("page-"), "{ended:?}");
     let [page] = world.seen().try_into().unwrap();
     assert!(ended.stderr.contains(&page), "{ended:?}");
     assert_private(Path::new(&page));
     let exported = ccsd(["export", "html"]).arg(&file).output().unwrap().stdout;
     assert_eq!(fs::read(page).unwrap(), exported);
-    // That no browser works changes nothing in how the program has ended.
     let mut command = world.ccsd(&[OsStr::new("record"), OsStr::new("--open"), OsStr::new("-o"), file.as_os_str()]);
     let ended = EndedProgram::of(command.args(["--", "sh", "-c", "exit 7"]).env("BROWSER", "false"));
     assert_eq!(ended.status.code(), Some(7), "{ended:?}");
@@ -300,7 +291,6 @@ impl ServedBrowserPage {
         stream
     }
 
-    /// What is answered to these bytes.
     fn answer(&self, request: &[u8]) -> String {
         let mut stream = self.connect();
         // A server that has seen enough need not read the rest.
@@ -310,12 +300,10 @@ impl ServedBrowserPage {
         String::from_utf8(answer).unwrap()
     }
 
-    /// What is at a path behind the token.
     fn get(&self, name: &str) -> String {
         self.answer(format!("GET /{}/{name} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n\r\n", self.token, self.port).as_bytes())
     }
 
-    /// Ends it as Ctrl-C does.
     fn end(&mut self) {
         kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT).unwrap();
         let status = self.child.wait().unwrap();
@@ -332,7 +320,6 @@ impl Drop for ServedBrowserPage {
     }
 }
 
-/// Head and body of an answer.
 fn split(answer: &str) -> (&str, &str) {
     answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"))
 }
@@ -357,7 +344,6 @@ fn served() {
     }
     let policy = head.lines().find_map(|line| line.strip_prefix("Content-Security-Policy: ")).unwrap();
     assert!(policy.starts_with("default-src 'none'") && policy.contains("frame-ancestors 'none'"), "{policy}");
-    // The page asks whether its file has changed, and nobody else anything.
     assert!(policy.contains("; connect-src 'self'; ") && body.contains("follows the file"), "{policy}");
     // From a tunnel the address has another port, and perhaps another name.
     for host in ["localhost:9000", "[::1]:80", "127.0.0.1"] {
@@ -373,10 +359,8 @@ fn served() {
     };
     assert_eq!(listens("/proc/net/tcp"), [format!("0100007F{}", port.trim_end())]);
     assert_eq!(listens("/proc/net/tcp6"), Vec::<String>::new());
-    // The port is taken.
     let options = ["--serve", "--no-browser", "--port", &served.port.to_string()];
     EndedProgram::of(&mut world.open(&options)).assert_refused(2, &["cannot listen on 127.0.0.1:"]);
-    // Each has a token of its own.
     let mut other = ServedBrowserPage::start(&mut world.open(&["--serve", "--no-browser"]));
     assert_ne!(other.token, served.token);
     other.end();
@@ -384,7 +368,6 @@ fn served() {
     assert!(TcpStream::connect(("127.0.0.1", served.port)).is_err());
 }
 
-/// A page without what follows its file.
 fn unfollowing(page: &str) -> String {
     let (before, rest) = page.split_once("<script>\nconst LIVE = ").unwrap();
     let (_, after) = rest.split_once("</script>\n").unwrap();
@@ -403,7 +386,6 @@ fn followed() {
     let first = page(&served);
     assert!(first.contains("const LIVE = { version: 1, every: 2000, says: \"follows the file\" };"), "{}", first.len());
     assert_eq!(number(&served), "1\n");
-    // Another profile in its place.
     let other = RecordCommand::new(build("weights.c", &["-O1", "-g"]), &["30"]).run();
     fs::rename(&other.file, &file).or_else(|_| fs::copy(&other.file, &file).map(|_| ())).unwrap();
     assert_eq!(number(&served), "2\n");
@@ -549,7 +531,6 @@ fn redirected() {
     assert!(page.contains(&format!("url=http://127.0.0.1:{}/{}/\"", served.port, served.token)), "{page}");
     served.end();
     assert!(!Path::new(&file).exists());
-    // A folder that was made for the file goes with it.
     let world = BrowserWorld::new();
     let browser = world.browser("own");
     let mut served =
@@ -571,7 +552,6 @@ fn redirected() {
 
 fn signals() {
     let world = BrowserWorld::new();
-    // As nohup starts it.
     let plain = world.open(&["--serve", "--no-browser"]);
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(plain.get_program()).args(plain.get_args());

@@ -1,5 +1,4 @@
-//! `ccsd export html` in a browser: its numbers are those of `ccsd report` with the same options, and hostile names are
-//! inert.
+//! `ccsd export html` in a browser: the numbers of `ccsd report` with the same options; hostile names are inert.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -24,7 +23,6 @@ use tempfile::TempDir;
 const BROWSER: Need = Need::Program("chromium", "chromium");
 const NODE: Need = Need::Program("node", "nodejs");
 
-/// Self and inherited weight by name.
 type Weights = BTreeMap<String, (u64, u64)>;
 
 fn main() -> ExitCode {
@@ -67,7 +65,6 @@ fn main() -> ExitCode {
             let is_pressed =
                 |document: &str| document.contains("<button type=\"button\" id=\"startup\" aria-pressed=\"true\"");
             assert!(!is_pressed(&folded) && is_pressed(&shown) && !is_pressed(&again), "{folded}");
-            // Nothing else changes, and no time is lost.
             let rows = rows(&table);
             let is_start = |name: &String| name == "_start" || (name.starts_with("_start (") && !name.contains("(ld-"));
             let has_start = |rows: &Weights| rows.keys().any(is_start);
@@ -251,7 +248,6 @@ fn main() -> ExitCode {
             let source = page(recursive(), &[]);
             for (page, views) in [(&page_of(&before.path, &before.dir, &[]), 6), (&difference, 6), (&source, 6)] {
                 let looks = looked_at(page, None);
-                // At three sizes, light and dark.
                 assert!(looks.len() >= views * 6, "{} of {}", looks.len(), page.display());
                 for look in &looks {
                     assert!(look["width"].as_u64() >= look["wide"].as_u64(), "{look}");
@@ -263,7 +259,6 @@ fn main() -> ExitCode {
                     assert!(look["width"] == 1000 || look["passes"].as_u64().unwrap() > 20, "{look}");
                 }
             }
-            // It would be found.
             let html = fs::read_to_string(&source).unwrap().replace("aria-label=\"previous match\"", "");
             let silent = source.with_file_name("silent.html");
             fs::write(&silent, html.replace(" title=\"previous match (p)\"", "").replace(">\u{2039}</button>", "></button>"))
@@ -445,7 +440,6 @@ fn main() -> ExitCode {
             for (document, (address, options)) in documents.iter().zip(questions) {
                 assert_eq!(rows(document), reported_of(&file.path, options), "{address}");
             }
-            // A track for each thread and each process.
             let tracks = at_each(&page, ["thread", "process"].iter().map(|it| format!("view=time&tracks={it}")));
             for (document, kind) in tracks.iter().zip(["thread", "process"]) {
                 let drawn = cells(document).filter(|(_, name)| name.ends_with(')'));
@@ -486,7 +480,6 @@ fn main() -> ExitCode {
             // The page is what the address says.
             assert!(matched(&documents[2]).starts_with("matched"), "{}", matched(&documents[2]));
             assert_eq!([&documents[5], &documents[6]].map(|it| matched(it)), ["", ""]);
-            // The zoom of an address that is opened, too: the name and weight of the function.
             let opened = open(&page, &zoomed[1..].replace("&amp;", "&"));
             let name_and_weight = |document: &str| {
                 let area = document.split_once("id=\"zoomed\"").unwrap().1.split_once("</p>").unwrap().0;
@@ -583,7 +576,6 @@ fn main() -> ExitCode {
             shown.sort();
             let expected = all.iter().map(|(name, &(own, total))| [name.clone(), share(own), share(total)]);
             assert_eq!(shown, expected.collect::<Vec<_>>());
-            // A row searches for its function.
             assert!(attribute(&documents[1], "address").contains(&format!("search={second}")));
             let matched = matched(&documents[1]);
             assert!(matched.starts_with(&format!("matched {}%", share(all[&second].1))), "{second}: {matched}");
@@ -645,7 +637,6 @@ fn main() -> ExitCode {
                     assert_eq!(changes(&document), differences(&report, absolute), "{address} {absolute}");
                 }
             }
-            // Threads, each with its shares of both.
             let document = open(&file, "view=time");
             let table = document.split("id=\"threads\"").nth(1).unwrap().split("</table>").next().unwrap();
             let shown: Vec<Vec<&str>> = table
@@ -697,7 +688,6 @@ fn main() -> ExitCode {
             shown.retain(|line| line.1 > 0);
             shown.sort();
             assert_eq!(shown, expected);
-            // Without it, and of what is no source.
             let without = page_of(&recorded.file, &recorded.dir, &["--no-source"]);
             let html = fs::read_to_string(&without).unwrap();
             assert!(html.contains("\"sources\":[]"), "{html}");
@@ -839,13 +829,11 @@ fn recursive() -> &'static Recorded {
     })
 }
 
-/// A profile with exact times.
 struct Timed {
     path: PathBuf,
     dir: TempDir,
 }
 
-/// A profile that a test fills, of two threads of two processes, by two metrics.
 struct Filled {
     profile: Profile,
     threads: [ThreadId; 2],
@@ -932,8 +920,8 @@ fn written(intervals: u64, mut fill: impl FnMut(&mut Filled, u64)) -> Timed {
     Timed { path, dir }
 }
 
-/// A file of so many intervals of a second, of a program that does something else in each of them: one of the functions
-/// `busy_0` to `busy_N`, and `p` and `q`, which call each other. Its second thread runs in every third.
+/// A file of intervals of a second, each with another of the functions `busy_0` to `busy_N`, and `p` and `q`, which
+/// call each other. The second thread runs in every third.
 fn timed(intervals: u64, functions: u64) -> Timed {
     written(intervals, |profile, second| {
         let busy = format!("busy_{}", second % functions);
@@ -954,7 +942,6 @@ fn timed(intervals: u64, functions: u64) -> Timed {
     })
 }
 
-/// What the page says of its search.
 fn matched(document: &str) -> String {
     let status = document.split("id=\"matched\"").nth(1).unwrap().split_once('>').unwrap().1;
     status.split('<').next().unwrap().to_owned()
@@ -989,7 +976,6 @@ fn differences(report: &Value, absolute: bool) -> BTreeMap<String, [i64; 2]> {
     rows.collect()
 }
 
-/// Lines of source: number, total and self weight, text.
 fn source_lines(document: &str) -> Vec<(u64, u64, u64, String)> {
     let part = document.split("id=\"source\"").nth(1).unwrap();
     let lines = part.split("<tr").skip(1).filter(|row| row.contains("data-line=\""));
@@ -1023,11 +1009,10 @@ fn page_of(profile: &Path, dir: &TempDir, options: &[&str]) -> PathBuf {
     file
 }
 
-/// What becomes of the document when one thing after the other is done to it by scripts, which stand in for hands: with
-/// `at(address)`, `point(event, part of the width of the timeline)`, `key(key, with shift)` on the timeline, `press(key)` on the
-/// page, `type(field, text)`, `click(element, part of its width, pixels from its top)`, `wheel(element, part of its width, turn)` with
-/// Ctrl, and `hover` at the place of a click, which gives the first line of the tip. After each script the page has the time that it
-/// waits for more to be typed; `later()` waits for a gesture to end.
+/// The document after each script, which stands in for hands: `at(address)`, `point(event, part of the timeline's
+/// width)`, `key(key, with shift)` on the timeline, `press(key)`, `type(field, text)`, `click(element, part of its
+/// width, pixels from its top)`, `wheel(element, part of its width, turn)` with Ctrl, and `hover`, which gives the
+/// tip's first line; `later()` waits for a gesture to end.
 fn driven(page: &Path, scripts: &[String]) -> Vec<String> {
     let html = fs::read_to_string(page).unwrap();
     let (before, after) = html.rsplit_once("</body>").unwrap();
@@ -1077,7 +1062,6 @@ fn looked_at(page: &Path, view: Option<&str>) -> Vec<Value> {
     serde_json::from_str(&ended.stdout).unwrap()
 }
 
-/// The documents at a sequence of addresses.
 fn at_each(page: &Path, addresses: impl Iterator<Item = String>) -> Vec<String> {
     let scripts: Vec<String> = addresses.map(|address| format!("at('{address}')")).collect();
     driven(page, &scripts)
@@ -1102,7 +1086,6 @@ fn browse(page: &Path, address: &str, options: &[&str]) -> EndedProgram {
     EndedProgram::of(browser.arg(format!("file://{}#{address}", page.display())))
 }
 
-/// Weights and names of table rows.
 fn cells(document: &str) -> impl Iterator<Item = (Vec<u64>, String)> {
     document.split("<tr tabindex=\"0\"").skip(1).map(|row| {
         let row = row.split("</tr>").next().unwrap();
@@ -1121,7 +1104,6 @@ fn rows(document: &str) -> Weights {
     unique(cells(table).map(|(weights, name)| (name, (weights[0], weights[1]))))
 }
 
-/// Weights from `ccsd report --json`.
 fn reported(recorded: &Recorded, options: &[&str]) -> Weights {
     reported_of(&recorded.file, options)
 }

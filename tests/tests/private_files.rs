@@ -57,7 +57,6 @@ impl WatchedProgram<'_> {
         WatchedProgram { daemon, user, id: ended.stdout.trim().to_owned(), dump: dumped.stdout }
     }
 
-    /// Lets the program run to its end. Returns its profile, and everything shown of it.
     fn finish(self, running: &mut Running) -> (Recorded, String) {
         running.go();
         let number: u32 = self.id.parse().unwrap();
@@ -82,8 +81,8 @@ impl WatchedProgram<'_> {
     }
 }
 
-/// A program of nobody in its own mount namespace, after running `prepare` there. It drops its rights in the namespace:
-/// with capabilities, only root could profile it.
+/// A program of nobody in its own mount namespace after `prepare`. It drops its rights there: with capabilities, only
+/// root could profile it.
 fn in_namespace(prepare: &str, program: &str) -> Running {
     let script = format!("set -e; {prepare} exec unshare --user --map-user=1000 {program}");
     let mut command = Command::new("unshare");
@@ -194,7 +193,6 @@ fn link_out_of_reach() {
     fs::write(&file, SECRET).unwrap();
     chown(&file, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
-    // Absolute links start at that directory.
     let target = file.strip_prefix("/tmp").expect("the directory for temporary files is /tmp");
     symlink(target, &map.0).unwrap();
     let (recorded, shown) = WatchedProgram::start(&daemon, NOBODY, &running).finish(&mut running);

@@ -17,7 +17,6 @@ fn main() -> ExitCode {
         .test("root_records", &[CC, Need::Root], || {
             let recorded = record(None, &[]);
             assert_eq!(user_only(&recorded), None);
-            // Root may sample the kernel, and does.
             assert!(recorded.flat().rows.iter().any(|row| row.image == "[kernel]"), "{:?}", recorded.names());
         })
         .test("root_records_user_code_on_demand", &[CC, Need::Root], || {

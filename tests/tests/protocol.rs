@@ -1,5 +1,4 @@
-//! Whatever a client sends, and however it disconnects, the daemon answers or closes the connection, and serves other
-//! clients.
+//! Whatever a client sends, and however it disconnects, the daemon answers or closes, and serves other clients.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{Read, Write};
@@ -45,7 +44,6 @@ fn say(stream: &mut UnixStream, message: &Value) {
     stream.write_all(&frame(b'C', message.to_string().as_bytes())).unwrap();
 }
 
-/// The next message, `None` if the daemon has closed the connection.
 fn hear(stream: &mut UnixStream) -> Option<Value> {
     let mut header = [0; 5];
     stream.read_exact(&mut header).ok()?;
@@ -55,7 +53,6 @@ fn hear(stream: &mut UnixStream) -> Option<Value> {
     Some(serde_json::from_slice(&payload).unwrap())
 }
 
-/// A connection after the greeting.
 fn greeted(daemon: &Daemon) -> UnixStream {
     let mut stream = daemon.connect();
     say(&mut stream, &json!({"protocol": 1, "ccsd": "test", "pid": std::process::id()}));
@@ -67,7 +64,6 @@ fn message_of(reply: Option<Value>) -> String {
     reply.unwrap()["refused"]["message"].as_str().unwrap().to_owned()
 }
 
-/// Asserts that the daemon still serves.
 fn assert_serves(daemon: &Daemon) {
     assert_eq!(daemon.sessions(), Vec::<Value>::new());
 }
@@ -181,7 +177,6 @@ fn nonsense() {
     assert_serves(&daemon);
 }
 
-/// A connection after a greeting of version 2.
 fn greeted_anew(daemon: &Daemon) -> UnixStream {
     let mut stream = daemon.connect();
     say(&mut stream, &json!({"protocol": 1, "newest": 7, "ccsd": "test", "pid": std::process::id()}));
@@ -206,7 +201,6 @@ fn numbers() {
         assert_eq!(answered["id"], id, "{request}");
         assert!(answered["reply"].to_string().contains(part), "{request}: {answered}");
     }
-    // Clients of the version before are served beside.
     let mut old = greeted(&daemon);
     say(&mut old, &json!("list"));
     assert_eq!(hear(&mut old).unwrap()["sessions"]["more"], false);
@@ -252,7 +246,6 @@ fn a_client_of_the_document() {
     assert_eq!((&listed[0]["id"], &listed[0]["pids"][0]), (&json!(session), &json!(fixture.pid())));
     let dump = client(&["dump", &fixture.pid().to_string()]);
     assert_eq!((&dump["pid"], &dump["threads"][0]["end"]), (&json!(fixture.pid()), &json!("complete")));
-    // Until there are samples.
     until(|| daemon.session(session)["received"] != 0);
     let file = daemon.socket.with_file_name("streamed.ccsd");
     let said = daemon.run(&["daemon", "stop", &session.to_string()]);
@@ -262,7 +255,6 @@ fn a_client_of_the_document() {
     assert!(loaded.finished && loaded.profile.accounting().received > 0);
 }
 
-/// Raises the limit on descriptors to the maximum.
 fn raise_file_limit() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
@@ -274,7 +266,6 @@ fn idle_connections() {
     let silent: Vec<UnixStream> = (0..500).map(|_| daemon.connect()).collect();
     let mut greeted: Vec<UnixStream> = (0..500).map(|_| greeted(&daemon)).collect();
     assert_serves(&daemon);
-    // None was dropped meanwhile.
     let last = greeted.last_mut().unwrap();
     say(last, &json!("list"));
     assert_eq!(hear(last).unwrap()["sessions"]["more"], false);
@@ -309,7 +300,6 @@ fn come_and_go() {
 }
 
 fn reader(daemon: &Daemon, session: u32) -> std::process::Child {
-    // A client that follows, and stops reading when it is stopped.
     let mut command = daemon.ccsd(["top", "--json"]);
     command.arg(format!("session:{session}")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     command.spawn().unwrap()
@@ -336,7 +326,6 @@ fn a_stopped_reader() {
     let pid = |child: &std::process::Child| Pid::from_raw(child.id().cast_signed());
     kill(pid(&readers[0]), Signal::SIGSTOP).unwrap();
     kill(pid(&readers[1]), Signal::SIGSTOP).unwrap();
-    // The other readers and the session continue.
     for reader in &mut readers[2..] {
         lines(reader, 2);
     }
@@ -347,7 +336,6 @@ fn a_stopped_reader() {
     for reader in &readers[..2] {
         kill(pid(reader), Signal::SIGCONT).unwrap();
     }
-    // In the end all have received everything.
     for mut reader in readers {
         let mut text = String::new();
         reader.stdout.take().unwrap().read_to_string(&mut text).unwrap();

@@ -65,7 +65,6 @@ fn main() -> ExitCode {
             collecting.wait_for_writes(1);
             fixture.go();
             collecting.wait_for_samples(300);
-            // The loss makes the rate change.
             lose_samples(&mut fixture, &collecting);
             // A change takes longer than a thread or process lives.
             collecting.wait_until(|profile| profile.accounting().pace.changes > 0);
@@ -98,7 +97,6 @@ fn main() -> ExitCode {
             collecting.signal(Signal::SIGCONT);
             let recorded = collecting.wait();
             let accounting = recorded.profile.accounting();
-            // The rings hold about 64 samples per CPU.
             assert!(accounting.lost > 100, "{accounting:?}");
             let known = accounting.received + accounting.lost + accounting.throttled + accounting.dropped_by_us;
             let expected = accounting.expected.unwrap();
@@ -160,8 +158,8 @@ fn lose_samples(fixture: &mut Running, collecting: &Collecting) {
     collecting.signal(Signal::SIGCONT);
 }
 
-/// Attaches to a fixture and stops ccsd while it works on, so that samples are lost. Continues until `settled`, and for
-/// `samples` more. Returns the fixture's nanoseconds in each function.
+/// Attaches, and stops ccsd while the fixture works, so that samples are lost. Goes on until `settled`, and for
+/// `samples` more. Returns nanoseconds by function.
 fn disturbed(options: &[&str], settled: impl Fn(&Accounting) -> bool, samples: u64) -> (Recorded, Vec<u64>) {
     let mut fixture = Running::start(&build("pace.c", &["-O1", "-pthread"]), &[]);
     let mut collecting = Collecting::start(|file| {
@@ -182,7 +180,6 @@ fn disturbed(options: &[&str], settled: impl Fn(&Accounting) -> bool, samples: u
     (recorded, took)
 }
 
-/// Asserts that a function's weight equals its CPU time within chance.
 fn assert_time(recorded: &Recorded, name: &str, ns: u64) {
     let function = recorded.function(name).unwrap_or_else(|| panic!("no {name} in {:?}", recorded.names()));
     let flat = recorded.flat();

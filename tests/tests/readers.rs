@@ -1,5 +1,4 @@
-//! A profile of known stacks in the real readers of each format: sums, stacks and calls equal those of the unfolded raw
-//! stacks.
+//! A profile of known stacks in the real readers of each format: sums, stacks and calls equal the raw stacks'.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +20,6 @@ use ccsd_tests::suite::{GO, PYTHON, Suite};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Weight of a sample in nanoseconds.
 const PERIOD: u64 = 10_000_000;
 
 /// Thread, functions from the root on, and samples.
@@ -33,7 +31,6 @@ const STACKS: [(u32, &str, u64); 15] = [
     (1, "main walk visit", 12),
     (1, "main walk visit walk visit walk", 25),
     (1, "main walk visit visit leaf walk", 9),
-    // The middle calls are squeezed out: the history has a gap there.
     (1, "main a b c b c a", 14),
     (1, "main a b a c a b", 11),
     (2, "start pool job parse read", 40),
@@ -158,7 +155,6 @@ fn main() -> ExitCode {
                         arcs.insert((caller.to_owned(), callee.to_owned()));
                         continue;
                     }
-                    // After the image or at the start, before the shares.
                     let label = rest.split_once("label=\"").unwrap().1.split_once('"').unwrap().0;
                     let lines: Vec<&str> = label.split("\\n").collect();
                     let at = lines.iter().position(|line| line.ends_with('%')).unwrap();
@@ -241,14 +237,13 @@ fn edges() -> CallCounts {
     samples().iter().flat_map(|(_, stack, _)| pairs(stack)).collect()
 }
 
-/// A gap is not a function.
 fn without_gap(mut weights: Weights) -> Weights {
     weights.remove(GAP).expect("a stack with a gap");
     weights
 }
 
-/// Asserts that stacks have the weights of the functions, and only calls that occurred; and that stacks without
-/// indirect recursion are the raw stacks.
+/// Asserts that stacks have the functions' weights and only calls that occurred; without indirect recursion the raw
+/// stacks.
 fn assert_stacks(stacks: Vec<(Vec<String>, u64)>) {
     let plain = |stack: &[String]| stack.iter().collect::<BTreeSet<_>>().len() == stack.len();
     let mut expected: BTreeMap<Vec<String>, u64> = BTreeMap::new();
@@ -272,7 +267,6 @@ fn assert_stacks(stacks: Vec<(Vec<String>, u64)>) {
     assert!(shown.is_subset(&edges()), "{:?}", shown.difference(&edges()).collect::<Vec<_>>());
 }
 
-/// Exports a profile of these samples to a file.
 fn export(format: &str) -> PathBuf {
     static FIXED: OnceLock<TempDir> = OnceLock::new();
     let dir = FIXED.get_or_init(|| {

@@ -73,8 +73,7 @@ fn main() -> ExitCode {
             }
         })
         .test("unsampled_short_threads_are_accounted_for", &[CC], || {
-            // The kernel starts a new period for every thread, so a thread shorter than a period is not sampled. Its
-            // time is missing in the profile, and the accounting says so.
+            // A thread shorter than a period is not sampled. Its time is missing, and the accounting says so.
             let recorded = record("threads.c", &["short"], &["-F", "999"]);
             let accounting = recorded.profile.accounting();
             let expected = accounting.expected.unwrap();

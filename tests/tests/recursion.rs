@@ -10,8 +10,7 @@ use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::assert_share;
 use ccsd_tests::suite::{CC, Suite};
 
-/// Allowance for other programs on the machine, which slow down some turns of a loop: at most a tenth, over two hundred
-/// turns of each.
+/// Other programs slow down some turns of a loop: at most a tenth, over two hundred turns.
 const ALLOWANCE: f64 = 0.1;
 
 fn main() -> ExitCode {
@@ -32,8 +31,8 @@ fn main() -> ExitCode {
             let recorded = record_at("999", "direct", 100_000, 60);
             // Descending and returning through 100,000 frames takes time, too.
             assert_share("bottom", recorded.samples("bottom").own, own_of(&recorded, &["bottom", "direct"]), 0.7, 0.2);
-            // The first stacks, and those not read in time: at most 1% on a quiet machine, more where a debug build
-            // shares its CPUs.
+            // The first stacks, and those not read in time: 1% on a quiet machine, more in a debug build that shares
+            // its CPUs.
             let accounting = recorded.profile.accounting();
             assert!(accounting.truncated_total() * 10 <= accounting.received, "{accounting:?}");
             assert!(accounting.stacks.max_depth > 100_000);
@@ -44,7 +43,6 @@ fn main() -> ExitCode {
             assert_short_histories(&recorded);
         })
         .test("direct_10000_deep_of_realigned_frames", &[CC], || {
-            // 2 MB of stack. None is truncated because unwinding takes too long.
             let recorded = record_at("999", "realigned", 10_000, 100);
             recorded.assert_complete();
             let accounting = recorded.profile.accounting();
@@ -55,8 +53,8 @@ fn main() -> ExitCode {
             assert_short_histories(&recorded);
         })
         .test("frames_larger_than_the_copied_stack", &[CC], || {
-            // Two functions with frames of 40 KB call themselves and each other, and return before the stack can be
-            // read: the unknown part is a gap, and nothing else.
+            // Functions with frames of 40 KB call themselves and each other, and return before the stack is read: a
+            // gap, nothing else.
             let recorded = record_at("1999", "large", 4, 60);
             let accounting = recorded.profile.accounting();
             recorded.assert_complete();
@@ -148,13 +146,11 @@ fn assert_own_shares(recorded: &Recorded, parts: &[(&str, u64)]) {
     }
 }
 
-/// Self samples of functions.
 fn own_of(recorded: &Recorded, functions: &[&str]) -> u64 {
     functions.iter().map(|name| recorded.samples(name).own).sum()
 }
 
-/// I3. User code has six functions below the recursion and two in it, and the kernel adds what interrupts do: far from a
-/// hundred, which is the least depth of recursion here.
+/// I3: six functions below the recursion, two in it, and the kernel's: far from a hundred, the least depth here.
 fn assert_short_histories(recorded: &Recorded) {
     let stacks = recorded.stacks();
     let longest = stacks.rows.iter().max_by_key(|row| row.entries.len()).unwrap();

@@ -124,7 +124,6 @@ fn main() -> ExitCode {
                         assert_eq!(shown + data["other"]["weight"].as_u64().unwrap_or(0), weight, "{view}");
                     }
                     "hot" => assert!(data["paths"][0]["steps"][0]["weight"].as_u64().unwrap() <= weight),
-                    // Nothing here is recursive.
                     _ => assert_eq!(data["rows"].as_array().map(Vec::len), Some(0)),
                 }
                 if name != "stats" {
@@ -412,7 +411,6 @@ fn main() -> ExitCode {
             refuse(&["--since", "+2s", "--until", "+1s"]).assert_refused(2, &["is empty"]);
             EndedProgram::of(&mut ccsd(["report", "--since", "+1s", "session:77777"]))
                 .assert_refused(2, &["as a whole"]);
-            // The same for exports.
             let csv = EndedProgram::of(ccsd(["export", "csv", "--since", "+0", "--by", "process"]).arg(&recorded.file));
             assert!(csv.stdout.contains(&format!(",{},", recorded.flat().total.weight)), "{csv:?}");
         })
@@ -452,7 +450,6 @@ fn main() -> ExitCode {
             let intervals = |part: &Value, field: &str| part["file"]["intervals"][field].as_u64().unwrap();
             let all = ["file.ccsd", "stream.ccsd"].map(|name| intervals(&json(name, &["--since", "+0s"]), "all"));
             assert!(all[0] <= 512 && all[1] > 1_900, "{all:?}");
-            // The parts add up, and each has what was sampled in the time that it says.
             let mut sum = 0;
             for cut in ["+0s..+333s", "+333s..+1000s", "+1000s..+1h"] {
                 let (since, until) = cut.split_once("..").unwrap();
@@ -480,7 +477,6 @@ fn main() -> ExitCode {
             fs::write(&path, program).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
             let recorded = RecordCommand::new(path, &[]).options(&["-F", "1999"]).run();
-            // The profile has the name as it is.
             assert!(recorded.samples(EVIL).own > 100, "{:?}", recorded.names());
             let inert = |text: &str| text.chars().all(|c| c == '\n' || !c.is_control());
             for view in VIEWS {
@@ -567,7 +563,6 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// One profile for all tests that only read it.
 fn shared() -> &'static Recorded {
     static RECORDED: OnceLock<Recorded> = OnceLock::new();
     RECORDED.get_or_init(|| {

@@ -78,7 +78,6 @@ impl Stripped {
         self.dir.path().join(name)
     }
 
-    /// `ccsd symbolize`, which knows no server and has a cache of its own.
     fn symbolize(&self, args: &[&str]) -> Command {
         let mut command = ccsd(["symbolize"]);
         command.args(args).arg(&self.profile).env_remove("DEBUGINFOD_URLS");
@@ -87,7 +86,6 @@ impl Stripped {
     }
 }
 
-/// Rows of the flat profile: name, self weight, inherited weight.
 fn rows(profile: &Path) -> (Vec<(String, u64, u64)>, Value) {
     let ended = EndedProgram::of(ccsd(["report", "--json"]).arg(profile).env_remove("DEBUGINFOD_CACHE_PATH"));
     assert!(ended.status.success(), "{ended:?}");
@@ -101,7 +99,6 @@ fn rows(profile: &Path) -> (Vec<(String, u64, u64)>, Value) {
     (rows, report)
 }
 
-/// Every function of the program has its name, and all weights are as they were.
 fn assert_named(before: &Path, after: &Path) {
     let ((before, old), (after, new)) = (rows(before), rows(after));
     let of_program = |rows: &[(String, u64, u64)]| rows.iter().filter(|row| row.0.starts_with("program+")).count();
@@ -130,7 +127,6 @@ fn from_debug_files() {
     let ended = EndedProgram::of(&mut stripped.symbolize(&["--debug-dir", &dir, "-o", named.to_str().unwrap()]));
     assert!(ended.status.success() && ended.stdout.contains(" functions named"), "{ended:?}");
     assert_named(&stripped.profile, &named);
-    // By build id, and in place; times are still there.
     let whole = fs::read(&stripped.debug).unwrap();
     let note = EndedProgram::of(Command::new("readelf").arg("-n").arg(&stripped.debug)).stdout;
     let id = note.lines().find_map(|line| line.trim().strip_prefix("Build ID: ")).unwrap().to_owned();
@@ -144,7 +140,6 @@ fn from_debug_files() {
     assert_named(&original, &stripped.profile);
     let part = EndedProgram::of(ccsd(["report", "--since", "+0s", "--until", "+1h"]).arg(&stripped.profile));
     assert!(part.status.success() && part.stdout.contains("image_loop"), "{part:?}");
-    // Nothing is left to be named.
     let again = EndedProgram::of(&mut stripped.symbolize(&["--debug-dir", &other]));
     assert!(again.stdout.starts_with("0 functions named"), "{again:?}");
 }

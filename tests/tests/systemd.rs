@@ -1,5 +1,4 @@
-//! The package on a real systemd: a Debian userland that systemd-nspawn boots, with the service installed, used, restarted,
-//! killed and removed. What is done inside is `fixtures/systemd.sh`.
+//! The package on a real systemd, booted by systemd-nspawn in a Debian userland; `fixtures/systemd.sh` runs inside.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
@@ -43,7 +42,6 @@ fn main() -> ExitCode {
             let mask: u64 = CAPABILITIES.iter().map(|(bit, _)| 1 << bit).sum();
             is("capabilities", &format!("{mask:016x}"));
             is("new_privileges", "1");
-            // No capability in four sets; no new ones; a filter.
             assert_eq!(told("worker").split_whitespace().collect::<Vec<_>>(), ["1", "2"]);
             is("directories", "755:ccsd:ccsd 750:ccsd:ccsd");
             // Keys that systemd before 254 does not know are ignored.
@@ -168,7 +166,7 @@ static PACKAGE: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
     (dir, package)
 });
 
-/// What the script has told of the booted system.
+/// A /run of its own, as systemd-nspawn wants. Without the system calls perf events are refused inside.
 static RESULT: LazyLock<String> = LazyLock::new(|| {
     let dir = scratch();
     let root = dir.path().join("root");

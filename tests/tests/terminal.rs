@@ -176,7 +176,6 @@ fn attach(fixture: &Running) -> Terminal {
     Terminal::run(ccsd(["attach", "--no-output"]).arg(fixture.pid().to_string()))
 }
 
-/// Records the fixture; returns when it is ready, with its number.
 fn record(mode: &str) -> (Terminal, Pid) {
     let program = build("terminal.c", &["-O1", "-g"]);
     let mut terminal = Terminal::run(ccsd(["record", "--no-output", "--"]).arg(program).arg(mode));

@@ -13,8 +13,8 @@ use ccsd_tests::statistics::assert_share;
 use ccsd_tests::suite::{CC, Need, Suite};
 
 const TRACEFS: &str = "/sys/kernel/tracing";
-/// What a thread may have run on after the last tick that found it, in times of what it runs between two that do. (Where
-/// others want the CPU that may be several ticks. Were it by chance alone, so much would come once in 20,000 times.)
+/// What a thread may have run after the last tick that found it, in multiples of the usual gap. (By chance alone once
+/// in 20,000 times.)
 const LAST: u64 = 10;
 /// What clocks and the program's own start differ by.
 const ALLOWANCE: f64 = 0.03;
@@ -32,8 +32,8 @@ fn main() -> ExitCode {
             };
             let weights: Vec<u64> = truth.iter().map(|(name, _)| weight(name)).collect();
             let total: u64 = weights.iter().sum();
-            // Samples do not weigh the same: where others use the CPU, a thread may have run on after several ticks that
-            // missed it. Draws whose weights vary by 1.7 times their mean are worth a quarter as many that do not (1 + cv^2).
+            // Samples do not weigh the same: weights that vary by 1.7 times their mean are worth a quarter as many
+            // equal ones (1 + cv^2).
             let draws = recorded.total() / 4;
             assert!(draws > 20, "{draws} draws");
             for ((name, ns), weight) in truth.iter().zip(weights) {
@@ -97,7 +97,6 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// A program sampled by the tick. `None` where the kernel's tracepoints are not mounted: then it is refused, and why.
 fn record(fixture: &str, arguments: &[&str]) -> Option<Recorded> {
     let record = RecordCommand::new(build(fixture, &["-O1", "-pthread"]), arguments).options(&["-e", "tick"]);
     if !Path::new(TRACEFS).join("events").exists() {

@@ -14,10 +14,8 @@ use tempfile::TempDir;
 
 const TMUX: Need = Need::Program("tmux", "tmux");
 
-/// How long a screen may take to show what it must: for a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A terminal of tmux with one program in it, then a shell that says how it ended.
 struct Tmux {
     dir: TempDir,
 }
@@ -54,7 +52,6 @@ impl Tmux {
         self.run(&["capture-pane", "-p"])
     }
 
-    /// Waits until a screen is as it should be, and returns it.
     fn until(&self, what: &str, good: impl Fn(&str) -> bool) -> String {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -94,7 +91,6 @@ fn main() -> ExitCode {
             let tmux = Tmux::start((80, 24), "", recorded.file.to_str().unwrap());
             let flat = tmux.until_shown("ENDED");
             assert!(flat.lines().count() <= 24, "{flat}");
-            // As the report has it.
             let own = recorded.samples("weight_12").own as f64 / recorded.profile.accounting().received as f64;
             let shown: f64 = row(&flat, "weight_12").unwrap_or_else(|| panic!("{flat}"))[0].parse().unwrap();
             assert!((shown - own * 100.0).abs() < 1.0, "{shown} of {own}: {flat}");

@@ -102,7 +102,6 @@ fn plain(how: &str) -> Command {
     command
 }
 
-/// Quiet, so that all output is the program's.
 fn recorded(how: &str) -> Command {
     let mut command = ccsd(["record", "--quiet", "--no-output", "--"]);
     command.arg(build("behave.c", &[])).arg(how);

@@ -61,7 +61,6 @@ fn main() -> ExitCode {
             assert!(unseen.get(Unseen::Ended) as f64 >= 0.4 * ending, "{unseen:?} of {ending} ns");
             let note = recorded.profile.session().notes.iter().find(|note| note.contains("counts as [not sampled]"));
             assert!(note.is_some_and(|note| note.contains("threads that ended before their first sample")), "{note:?}");
-            // The report says so, and leaves it out where that is asked for.
             let report = |options: &[&str]| {
                 let ended = EndedProgram::of(ccsd(["report", "--json"]).args(options).arg(&recorded.file));
                 assert!(ended.status.success(), "{ended:?}");
@@ -120,8 +119,8 @@ fn check_sleeper(recorded: &Recorded) {
     let spinning = weight("spinning_work");
     let allowed = truth.spinning * ALLOWANCE + EDGES * period;
     assert!((spinning - truth.spinning).abs() <= allowed, "{spinning} ns of {} in one piece", truth.spinning);
-    // Timers that come due in the kernel are seen where interrupts go on again, some of them in the next piece. But what
-    // they do not see is not added to it.
+    // Timers due in the kernel are seen where interrupts go on again, in the next piece; the unseen time is not added
+    // to it.
     let unseen = weight("[not sampled]");
     assert!(unseen > 0.0);
     let pieces = weight("short_work");

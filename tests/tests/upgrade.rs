@@ -90,7 +90,6 @@ fn hear(stream: &mut UnixStream) -> Value {
     hear_more(stream).unwrap()
 }
 
-/// The next message, if there is another.
 fn hear_more(stream: &mut UnixStream) -> Option<Value> {
     let mut header = [0; 5];
     stream.read_exact(&mut header).ok()?;

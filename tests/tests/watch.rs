@@ -66,7 +66,6 @@ fn history_shows_each_run() {
     assert!(first > 0 && second > 0);
     assert!(first + second >= received(&[]) && first.max(second) < received(&[]));
     assert_eq!(received(&["--since", &format!("..{middle}")]), first);
-    // What was flushed at the end is whole.
     let segments = service.segments();
     assert_eq!(segments.len(), 1);
     assert_eq!(fs::metadata(&segments[0]).unwrap().permissions().mode() & 0o777, 0o640);
@@ -182,7 +181,6 @@ fn two_times_are_compared() {
     );
     let significant = service.stored(&[&args[..], &["--significant", "--function", "forever"]].concat()).stdout;
     assert!(significant.contains("no function to show"), "{significant}");
-    // Files are compared by the same code.
     let segment = service.segments().remove(0);
     let files = EndedProgram::of(ccsd(["diff", "--json"]).arg(&segment).arg(&segment));
     let json: Value = serde_json::from_str(&files.stdout).unwrap();
@@ -192,7 +190,6 @@ fn two_times_are_compared() {
     EndedProgram::of(ccsd(["diff"]).arg(&segment)).assert_refused(2, &["two profiles"]);
 }
 
-/// A daemon with a configuration of no watches.
 fn configured(dir: &Path, text: &str) -> Command {
     let config = dir.join("ccsd.toml");
     fs::write(&config, text).unwrap();
@@ -201,7 +198,6 @@ fn configured(dir: &Path, text: &str) -> Command {
     command
 }
 
-/// Where a daemon says that it listens.
 fn listens_at(command: &mut Command) -> String {
     let mut daemon = command.spawn().unwrap();
     let mut messages = BufReader::new(daemon.stderr.take().unwrap()).lines();
@@ -251,7 +247,6 @@ fn a_file_like_a_watch() {
     // A profile may be meant as well as the watch.
     fs::copy(service.segments().remove(0), dir.path().join("busy")).unwrap();
     top(dir.path(), "busy").assert_refused(2, &["may mean several things", "./busy", "watch:busy"]);
-    // Of a service that is somewhere else.
     let socket = service.path("sock");
     let mut command = ccsd(["diff", "--watch", "busy", "--since", "-1s", "--against", "-1h..-30m", "--socket"]);
     EndedProgram::of(command.arg(&socket).env_remove("CCSD_SOCKET"))
@@ -316,7 +311,6 @@ fn as_systemd_runs_it() {
 
 fn all_watches() {
     let mut service = WatchedService::start("rate_hz = 499");
-    // A second watch on another program.
     let other = service.path("other");
     fs::copy(&service.program, &other).unwrap();
     let text = fs::read_to_string(service.path("ccsd.toml")).unwrap();
@@ -353,13 +347,11 @@ fn all_watches() {
         assert_eq!(parts.len(), 12);
         assert!(cpu.abs_diff(stored) <= 24, "rounded down in each part: {cpu} and {stored}");
     }
-    // Of another time there is nothing.
     let table = service.stored(&["daemon", "watches", "--since", "-3h", "--until", "-2h"]).stdout;
     assert!(table.lines().filter(|line| line.contains(" 0.00 ")).count() == 2, "{table}");
     service.stored(&["daemon", "watches", "--since", "-1h", "--until", "-2h"]).assert_refused(2, &["swapped"]);
 }
 
-/// Adds watches to a service's configuration.
 fn add_watches(service: &WatchedService, watches: &str) {
     let text = fs::read_to_string(service.path("ccsd.toml")).unwrap();
     fs::write(service.path("ccsd.toml"), format!("{text}\n{watches}")).unwrap();

@@ -35,7 +35,6 @@ fn part(report: &Value, function: &str) -> f64 {
     own / rows.iter().map(weight).sum::<f64>().max(1.0)
 }
 
-/// A service that logs each process that it follows.
 fn telling(more: &str) -> WatchedService {
     let mut service = WatchedService::start(more);
     service.stop();
@@ -49,7 +48,6 @@ fn follows(service: &WatchedService, pid: u32) -> bool {
     service.log().lines().any(|line| line.contains(&format!("follows PID {pid}")) && !line.contains("no more"))
 }
 
-/// Waits until the watch has `more` samples.
 fn until_more(service: &WatchedService, more: u64) {
     let before = samples(&service.status());
     service.until_status("more samples", |status| samples(status) >= before + more);
@@ -141,7 +139,6 @@ fn turncoat(more: &str, args: &[&str]) -> (WatchedService, Running) {
     (service, running)
 }
 
-/// The report of everything stored, with at most `most` of the changed program.
 fn report(mut service: WatchedService, most: f64) -> Value {
     service.stop();
     let report = service.report(&[]);
@@ -158,7 +155,6 @@ fn another_name() {
     let (service, mut running) = turncoat("comm = \"watched\"", &["comm", "watched"]);
     running.go();
     running.wait_until_told();
-    // The process is watched again when it has its name again.
     running.go();
     until_more(&service, 200);
     let report = report(service, 0.0);
@@ -187,8 +183,7 @@ fn becomes_nobody(how: &str) {
     let (service, mut running) = turncoat("", &[how]);
     running.go();
     running.wait_until_told();
-    // No record reports that change, so samples continue until the next scan, half a second later: of four seconds
-    // after two.
+    // No record reports that change, so samples continue until the next scan: half a second of four, after two.
     report(service, 0.4);
 }
 

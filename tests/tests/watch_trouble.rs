@@ -93,7 +93,6 @@ fn a_state_directory_has_one_daemon() {
     };
     let pid = format!("(PID {})", service.daemon.id());
     EndedProgram::of(&mut second()).assert_refused(2, &["another ccsd daemon", &pid, "state_dir"]);
-    // A service told to use this directory keeps its own.
     let state = sock(service.path("state"));
     let apart = fs::read_to_string(&config).unwrap().replace(&state, &sock(other.path().join("state")));
     fs::write(&config, &apart).unwrap();
@@ -151,7 +150,6 @@ fn a_full_disk() {
     // Some space is left for others: a profile starts only if there is room for an hour of it.
     assert!(problem.contains("profiling goes on, but nothing is stored: less than 16 MiB are free"), "{problem}");
     assert!(service.stored(&["daemon", "watches"]).stdout.contains("# busy: profiling goes on"), "it is said");
-    // As the daemon sees it.
     let inside = PathBuf::from(format!("/proc/{}/root{}", service.daemon.id(), state.display()));
     fs::remove_file(inside.join("ballast")).unwrap();
     service.until_status("it is stored again", |status| {
@@ -179,7 +177,6 @@ fn a_read_only_state_directory() {
     service.until_status("nothing is stored", |status| samples(status) >= 100 && !status["problem"].is_null());
     let problem = service.status()["problem"].as_str().unwrap().to_owned();
     assert!(problem.contains("nothing is stored") && problem.contains("Read-only file system"), "{problem}");
-    // Clients are still served.
     let pid = fixture.pid().to_string();
     let live =
         EndedProgram::of(&mut service.ccsd(&["top", "--attach", "--daemon", "--json", "--duration", "300ms", &pid]));

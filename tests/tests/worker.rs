@@ -71,7 +71,6 @@ fn it_has_no_rights() {
     daemon.stop();
 }
 
-/// Declarations of functions by name.
 fn declarations(recorded: &Recorded) -> BTreeMap<String, (String, Option<String>, u32)> {
     let profile = &recorded.profile;
     let rows = recorded.flat().rows.into_iter().filter(|row| row.image.contains("inlining"));
@@ -84,7 +83,6 @@ fn declarations(recorded: &Recorded) -> BTreeMap<String, (String, Option<String>
 }
 
 fn names_are_the_same() {
-    // Inlined functions, mangled names, lines.
     let program = build("inlining.cpp", &["-O2", "-g"]);
     let daemon = Daemon::start(&[]);
     let through = record(&daemon, &program, &[]);
@@ -169,7 +167,6 @@ fn read_later() {
         let ended = daemon.run(&["record", "--daemon", "--no-output", "-q", "--", "/bin/true"]);
         assert!(ended.status.success(), "{ended:?}");
     }
-    // A program unknown at attach.
     let mut fixture = Running::start(&program, &[]);
     let pid = fixture.pid();
     let mut collecting = daemon.attach(pid);
@@ -196,7 +193,6 @@ fn read_later() {
     daemon.stop();
 }
 
-/// Damages parts that are not loaded, including the section headers.
 fn damaged_programs() {
     let daemon = Daemon::start(&[]);
     let worker = daemon.worker().unwrap();

@@ -59,7 +59,6 @@ fn raw_lines(stacks: &[SiteStack], hidden: &[usize], thread: Option<u32>) -> Lin
             lines.entry(place.clone()).or_default().1 += weight;
         }
     }
-    // Where no line is known, callers have none.
     lines.retain(|(_, line), (own, _)| *line > 0 || *own > 0);
     lines.iter_mut().filter(|((_, line), _)| *line == 0).for_each(|(_, (own, all))| *all = *own);
     lines

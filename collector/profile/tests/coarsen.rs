@@ -21,7 +21,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((prop::collection::vec(sample, 0..6), length, any::<[bool; 4]>()), 1..16)
 }
 
-/// A stream in the making.
 struct CoarsenedRecording {
     maker: Maker,
     encoder: Encoder<Vec<u8>>,
@@ -109,7 +108,6 @@ fn intervals(stream: &[u8]) -> Vec<(u64, u64)> {
     list
 }
 
-/// All that a profile says, in text where it cannot be compared.
 fn state(profile: &Profile) -> impl PartialEq + std::fmt::Debug + use<> {
     (
         profile.canonical(),
@@ -213,7 +211,6 @@ proptest! {
     }
 }
 
-/// A writer that fails, as on a full disk.
 #[derive(Debug)]
 struct FullDisk(usize);
 
@@ -261,8 +258,7 @@ fn a_stream_that_is_not_what_was_written_is_left_alone() {
     }
 }
 
-/// Of a session that charges the same all the time, few intervals are worth their bytes when it has ended; of one that always
-/// charges something else, all.
+/// Few intervals of a session that always charges the same are worth their bytes; of one that always changes, all.
 #[test]
 fn a_compacted_file_has_the_intervals_that_are_worth_it() {
     for (repeats, left, shorter) in [(true, 50, 3), (false, 100, 1)] {

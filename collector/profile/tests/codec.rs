@@ -26,7 +26,6 @@ fn demo_of(version: u32) -> (Vec<u8>, Vec<(usize, merge_state::State)>) {
         let lines: Vec<_> = (0..3).map(|i| maker.profile.add_line("src/demo.c", 10 * round + i)).collect();
         for (i, stack) in ["main", "main f", "main f g f", "main f g f g", "start f x y z"].iter().enumerate() {
             let i = i as u32;
-            // Not all weights are a multiple of the usual one.
             maker.charge_at(round + i % 2, stack, lines[i as usize % 3], 1_001_001 + u64::from(i / 3));
         }
         let truncated = maker.profile.truncated_cost_centre(TruncationReason::StackCopyTooSmall);
@@ -101,7 +100,6 @@ fn demo_of(version: u32) -> (Vec<u8>, Vec<(usize, merge_state::State)>) {
 mod merge_state {
     use ccsd_profile::*;
 
-    /// All that a file tells, as far as it can be compared.
     #[derive(Clone, Debug, PartialEq)]
     pub struct State {
         pub session: SessionInfo,
@@ -128,7 +126,6 @@ mod merge_state {
     }
 }
 
-/// The state that belongs to so many whole bytes; before the first record there is none.
 fn state_at(states: &[(usize, merge_state::State)], bytes: usize) -> Option<&merge_state::State> {
     states.iter().rev().find(|(end, _)| *end <= bytes).map(|(_, state)| state)
 }
@@ -238,7 +235,6 @@ fn intervals_can_be_left_out() {
     assert_eq!(samples, 25);
 }
 
-/// Wraps a payload as a record with a good checksum.
 fn record(number: u32, kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut header = Vec::new();
     if number == 0 {
@@ -261,7 +257,6 @@ fn record(number: u32, kind: u8, payload: &[u8]) -> Vec<u8> {
     [&header[..], &[kind], &length, payload, &crc.finalize().to_le_bytes()].concat()
 }
 
-/// The payload of an update with its body as it is, not deflated.
 fn inflated(payload: &[u8]) -> Vec<u8> {
     if payload[0] == 0 {
         return payload.to_vec();
@@ -341,7 +336,6 @@ fn bodies_are_what_they_say() {
     refused(&[1, 10, 0xff, 0xff, 0xff], "inflated");
     refused(&[2], "unknown way");
     refused(&[], "ends early");
-    // What a few bytes would make large is not even begun.
     let bomb = vec![0; 20 << 20];
     refused(&deflated(&bomb, bomb.len()), "more than so many bytes");
     refused(&deflated(body, usize::MAX), "more than so many bytes");
@@ -455,7 +449,6 @@ fn the_golden_files_go_on_decoding() {
 
 fn golden(version: u32) {
     let path = format!("{}/tests/data/golden-v{version}.profile", env!("CARGO_MANIFEST_DIR"));
-    // `CCSD_WRITE_GOLDEN=1 cargo test -p ccsd-profile --test codec golden`, for a new format version only.
     if version == VERSION && std::env::var_os("CCSD_WRITE_GOLDEN").is_some() {
         std::fs::write(&path, demo().0).unwrap();
     }
@@ -604,7 +597,6 @@ fn an_update_too_large_for_a_record_becomes_several() {
     assert!(found == expected);
 }
 
-/// A process that died, with everything that can be said of one.
 fn crash(round: u32) -> Crash {
     let frame = |function: &str, file: Option<&str>, line: u32| FrameInfo {
         function: function.to_owned(),

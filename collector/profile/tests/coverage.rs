@@ -6,16 +6,15 @@ mod common;
 use ccsd_profile::view::{Share, Sums, Total};
 use common::Random;
 
-/// Profiles of each case. The standard error of a measured coverage of 95% is 0.22%: one of 94% says that the true coverage
-/// is at least 93.4%, but for 1 case in 300.
+/// Profiles of each case. A measured coverage of 94% means a true one of at least 93.4%, but for 1 case in 300.
 const TRIALS: u32 = 10_000;
 
 fn assert_covered(what: std::fmt::Arguments<'_>, held: f64) {
     assert!(held >= 0.94, "{what}: {:.2}% of the intervals hold the true share", held * 100.0);
 }
 
-/// The part of `TRIALS` profiles whose interval holds `truth`. `draw` makes a profile: it calls its argument with the weight
-/// of each sample and whether the sample is one of the function.
+/// The part of `TRIALS` profiles whose interval holds `truth`. `draw` passes each sample's weight and whether it is the
+/// function's.
 fn coverage(seed: u64, truth: f64, mut draw: impl FnMut(&mut Random, &mut dyn FnMut(u64, bool))) -> f64 {
     let mut random = Random::new(seed);
     let mut held = 0;
@@ -43,8 +42,8 @@ fn intervals_of_equal_weights() {
     }
 }
 
-/// By the tick a sample weighs the CPU time since the thread's last one: of a thread that runs in bursts most weigh a period
-/// or two, and few all that was missed since, 4 to 40.
+/// A tick's sample weighs the CPU time since the last one: for a bursty thread mostly a period or two, sometimes 4 to
+/// 40.
 #[test]
 fn intervals_of_a_bursty_thread_by_tick() {
     for n in [300, 1_000] {

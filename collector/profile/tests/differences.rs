@@ -10,7 +10,6 @@ use ccsd_profile::{ContextId, CostCentre, Image, LineId, Profile, ProfileLimits}
 use common::{Maker, Random, session};
 use proptest::prelude::*;
 
-/// Runs of each simulation.
 const TRIALS: u32 = 400;
 /// Most of them that may flag anything where nothing has changed: 5%, and 4 standard deviations of a binomial number.
 const MOST: u32 = 20 + 18;
@@ -63,8 +62,7 @@ fn expected(samples: &[(Vec<(u32, u32)>, u64)], hidden: Option<u32>) -> BTreeMap
     sums
 }
 
-/// With instances of one name as one, recursion may have squeezed out the true neighbour: the tree says so, as one of the
-/// profile does in which they are one.
+/// With instances merged, recursion may have squeezed out the true neighbour: the tree marks that.
 #[test]
 fn calls_that_may_be_others_are_marked_where_instances_are_one() {
     let mut random = Random::new(7);
@@ -137,7 +135,6 @@ proptest! {
             let share = |side: usize| sums[side].get(&row.function.name).map_or(0.0, |it| it.1 as f64 / totals[side] as f64);
             prop_assert!((row.inherited_change - (share(1) - share(0))).abs() < 1e-9);
         }
-        // The same profile three times is itself.
         let thrice = DiffView::from_runs(&[before; 3], &[after; 3]);
         prop_assert_eq!(thrice.rows.len(), view.rows.len());
         for row in &thrice.rows {
@@ -168,7 +165,6 @@ fn instances_of_one_name_inherit_each_sample_once() {
     assert_eq!(row.after.unwrap().self_weight, 748);
 }
 
-/// A profile of so many samples of functions of the given shares, below main.
 fn drawn(random: &mut Random, shares: &[f64], samples: u32) -> Profile {
     let mut ends: Vec<f64> = Vec::new();
     for share in shares {
@@ -192,7 +188,6 @@ fn drawn(random: &mut Random, shares: &[f64], samples: u32) -> Profile {
     maker.profile
 }
 
-/// Forty functions from 20% on down.
 fn shares() -> Vec<f64> {
     (0..40).map(|i| 0.85f64.powi(i)).collect()
 }
@@ -250,7 +245,6 @@ fn how_runs_differ_is_no_change() {
         let found = flagged(seed, sides, &same, spread, any);
         assert!(found <= MOST, "{sides:?} {spread}: {found} of {TRIALS}");
     }
-    // Of one run a side that cannot be known.
     assert!(flagged(9, [&[5_000], &[5_000]], &same, 0.3, any) > TRIALS / 2);
 }
 
@@ -260,7 +254,6 @@ fn changed_functions_are_found() {
     let mut grown = shares();
     grown[3] *= 2.0;
     let found = |row: &DiffRow| row.self_significant && row.self_change > 0.0 && row.function.name == "f3";
-    // Found in 98%, 66%, 88% and 58%.
     for (seed, sides, spread, least) in [
         (10, [&[1_000][..], &[1_000][..]], 0.0, 95),
         (11, [&[300], &[30_000]], 0.0, 60),

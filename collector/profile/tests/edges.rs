@@ -190,7 +190,6 @@ proptest! {
         let pruned = maker.profile.pruned(0, f64::from(percent));
         let kept: BTreeSet<String> = GraphView::new(&pruned.profile, &Selection::all()).nodes.into_iter().map(|it| it.name).collect();
         let other = pruned.other.map(|it| pruned.profile.name(it).into_owned());
-        // One word, for the raw stacks are charged by words.
         let one_word = |it: String| it.replace(' ', "_");
         let map = |it: u32| Some(if kept.contains(&name(it)) { name(it) } else { one_word(other.clone().unwrap()) });
         let stacks = mapped(&samples, map);
@@ -296,7 +295,6 @@ fn profile_function(profile: &Profile, name: &str) -> CostCentreId {
 fn pprof_has_lines_in_their_own_file_and_the_mean_period() {
     let mut maker = Maker::new();
     let (own, included) = (maker.profile.add_line("demo.c", 10), maker.profile.add_line("body.inc", 2));
-    // The rate was halved on the way.
     maker.charge_at(7, "main f", own, 1_000);
     maker.charge_at(7, "main f", included, 2_000);
     let message = readers::read_pprof(&readers::export(&maker.profile, &Selection::all(), Format::Pprof));

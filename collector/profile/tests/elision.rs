@@ -10,7 +10,6 @@ use ccsd_profile::*;
 use common::{Maker, session};
 use proptest::prelude::*;
 
-/// Numbers without pattern.
 struct Random(u64);
 
 impl Random {
@@ -141,7 +140,6 @@ fn callers_keep_their_time_where_charges_have_no_row() {
     let elided = run.profile.accounting().elided;
     assert!(elided > 15_000, "{elided}");
     run.check(false);
-    // But for the first sample that had none.
     let view = FlatView::new(&run.profile, &Selection::all());
     let main = view.row(run.main).unwrap().inherited_weight;
     assert!(main * 1_000 >= run.total * 999, "{main} of {}", run.total);

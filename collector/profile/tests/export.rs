@@ -1,5 +1,4 @@
-//! Exports: names, remarks, sizes and time. (What they say of stacks is in `oracle.rs`; what real readers make of them is
-//! tested end to end.)
+//! Exports: names, remarks, sizes and time. (`oracle.rs` has stacks; end-to-end tests have real readers.)
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -19,7 +18,6 @@ fn hostile_names_are_inert() {
     let mut stack = evil.replace(' ', "_");
     stack.push_str(" leaf");
     maker.charge(&stack, 5);
-    // And one of 100 kB.
     maker.charge(&"<b>".repeat(33_334), 1);
     for format in Format::ALL.into_iter().filter(|format| format.is_text()) {
         let text = text(&maker.profile, &Selection::all(), format);
@@ -116,7 +114,6 @@ fn nothing() {
     }
 }
 
-/// A body that a function includes from another file has its lines there.
 #[test]
 fn lines_are_those_of_their_own_file() {
     let mut maker = Maker::new();

@@ -1,5 +1,4 @@
-//! Generations of the table of contexts: whatever they are, a reader has the same profile (I2, I7, I8), within its limits
-//! (I1, I10).
+//! Generations of the table of contexts do not change what a reader gets (I2, I7, I8), within its limits (I1, I10).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -20,7 +19,6 @@ fn intervals() -> impl Strategy<Value = Vec<Interval>> {
     prop::collection::vec((prop::collection::vec(sample, 0..8), any::<bool>()), 1..12)
 }
 
-/// The updates of a session with generations, and the profile of one without.
 struct GenerationRecording {
     updates: Vec<Update>,
     whole: Maker,
@@ -200,8 +198,8 @@ fn generations_that_repeat_each_other_are_put_together() {
     assert!(sizes[9] * 2 <= sizes[0] * 5, "{sizes:?}");
 }
 
-/// A collector of random recursion below `main` that begins a generation whenever it has to. Returns the stream, how many
-/// generations there were, and the weight of all.
+/// A collector of random recursion that begins generations when it must. Returns the stream, their number, and the
+/// total weight.
 fn random_recursion(samples: u64) -> (Vec<u8>, u64, u64, u64) {
     let limits = ProfileLimits { context_bytes: 256 << 10, charge_bytes: 256 << 10, ..ProfileLimits::default() };
     let mut maker = Maker::with(session(), limits);

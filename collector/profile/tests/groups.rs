@@ -16,7 +16,6 @@ const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd
 /// Control group, user and weight of each process; no group where it was not looked at.
 type GroupMembers<'a> = [(Option<&'a str>, u32, u64)];
 
-/// Charges a process of its own for each member, from a number on.
 fn charge(profile: &mut Profile, first_pid: u32, members: &GroupMembers<'_>) {
     let image = profile.add_image(Image { name: "/usr/bin/demo".into(), build_id: vec![1] });
     for (pid, (cgroup, uid, weight)) in (first_pid..).zip(members) {
@@ -133,7 +132,6 @@ fn groups_are_in_the_file() {
     assert_eq!(whole.canonical(), profile.canonical());
     assert_eq!(weights(&whole, Grouping::Unit)["late.service"], 1_000);
     assert_groups(&read(&bytes[..first]), 1);
-    // However much is cut off, what is left is a profile up to its last whole record, groups included.
     for end in first..bytes.len() {
         let units = weights(&read(&bytes[..end]), Grouping::Unit);
         assert!(units["nginx.service"] == 3 || units.get("late.service") == Some(&1_000), "{end}: {units:?}");

@@ -4,7 +4,6 @@
 use ccsd_profile::{ContextId, ContextTable, CostCentreId, History};
 use serde_json::Value;
 
-/// Functions are letters there: upper case is marked, lower case unmarked.
 fn function(name: &str) -> CostCentreId {
     let bytes = name.to_ascii_uppercase();
     CostCentreId::new(bytes.bytes().fold(0, |id, byte| id * 256 + u32::from(byte)))

@@ -58,7 +58,6 @@ fn named_file(name: &str, functions: u32, calls: &[(u32, u32, bool)], lines: u32
     encoder.finish().unwrap()
 }
 
-/// What names of functions begin with, so that lists of names are longer than lists of numbers.
 const LONG_NAME: &str = "a_name_that_is_longer_than_most_";
 
 /// Chains of calls, each so deep, and so many functions called by the innermost ones in turn.
@@ -98,8 +97,6 @@ fn shown(file: &[u8], format: Format) -> Vec<(&'static str, usize)> {
     sizes
 }
 
-/// Asserts that nothing that is shown of a file takes more than a fixed amount, and a quarter of that the cycles, and so many
-/// times the file.
 fn assert_bounded(file: &[u8], format: Format, fixed: usize, times: usize) {
     for (name, bytes) in shown(file, format) {
         let fixed = if name == "cycles" { fixed / 4 } else { fixed };
@@ -199,8 +196,8 @@ fn routes(depth: u32, count: u32) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// What a few bytes make a stack with 2,000 call sites is shown with its lines up to a limit, and beyond it without; that is
-/// said, and no weight is lost.
+/// A small file with a stack of 2,000 call sites is shown with lines up to a limit; beyond it that is said, and no
+/// weight is lost.
 #[test]
 fn many_routes_of_a_deep_stack() {
     for (count, is_known) in [(100, true), (6_000, false)] {

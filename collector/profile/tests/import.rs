@@ -142,7 +142,6 @@ fn reads_the_output_of_perf_script() {
     assert_eq!(passed, Passed { lines: 1, samples: 1 });
     let threads = ThreadsView::new(&profile, &Selection::all());
     assert_eq!((threads.processes.len(), threads.processes[0].threads.len()), (1, 2));
-    // What was given on the way is the same profile.
     assert_eq!(read_profile(&file[..]).unwrap().profile.canonical(), profile.canonical());
 }
 

@@ -73,7 +73,6 @@ fn nothing_is_lost_beyond_the_limits() {
     }
     assert_eq!(ThreadsView::new(&profile, &all).processes.iter().map(|p| p.weight).sum::<u64>(), total);
     assert_eq!(LinesView::new(&profile, &all).functions.iter().map(|f| f.self_weight).sum::<u64>(), total);
-    // And all of that can be written and read.
     let mut encoder = Encoder::new(Vec::new(), profile.session()).unwrap();
     encoder.write(&profile.take_update()).unwrap();
     let loaded = read_profile(&encoder.finish().unwrap()[..]).unwrap();
@@ -128,7 +127,6 @@ fn each_limit_alone_is_counted_and_sheds_to_its_row() {
         }
         let update = profile.take_update();
         let shed: Vec<&str> = update.accounting.shed.iter().map(|(table, _)| table.key()).collect();
-        // What has no function has no context either.
         let expected = match table {
             Shed::Functions | Shed::Names => vec!["contexts", table.key()],
             _ => vec![table.key()],
@@ -144,7 +142,6 @@ fn each_limit_alone_is_counted_and_sheds_to_its_row() {
             + profile.threads().iter().filter(|thread| thread.name == "[other]").count();
         assert_eq!(others > 0, matches!(table, Shed::Images | Shed::Processes | Shed::Threads), "{}", table.key());
         assert!(profile.contexts().bytes() <= limits.context_bytes, "{}", table.key());
-        // And the counts survive the file.
         let mut encoder = Encoder::new(Vec::new(), profile.session()).unwrap();
         encoder.write(&update).unwrap();
         let loaded = read_profile(&encoder.finish().unwrap()[..]).unwrap();

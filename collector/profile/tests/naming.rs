@@ -1,5 +1,4 @@
-//! Naming later is as good as having known the name from the start: I5, I7, I8 and I9 with cost centres that get their
-//! names while the profile grows.
+//! Naming later is as good as having known the name from the start: I5, I7, I8 and I9.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -49,7 +48,6 @@ fn charge(maker: &mut Maker, (stack, weight): &NamedSample, names_known: bool) {
     maker.profile.accounting_mut().received += 1;
 }
 
-/// Names everything that has no name yet.
 fn name_all(maker: &mut Maker) {
     for id in (2u32..).map(CostCentreId::new).take(maker.profile.cost_centres().len() - 2) {
         let centre = maker.profile.cost_centre(id).unwrap();
@@ -83,7 +81,6 @@ fn flat(profile: &Profile, selection: &Selection) -> BTreeMap<String, [u64; 4]> 
 
 type Arcs = Vec<(String, u64, u64)>;
 
-/// Callers and callees of every function.
 fn arcs(profile: &Profile) -> BTreeMap<String, (Arcs, Arcs)> {
     let list = |arcs: &[GraphArc]| {
         let mut list: Vec<_> = arcs.iter().map(|arc| (arc.name.clone(), arc.self_weight, arc.child_weight)).collect();
@@ -177,7 +174,6 @@ proptest! {
         prop_assert!(maker.profile.take_update().is_empty());
     }
 
-    /// I7: a session whose first half does not know the names yet, merged in either order, is the whole.
     #[test]
     fn i7_merge(a in samples(), b in samples()) {
         let mut first = Maker::new();

@@ -1,9 +1,9 @@
-//! Every view and every export of a recorded profile against the raw stacks, which nothing has folded.
+//! Every view and every export of a recorded profile against the raw stacks.
 //!
-//! The profile is charged by its public API, written in two updates and read back. Exports are read by readers of their own
-//! (`common/readers.rs`), and what is right is computed from the stacks (`common/raw.rs`). Where a stack is shown as a whole,
-//! it is its history by the paper's steps, with a gap wherever [`History::gaps`] has one; `edges.rs` shows that gaps are where
-//! they must be. What the real readers of each format make of a profile is tested end to end.
+//! The profile is written in two updates and read back; exports are read by `common/readers.rs`, and expected values
+//! come from
+//! `common/raw.rs`. A whole stack is its history by the paper's steps, with a gap wherever [`History::gaps`] has one;
+//! `edges.rs` shows that gaps are right. Real readers are tested end to end.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -39,7 +39,6 @@ fn name(function: u32) -> String {
     format!("f{function}")
 }
 
-/// What a profile file says of the samples.
 fn profile(recorded: &[RecordedSample]) -> Profile {
     let metrics = vec![
         Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds },
@@ -317,7 +316,6 @@ fn assert_gprof(profile: &Profile, selection: &Selection, samples: &[RawSample])
     assert_eq!(found.callers, incoming.collect());
 }
 
-/// Rows and totals of the views that need no callers or callees.
 fn assert_sums(profile: &Profile, selection: &Selection, samples: &[RawSample]) {
     let metric = selection.metric_index();
     let (weights, counts) = (raw::weights(samples, metric), raw::counts(samples));
@@ -491,7 +489,6 @@ fn assert_cycles(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// All of a profile, by each of its metrics.
     #[test]
     fn all_is_what_the_raw_stacks_say(recorded in recorded(), metric in 0..2usize) {
         let profile = profile(&recorded);
@@ -501,7 +498,6 @@ proptest! {
         assert_exports(&profile, &selection, &samples, true);
     }
 
-    /// A part of it: hidden functions, stacks with and without a function, threads.
     #[test]
     fn a_part_is_what_is_left_of_the_raw_stacks(
         recorded in recorded(),
@@ -534,7 +530,6 @@ proptest! {
         }
     }
 
-    /// Functions as others: several are one.
     #[test]
     fn groups_are_those_of_the_raw_stacks(recorded in recorded(), metric in 0..2usize, groups in prop::collection::vec(0..3u32, 7)) {
         let grouped = profile(&recorded).regrouped(|_, centre| {
@@ -547,7 +542,6 @@ proptest! {
         assert_exports(&grouped, &selection, &samples, false);
     }
 
-    /// Both sides of a comparison, and the edges of their tree.
     #[test]
     fn a_difference_has_the_raw_stacks_of_both_sides(before in recorded(), after in recorded(), metric in 0..2usize) {
         let (old, new) = (profile(&before), profile(&after));

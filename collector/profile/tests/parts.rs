@@ -1,5 +1,5 @@
-//! Parts of a profile: what is below a least share, and what ran in a part of the time. Whatever is left out is summed up, so
-//! totals survive; and the parts of the time add up to the whole.
+//! Parts of a profile: below a least share, and of a part of the time. Totals survive, and the parts add up to the
+//! whole.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -128,8 +128,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// A timeline has each function's weight in the intervals in which it was charged, with functions hidden, for other cost
-    /// centres and in few columns alike.
+    /// A timeline has each function's weight by interval, also with hidden functions, other cost centres and few
+    /// columns.
     #[test]
     fn a_timeline_is_the_flat_views_of_its_columns(
         intervals in prop::collection::vec(samples(), 1..9),
@@ -185,7 +185,6 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever the order, the rows are the same.
     #[test]
     fn sorting_only_sorts(samples in samples()) {
         let mut maker = Maker::new();

@@ -12,7 +12,6 @@ use ccsd_profile::{
 use common::{Maker, session};
 use proptest::prelude::*;
 
-/// A raw stack, root first; functions are small numbers.
 type Stack = Vec<u32>;
 
 fn stack(functions: u32, depth: usize) -> impl Strategy<Value = Stack> {
@@ -83,7 +82,6 @@ proptest! {
         prop_assert_eq!(after.pushes(), after.transition_hits + after.known_contexts + after.new_contexts);
     }
 
-    /// I2: resuming from a context of the previous stack, at any depth, is the same as starting at the root.
     #[test]
     fn i2_resuming_is_starting_over(prefix in stack(6, 40), a in stack(6, 40), b in stack(6, 40)) {
         let mut table = ContextTable::new(1 << 24);
@@ -127,8 +125,7 @@ proptest! {
         prop_assert!(history.len() <= 3 * 8);
     }
 
-    /// Sums of squares are those of the raw samples, in every view's rows, through updates, their merging, files and merged
-    /// profiles (I5, I7, I8).
+    /// Sums of squares are the raw samples', in every view, through updates, files and merged profiles (I5, I7, I8).
     #[test]
     fn i5_squares(samples in samples(), cut in 0..40usize) {
         let square = |weight: u64| u128::from(weight) * u128::from(weight);
@@ -195,9 +192,8 @@ proptest! {
         }
     }
 
-    /// I1 and I13: charges are the weights of the samples and what is not sampled, which is below the root of its thread and
-    /// nowhere else, counts as no sample, and is left out by the selection that leaves it out; in files and merged profiles,
-    /// too.
+    /// I1 and I13: charges are the samples' weights and what is not sampled, which is below its thread's root, counts
+    /// as no sample, and can be left out; in files and merged profiles, too.
     #[test]
     fn i1_i13_what_is_not_sampled(
         samples in samples(),
@@ -495,7 +491,6 @@ fn recursion_100_000_deep_is_bounded() {
     assert_eq!(table.stats().elided, 0);
 }
 
-/// Numbers without pattern, the same on every run.
 struct Random(u64);
 
 impl Random {
@@ -535,7 +530,6 @@ fn a_full_table_keeps_its_budget_and_all_weight() {
         let view = FlatView::new(&maker.profile, &Selection::all());
         assert_eq!(view.total.weight, total);
         assert_eq!(view.rows.iter().map(|row| row.self_weight).sum::<u64>(), total);
-        // What another profile makes of it keeps the weight, too.
         let mut reader = Profile::new(session(), ProfileLimits::reading());
         reader.apply(&maker.profile.take_update()).unwrap();
         assert_eq!(reader.canonical(), maker.profile.canonical());
@@ -550,7 +544,6 @@ fn contexts_are_small() {
         assert!(stats.contexts < 1_000 || each <= 48.0, "{each} bytes a context: {stats:?}");
         each
     };
-    // Deep mutual recursion over 200 functions: long histories, long chains of contexts, checkpoints.
     let mut table = ContextTable::new(1 << 30);
     let mut random = Random(2);
     let mut worst: f64 = 0.0;
@@ -561,7 +554,6 @@ fn contexts_are_small() {
         }
     }
     println!("recursion: {worst:.1} bytes a context at worst: {:?}", table.stats());
-    // Stacks of 24 frames with little recursion.
     let mut table = ContextTable::new(1 << 30);
     let mut worst: f64 = 0.0;
     for _ in 0..10_000 {
@@ -576,7 +568,6 @@ fn contexts_are_small() {
         }
     }
     println!("usual: {worst:.1} bytes a context at worst: {:?}", table.stats());
-    // Few functions that call each other in any order: as many B2 transitions as there can be.
     let mut table = ContextTable::new(1 << 30);
     for _ in 0..20_000 {
         (0..30).fold(ContextId::ROOT, |c, _| table.push(c, id(random.below(5))));

@@ -11,7 +11,6 @@ use ccsd_profile::{ContextId, CostCentre, CostCentreId, Image, LineId, Profile};
 use common::Maker;
 use proptest::prelude::*;
 
-/// Self and inherited weight by name.
 fn weights(profile: &Profile, selection: &Selection) -> BTreeMap<String, (u64, u64)> {
     let rows = FlatView::new(profile, selection).rows;
     let rows = rows.into_iter().filter(|row| row.self_weight > 0 || row.inherited_weight > 0);
@@ -72,7 +71,6 @@ fn filters() {
     assert_eq!(asked(&maker, "only /^(read|write)$/"), table(&[("[root]", 5, 5), ("read", 60, 60), ("write", 30, 30)]));
     assert_eq!(asked(&maker, "focus memcpy"), table(&[("main", 0, 10), ("read", 0, 10), ("memcpy", 10, 10)]));
     assert_eq!(asked(&maker, "ignore read"), table(&[("main", 5, 35), ("write", 0, 30), ("memset", 30, 30)]));
-    // A part of a name where there is no such name; both kinds of choice at once.
     assert_eq!(asked(&maker, "focus mems\nhide write"), table(&[("main", 0, 30), ("memset", 30, 30)]));
     assert_eq!(asked(&maker, "hide module:demo").keys().collect::<Vec<_>>(), ["[root]"]);
     assert_eq!(asked(&maker, "focus file:demo.c"), all);
@@ -253,7 +251,6 @@ proptest! {
         }
         let selected = maker.profile.selected(&selection);
         prop_assert_eq!(weights(&selected, &Selection::all()), weights(&maker.profile, &selection));
-        // And both are those of the raw stacks.
         let mut raw: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         for (stack, weight) in &samples {
             if focus.is_some_and(|it| !stack.contains(&it)) || ignored.is_some_and(|it| stack.contains(&it)) {
@@ -269,7 +266,6 @@ proptest! {
         prop_assert_eq!(weights(&selected, &Selection::all()), raw);
     }
 
-    /// No text makes a pattern or a specification panic.
     #[test]
     fn any_text(text in "\\PC{0,40}") {
         let _ = text.parse::<ccsd_profile::query::Pattern>();

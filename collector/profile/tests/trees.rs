@@ -23,7 +23,6 @@ fn made(samples: &[(Vec<u32>, u64)]) -> Maker {
     maker
 }
 
-/// What there is below and at every node adds up, and nodes point at each other.
 fn assert_sound(view: &TreeView, total: u64) {
     let roots: u64 = view.roots.iter().map(|&i| view.nodes[i].weight).sum();
     assert_eq!(roots + view.other.weight, total);
@@ -233,7 +232,6 @@ fn weights_that_differ_by_more_than_chance() {
         let view = DiffView::new((&one.profile, &all), (&two.profile, &all));
         view.rows.iter().find(|row| row.function.name == "f0").unwrap().self_absolutely_significant
     };
-    // How a total is divided is chance: 1.96 standard deviations of the difference of two halves of 1,000 are 44.
     assert!(
         differs(&[(500, 0), (500, 1)], &[(560, 0), (440, 1)]) && !differs(&[(500, 0), (500, 1)], &[(535, 0), (465, 1)])
     );

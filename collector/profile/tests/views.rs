@@ -1,5 +1,5 @@
-//! The worked cases of `data/views.json`: self, inherited, both kinds of arc, cycles, contexts, hidden functions; and the
-//! examples of the papers that the cases do not hold.
+//! The worked cases of `data/views.json`: weights, arcs, cycles, contexts, hidden functions; and further examples of
+//! the papers.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -219,7 +219,6 @@ fn shares_of_morgan_and_jarvis_figure_7() {
 
 #[test]
 fn a_callee_whose_cost_depends_on_its_caller() {
-    // The average time assumption would give f and g half of i each.
     let mut maker = Maker::new();
     maker.charge("main f h i", 90);
     maker.charge("main g h i", 10);

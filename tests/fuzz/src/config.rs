@@ -4,7 +4,6 @@ use std::path::Path;
 
 use ccsd_daemon::config::Config;
 
-/// Reads a configuration; says what is wrong with it.
 pub fn run(data: &[u8]) {
     if let Err(error) = Config::parse(data, Path::new("/etc/ccsd.toml")) {
         assert!(!error.to_string().is_empty());

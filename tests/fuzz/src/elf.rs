@@ -9,7 +9,6 @@ use ccsd_symbolizer::{DebugFileFinder, ElfFile, Headers, Symbols};
 /// Addresses whose names are asked for, spread over a file's code.
 const ASKED: u64 = 16;
 
-/// Opens the file as image, as debug file and by its headers, and asks for everything that is read from one.
 pub fn run(data: &[u8]) {
     let mut file = tempfile::tempfile().expect("a file");
     file.write_all(data).expect("it can be written");

@@ -2,7 +2,6 @@
 
 use ccsd_symbolizer::jit::{JitDump, PerfMap};
 
-/// Reads the bytes as both, in pieces of different lengths; how they are cut makes no difference.
 pub fn run(data: &[u8]) {
     let Some((&first, data)) = data.split_first() else { return };
     let piece = usize::from(first).max(1);
@@ -20,7 +19,6 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Reads a file that grows by so many bytes. What is not used is given again with what follows.
 fn feed(data: &[u8], piece: usize, mut read: impl FnMut(&[u8]) -> usize) {
     let (mut at, mut end) = (0, 0);
     while end < data.len() {

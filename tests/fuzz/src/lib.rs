@@ -1,6 +1,5 @@
-//! What reads the input of strangers, each as a function of bytes. It panics where the reader does, and where what was read
-//! contradicts itself. Fuzzers call these functions, and so does the test `decoders` of the main workspace, with
-//! everything in `corpus` and `findings`.
+//! Readers of strangers' input, each as a function of bytes that panics on contradictions. For fuzzers and for the test
+//! `decoders`, with everything in `corpus` and `findings`.
 
 pub mod config;
 pub mod elf;

@@ -4,7 +4,6 @@ use ccsd_profile::SessionInfo;
 use ccsd_profile::import::perf_script;
 use ccsd_profile::view::{FlatView, Selection};
 
-/// Reads it; the profile has the samples that were read.
 pub fn run(data: &[u8]) {
     let mut updates = 0;
     let read = perf_script(data, SessionInfo::default(), None, |_, update| {

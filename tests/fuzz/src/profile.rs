@@ -10,8 +10,8 @@ use ccsd_profile::{Encoder, Profile, Recovery, read_profile};
 /// Bytes of the header, before the first record.
 const HEADER: usize = 12;
 
-/// Reads the file with its checksums repaired, looks at it in every view, writes it in every format, and once more as what it
-/// is: what is read then is the same.
+/// Reads the file with repaired checksums, shows every view, writes every format, and reads it again: the result is the
+/// same.
 pub fn run(data: &[u8]) {
     let Ok(loaded) = read_profile(&repaired(data)[..]) else { return };
     let profile = &loaded.profile;
@@ -47,7 +47,6 @@ fn leb128(bytes: &[u8]) -> Option<(usize, usize)> {
     Some((value, digits))
 }
 
-/// Returns the total weight.
 fn views(profile: &Profile) -> u64 {
     let all = Selection::all();
     let flat = FlatView::new(profile, &all);

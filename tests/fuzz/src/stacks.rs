@@ -9,24 +9,20 @@ use ccsd_collector::internals::{
 };
 use ccsd_profile::TruncationReason;
 
-/// Where the image is mapped. Its addresses are those of its file.
 const BASE: u64 = 0x5555_0000_0000;
-/// Where code begins in the file.
 const TEXT: usize = 0x1000;
 const SP: u64 = 0x7ffe_0000_1000;
 /// No process: what is not copied cannot be read.
 const NOBODY: u32 = u32::MAX;
 const SECOND: u64 = 1_000_000_000;
-/// Frames of a stack beyond which something is wrong with the limit on them.
 const MOST_FRAMES: usize = 1 << 17;
 
-/// A stack, from the bytes of a file: how many bytes are code (u16), how many are unwind table (u16), whether that is
-/// `.eh_frame` or `.debug_frame` (u8), then both, the registers, and words of the stack. See [`word`].
+/// A stack from bytes: lengths of code and unwind table (u16), which table (u8), then both, registers, and stack words.
+/// See [`word`].
 pub fn run(data: &[u8]) {
     follow(data);
 }
 
-/// The same. Returns the number of frames.
 pub fn follow(data: &[u8]) -> usize {
     let Some(((code, table, is_debug), rest)) = parts(data) else { return 0 };
     let mut file = tempfile::tempfile().expect("a file");
@@ -108,7 +104,6 @@ fn word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// An ELF file of one segment.
 fn image(code: &[u8], table: &[u8], is_debug: bool) -> Vec<u8> {
     const NAMES: &[u8] = b"\0.text\0.eh_frame\0.debug_frame\0.shstrtab\0";
     let (text, eh_frame, debug_frame, names) = (1, 7, 17, 30);

@@ -2,7 +2,6 @@
 
 use libfuzzer_sys::fuzz_target;
 
-/// The import catches what the crate that reads records panics with; libFuzzer would not.
 fn pass_over_caught_panics() {
     let fatal = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

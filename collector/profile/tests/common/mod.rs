@@ -22,7 +22,6 @@ pub fn session() -> SessionInfo {
     }
 }
 
-/// A profile with a process, to which stacks of named functions are charged.
 pub struct Maker {
     pub profile: Profile,
     pub image: ImageId,
@@ -105,7 +104,6 @@ impl Maker {
     }
 }
 
-/// Chance that is the same every time (xorshift64*).
 pub struct Random(u64);
 
 impl Random {
@@ -120,7 +118,6 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// From 0 to below 1.
     pub fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }

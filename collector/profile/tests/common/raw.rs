@@ -6,13 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::readers::{Edges, Weights};
 
-/// One sample that counts, with the functions that are shown.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RawSample {
     pub tid: u64,
-    /// Root first, never empty, without direct recursion.
     pub stack: Vec<String>,
-    /// Where the innermost function ran.
     pub line: Option<u64>,
     pub weights: [u64; 2],
 }
@@ -23,9 +20,7 @@ pub type Arc = (u64, u64, u64);
 /// The arcs of a graph by caller and callee. `None` is who calls a root.
 #[derive(Debug, Default, PartialEq)]
 pub struct RawArcs {
-    /// By the latest activation of the caller.
     pub outgoing: BTreeMap<(String, String), Arc>,
-    /// By the latest activation of the callee.
     pub incoming: BTreeMap<(Option<String>, String), Arc>,
 }
 

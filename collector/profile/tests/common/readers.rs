@@ -11,9 +11,7 @@ use ccsd_profile::view::Selection;
 use prost::Message;
 use serde_json::Value;
 
-/// Self and inherited weight by name.
 pub type Weights = BTreeMap<String, (u64, u64)>;
-/// Caller and callee.
 pub type Edges = BTreeSet<(String, String)>;
 
 /// What stands between two functions of which the one may not have called the other. It is no function.
@@ -23,9 +21,7 @@ pub const GAP: &str = "[...]";
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Row {
     pub tid: Option<u64>,
-    /// Root first.
     pub frames: Vec<String>,
-    /// Where the innermost function ran.
     pub line: Option<u64>,
     pub samples: Option<u64>,
     /// One for each metric in formats that have all metrics, else one.
@@ -68,7 +64,6 @@ pub fn calls<'a>(frames: impl IntoIterator<Item = &'a str>, edges: &mut Edges) {
     }
 }
 
-/// The calls in stacks.
 pub fn edges(rows: &[Row]) -> Edges {
     let mut edges = Edges::new();
     rows.iter().for_each(|row| calls(row.frames.iter().map(String::as_str), &mut edges));
@@ -277,7 +272,6 @@ fn svg(text: &str) -> Vec<Row> {
     rows.map(|(path, own)| Row { frames: frames(&path), weights: vec![own], ..Row::default() }).collect()
 }
 
-/// What callgrind's readers know of functions and their calls.
 #[derive(Debug, Default, PartialEq)]
 pub struct Callgrind {
     /// Own cost, and own cost with that of the calls.
@@ -322,15 +316,13 @@ pub fn callgrind(text: &str) -> Callgrind {
     found
 }
 
-/// A drawn call graph.
 #[derive(Debug, Default, PartialEq)]
 pub struct Dot {
-    /// Of the functions that are drawn.
     pub weights: Weights,
     /// Self weight of all others.
     pub other: u64,
-    /// The percentages at each arc between two drawn functions, as text: one, or what leaves the caller and what comes in
-    /// at the callee; and whether it is marked as approximate.
+    /// Percentages at each arc between drawn functions (one, or caller's and callee's), and whether it is marked as
+    /// approximate.
     pub arcs: BTreeMap<(String, String), (Vec<String>, bool)>,
 }
 
@@ -435,7 +427,6 @@ pub fn csv(text: &str) -> BTreeMap<String, [u64; 4]> {
     found
 }
 
-/// The parts of pprof's `profile.proto` that are read here.
 #[derive(Message)]
 pub struct Pprof {
     #[prost(message, repeated, tag = "1")]
