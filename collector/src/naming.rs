@@ -25,10 +25,10 @@ pub struct NamedLater {
 /// symbols; only a file with the image's build id is used.
 pub fn find_names(profile: &Profile, mut find: impl FnMut(&Image) -> Option<File>) -> (LaterNames, NamedLater) {
     let (mut names, mut result) = (LaterNames::default(), NamedLater::default());
-    let mut by_image: BTreeMap<ImageId, Vec<Asked>> = BTreeMap::new();
+    let mut by_image: BTreeMap<ImageId, Vec<AddressQuestion>> = BTreeMap::new();
     for (id, offsets) in profile.unnamed_functions() {
         let Some((image, start)) = profile.cost_centre(id).and_then(|it| Some((it.image, it.start?))) else { continue };
-        by_image.entry(image).or_default().push(Asked { id, start, offsets });
+        by_image.entry(image).or_default().push(AddressQuestion { id, start, offsets });
     }
     for (image_id, asked) in by_image {
         let Some(image) = profile.image(image_id).cloned() else { continue };
@@ -57,7 +57,7 @@ pub fn find_names(profile: &Profile, mut find: impl FnMut(&Image) -> Option<File
 }
 
 /// A function without a name.
-struct Asked {
+struct AddressQuestion {
     id: CostCentreId,
     start: u64,
     offsets: BTreeSet<u32>,
@@ -80,7 +80,7 @@ fn cost_centre(image: ImageId, function: &Function) -> CostCentre {
 const STACK_BYTES: usize = limits::MAX_DWARF_STACK + (1 << 20);
 
 /// The names of these functions of an image.
-fn resolve(elf: ElfFile, image: ImageId, asked: Vec<Asked>) -> LaterNames {
+fn resolve(elf: ElfFile, image: ImageId, asked: Vec<AddressQuestion>) -> LaterNames {
     let look = move || {
         let mut symbols = Symbols::new(Arc::new(elf), DebugFileFinder::system());
         let mut names = LaterNames::default();
@@ -92,14 +92,14 @@ fn resolve(elf: ElfFile, image: ImageId, asked: Vec<Asked>) -> LaterNames {
 }
 
 /// Adds the name of a function, if it has one, and the functions at its offsets.
-fn look_up(symbols: &mut Symbols, image: ImageId, asked: Asked, names: &mut LaterNames) {
+fn look_up(symbols: &mut Symbols, image: ImageId, asked: AddressQuestion, names: &mut LaterNames) {
     let mut found = Vec::new();
     let mut named = |address| {
         symbols.resolve(address, &mut found);
         let is_named = found.last().is_some_and(|outer| outer.linkage_name.is_some());
         if is_named { std::mem::take(&mut found) } else { Vec::new() }
     };
-    let Asked { id, start, offsets } = asked;
+    let AddressQuestion { id, start, offsets } = asked;
     let Some(function) = named(start).pop() else { return };
     names.name(id, cost_centre(image, &function));
     for offset in offsets {

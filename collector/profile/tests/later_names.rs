@@ -11,7 +11,7 @@ use ccsd_profile::*;
 use common::{Maker, session};
 
 /// A frame: one of the image's functions, and an offset in it.
-type Frame = (u64, u32);
+type NamedFrame = (u64, u32);
 
 const IMAGE: ImageId = ImageId::new(1);
 
@@ -32,7 +32,7 @@ fn unnamed(function: u64) -> CostCentre {
 }
 
 /// What debug information says: at offset 0 nothing is inlined, at others some functions are, which several share.
-fn chain((function, offset): Frame) -> Vec<NamedSite> {
+fn chain((function, offset): NamedFrame) -> Vec<NamedSite> {
     let site = |name: String, line: u32| NamedSite { function: named(&name), file: Arc::from("a.c"), line };
     let inlined = (1..=offset % 3).map(|depth| site(format!("inlined{}", (offset + depth) % 5), 50 * depth + offset));
     std::iter::once(site(format!("f{function}"), 10 + offset)).chain(inlined).collect()
@@ -73,8 +73,8 @@ fn push(profile: &mut Profile, stack: &[Vec<(CostCentre, LineId)>], weight: u64)
 }
 
 /// As a collector without names pushes a stack.
-fn push_unnamed(profile: &mut Profile, stack: &[Frame], weight: u64) {
-    let mut frame = |&(function, offset): &Frame| match function {
+fn push_unnamed(profile: &mut Profile, stack: &[NamedFrame], weight: u64) {
+    let mut frame = |&(function, offset): &NamedFrame| match function {
         KNOWN => vec![(known(), LineId::UNKNOWN)],
         _ => vec![(unnamed(function), profile.add_offset(u64::from(offset)))],
     };
@@ -83,8 +83,8 @@ fn push_unnamed(profile: &mut Profile, stack: &[Frame], weight: u64) {
 }
 
 /// As one with names does.
-fn push_named(profile: &mut Profile, stack: &[Frame], weight: u64) {
-    let mut frame = |&frame: &Frame| match frame.0 {
+fn push_named(profile: &mut Profile, stack: &[NamedFrame], weight: u64) {
+    let mut frame = |&frame: &NamedFrame| match frame.0 {
         KNOWN => vec![(known(), LineId::UNKNOWN)],
         _ => chain(frame).into_iter().map(|it| (it.function, profile.add_line(&it.file, it.line))).collect(),
     };
@@ -112,10 +112,10 @@ fn generator(seed: u64) -> impl FnMut(u64) -> u64 {
 }
 
 /// Stacks of up to so many frames, each function at most once if they are not `recursive`.
-fn stacks(seed: u64, recursive: bool) -> Vec<Vec<Frame>> {
+fn stacks(seed: u64, recursive: bool) -> Vec<Vec<NamedFrame>> {
     let mut random = generator(seed);
     let mut stack = || {
-        let mut stack: Vec<Frame> = Vec::new();
+        let mut stack: Vec<NamedFrame> = Vec::new();
         for _ in 0..=random(7) {
             let function = random(10);
             if recursive || !stack.iter().any(|(it, _)| *it == function) {
@@ -127,7 +127,7 @@ fn stacks(seed: u64, recursive: bool) -> Vec<Vec<Frame>> {
     (0..300).map(|_| stack()).collect()
 }
 
-fn profiles(stacks: &[Vec<Frame>]) -> (Profile, Profile) {
+fn profiles(stacks: &[Vec<NamedFrame>]) -> (Profile, Profile) {
     let (mut without, mut with) = (Maker::new().profile, Maker::new().profile);
     for (i, stack) in stacks.iter().enumerate() {
         push_unnamed(&mut without, stack, 1 + i as u64 % 3);
@@ -160,7 +160,7 @@ fn without_recursion_all_is_as_if_the_names_had_been_known() {
     for seed in 0..20 {
         let stacks = stacks(seed, false);
         // Functions inlined at several places of a stack are recursion, too; these are few.
-        let is_plain = |stack: &&Vec<Frame>| {
+        let is_plain = |stack: &&Vec<NamedFrame>| {
             let mut all: Vec<_> = stack
                 .iter()
                 .filter(|it| it.0 != KNOWN)
@@ -172,7 +172,7 @@ fn without_recursion_all_is_as_if_the_names_had_been_known() {
             all.dedup();
             all.len() == len
         };
-        let stacks: Vec<Vec<Frame>> = stacks.iter().filter(is_plain).cloned().collect();
+        let stacks: Vec<Vec<NamedFrame>> = stacks.iter().filter(is_plain).cloned().collect();
         assert!(stacks.len() > 50);
         let (without, with) = profiles(&stacks);
         assert!(without.accounting().unsymbolised > 0);
@@ -227,7 +227,7 @@ fn a_stream_gets_the_same_names_interval_by_interval() {
 }
 
 #[test]
-fn what_nothing_names_keeps_its_offsets_for_the_next_time() {
+fn nameless_frames_keep_their_offsets_for_the_next_time() {
     let (without, with) = profiles(&stacks(1, false));
     let mut some = LaterNames::default();
     let unnamed = without.unnamed_functions();

@@ -157,7 +157,7 @@ pub fn coarsen<R: Read, W: Write>(
     written: &Written,
     most: usize,
 ) -> Result<(Encoder<W>, Written), CoarsenError> {
-    let mut rewriting = Rewriting::new(input, out, written)?;
+    let mut rewriting = CoarsenedStream::new(input, out, written)?;
     let mut coarser = Written { contexts: written.contexts, ..Written::default() };
     coarser.has_generations = written.has_generations;
     let mut last = None;
@@ -165,7 +165,7 @@ pub fn coarsen<R: Read, W: Write>(
         last = rewriting.copy(interval, |encoder, update| Ok(encoder.write(update)?))?.or(last);
         coarser.intervals.push(StreamInterval { end: rewriting.encoder.bytes_written(), ..interval });
     }
-    let Rewriting { mut decoder, mut encoder, join } = rewriting;
+    let CoarsenedStream { mut decoder, mut encoder, join } = rewriting;
     if let (Some(join), Some(last)) = (join, last) {
         encoder.write(&join.generation_after(&last))?;
         if let Some(interval) = coarser.intervals.last_mut() {
@@ -186,13 +186,13 @@ pub fn coarsen<R: Read, W: Write>(
 /// # Errors
 /// [`CoarsenError`]; the contents of `out` are then unusable.
 pub fn compact<R: Read, W: Write>(input: R, out: W, written: &Written) -> Result<(), CoarsenError> {
-    let mut rewriting = Rewriting::new(input, out, written)?;
+    let mut rewriting = CoarsenedStream::new(input, out, written)?;
     rewriting.encoder.try_harder();
     let mut batch = UpdateBatch::new(rewriting.decoder.session().metrics.len());
     for interval in written.merged(written.finished_len()).intervals {
         rewriting.copy(interval, |encoder, update| batch.add(encoder, update))?;
     }
-    let Rewriting { mut decoder, mut encoder, .. } = rewriting;
+    let CoarsenedStream { mut decoder, mut encoder, .. } = rewriting;
     batch.write(&mut encoder)?;
     match (decoder.next_record()?, decoder.next_record()?) {
         (Some(Decoded::End(accounting)), None) => {
@@ -204,13 +204,13 @@ pub fn compact<R: Read, W: Write>(input: R, out: W, written: &Written) -> Result
 }
 
 /// A stream that is read and written with fewer intervals.
-struct Rewriting<R, W> {
+struct CoarsenedStream<R, W> {
     decoder: Decoder<R>,
     encoder: Encoder<W>,
     join: Option<GenerationJoin>,
 }
 
-impl<R: Read, W: Write> Rewriting<R, W> {
+impl<R: Read, W: Write> CoarsenedStream<R, W> {
     fn new(input: R, out: W, written: &Written) -> Result<Self, CoarsenError> {
         let decoder = Decoder::new(input)?;
         let encoder = Encoder::new(out, decoder.session())?;
