@@ -16,28 +16,58 @@ const FEW: u64 = 100;
 const HIGH_RATE_HZ: u32 = 9_999;
 
 /// The hints, each a sentence with a command. An interpreter's own functions need no symbols.
-pub fn hints(profile: &Profile, view: &SummaryView, is_interpreted: bool) -> Vec<String> {
+pub fn hints(profile: &Profile, watch: Option<&str>, view: &SummaryView, is_interpreted: bool) -> Vec<String> {
     let stripped = if is_interpreted { None } else { stripped(profile, view) };
-    [waiting(profile), stripped, few(profile)].into_iter().flatten().collect()
+    let origin = Origin::of(profile, watch);
+    [waiting(profile, origin), stripped, few(profile, origin)].into_iter().flatten().collect()
+}
+
+/// What was sampled, and so what a user can do to learn more.
+#[derive(Clone, Copy)]
+enum Origin<'a> {
+    Program,
+    /// Many processes, chosen by what they belong to, or all.
+    Machine,
+    /// A watch of the service.
+    Watch(&'a str),
+}
+
+impl<'a> Origin<'a> {
+    fn of(profile: &Profile, watch: Option<&'a str>) -> Self {
+        let session = profile.session();
+        match watch {
+            Some(name) => Origin::Watch(name),
+            None if session.pids.is_empty() && session.command.is_empty() => Origin::Machine,
+            None => Origin::Program,
+        }
+    }
 }
 
 fn share(fraction: f64) -> String {
     format!("{:.0}%", fraction * 100.0)
 }
 
-fn waiting(profile: &Profile) -> Option<String> {
+/// A hint if the program mostly waits. A machine has processes that wait and others that do not.
+fn waiting(profile: &Profile, origin: Origin<'_>) -> Option<String> {
     let accounting = profile.accounting();
     let cpu = accounting.target_cpu_ns.filter(|_| accounting.duration_ns >= LONG_ENOUGH_NS)?;
     let busy = cpu as f64 / accounting.duration_ns as f64;
-    // A program started by ccsd has ended by now; its next run has another id.
-    let started = profile.session().command.first() == Some(&profile.session().target);
-    let pid = profile.session().pids.first().filter(|_| !started).map_or_else(|| "PID".to_owned(), u32::to_string);
-    (busy < BUSY).then(|| {
-        format!(
-            "hint: on the CPU for {} of the time; while it runs, `ccsd dump {pid}` shows where it waits",
-            share(busy)
-        )
-    })
+    let session = profile.session();
+    let remedy = match origin {
+        Origin::Machine => return None,
+        Origin::Watch(name) => format!(
+            "`ccsd report --watch {} --by process` lists its processes, and while one runs, `ccsd dump` with its number \
+             shows where it waits",
+            sanitise(name)
+        ),
+        Origin::Program => {
+            // A program started by ccsd has ended by now; its next run has another id.
+            let started = session.command.first() == Some(&session.target);
+            let pid = session.pids.first().filter(|_| !started).map_or_else(|| "PID".to_owned(), u32::to_string);
+            format!("while it runs, `ccsd dump {pid}` shows where it waits")
+        }
+    };
+    (busy < BUSY).then(|| format!("hint: on the CPU for {} of the time; {remedy}", share(busy)))
 }
 
 /// A hint for an interpreter or virtual machine whose functions have no names.
@@ -95,10 +125,53 @@ fn stripped(profile: &Profile, view: &SummaryView) -> Option<String> {
     })
 }
 
-fn few(profile: &Profile) -> Option<String> {
+/// A hint if there are few samples.
+fn few(profile: &Profile, origin: Origin<'_>) -> Option<String> {
     let (samples, rate) = (profile.accounting().received, profile.session().rate_hz);
-    (samples > 0 && samples < FEW && rate > 0 && rate < HIGH_RATE_HZ).then(|| {
-        let factor = (f64::from(HIGH_RATE_HZ) / f64::from(rate)).round();
-        format!("hint: these are few samples; `-F {HIGH_RATE_HZ}` takes {factor} times as many")
-    })
+    let is_few = samples > 0 && samples < FEW && rate > 0 && rate < HIGH_RATE_HZ;
+    let remedy = match origin {
+        Origin::Program => {
+            let factor = (f64::from(HIGH_RATE_HZ) / f64::from(rate.max(1))).round();
+            format!("`-F {HIGH_RATE_HZ}` takes {factor} times as many")
+        }
+        Origin::Machine => "a longer `--duration` takes more".to_owned(),
+        Origin::Watch(_) => {
+            "a longer time (`--since`) has more, and `rate_hz` in the watch's configuration sets how many are taken"
+                .to_owned()
+        }
+    };
+    is_few.then(|| format!("hint: these are few samples; {remedy}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use ccsd_profile::view::Selection;
+    use ccsd_profile::{ProfileLimits, SessionInfo};
+
+    use super::*;
+
+    /// The hints for a few samples of what mostly waited.
+    fn hints_of(session: SessionInfo, watch: Option<&str>) -> String {
+        let mut profile = Profile::new(SessionInfo { rate_hz: 49, ..session }, ProfileLimits::default());
+        let accounting = profile.accounting_mut();
+        (accounting.received, accounting.duration_ns) = (7, 10_000_000_000);
+        accounting.target_cpu_ns = Some(100_000_000);
+        let view = SummaryView::new(&profile, &Selection::all());
+        hints(&profile, watch, &view, false).join("\n")
+    }
+
+    #[test]
+    fn a_hint_names_what_works_for_what_was_sampled() {
+        let attached = hints_of(SessionInfo { pids: vec![77], ..SessionInfo::default() }, None);
+        assert!(attached.contains("`ccsd dump 77`") && attached.contains("`-F 9999` takes 204 times"), "{attached}");
+        let command = vec!["./prog".to_owned()];
+        let started = SessionInfo { pids: vec![77], target: "./prog".to_owned(), command, ..SessionInfo::default() };
+        assert!(hints_of(started, None).contains("`ccsd dump PID`"));
+        let machine = hints_of(SessionInfo::default(), None);
+        assert!(!machine.contains("dump") && !machine.contains("-F") && machine.contains("--duration"), "{machine}");
+        // Watches have neither a rate on a command line nor one process.
+        let watch = hints_of(SessionInfo { pids: vec![77], ..SessionInfo::default() }, Some("web"));
+        assert!(watch.contains("`rate_hz`") && watch.contains("--watch web --by process"), "{watch}");
+        assert!(!watch.contains("-F") && !watch.contains("77"), "{watch}");
+    }
 }

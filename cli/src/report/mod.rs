@@ -125,6 +125,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         by: args.query.by,
         intervals: args.intervals,
         file_bytes: loaded.session.is_none().then_some(loaded.bytes),
+        watch: loaded.stored.as_ref().map(|about| about.watch.as_str()),
         columns: &columns,
         ..Presentation::new(&loaded.profile, layout)
     };

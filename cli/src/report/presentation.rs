@@ -29,6 +29,8 @@ pub struct Presentation<'a> {
     pub short: bool,
     pub growing: bool,
     pub file_bytes: Option<u64>,
+    /// Name of the watch that the profile is of.
+    pub watch: Option<&'a str>,
     /// Time spans of the metrics after the first, if time is in columns.
     pub columns: &'a [TimeColumn],
 }
@@ -52,6 +54,7 @@ impl<'a> Presentation<'a> {
             short: false,
             growing: false,
             file_bytes: None,
+            watch: None,
             columns: &[],
         }
     }

@@ -55,7 +55,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
         Some(hint) => say(Tone::Warning, hint),
         None => say(Tone::Strong, &headline(shown, &view)),
     }
-    for hint in hints::hints(shown.profile, &view, interpreter.is_some()) {
+    for hint in hints::hints(shown.profile, shown.watch, &view, interpreter.is_some()) {
         say(Tone::Warning, &hint);
     }
     if view.chain.len() > 1 {
