@@ -12,12 +12,12 @@ use ccsd_profile::{CostCentreId, Profile, sanitise};
 /// A sentence that describes the mistake.
 pub fn parse(text: &str) -> Result<Pattern, String> {
     let pattern: Pattern = text.parse().map_err(|error: ccsd_profile::query::PatternError| error.to_string())?;
-    match pattern.subject() {
-        Subject::Thread | Subject::Process => {
-            Err("a function is asked for here; --focus selects threads and processes".to_owned())
-        }
-        Subject::Name | Subject::Module | Subject::File => Ok(pattern),
+    if pattern.subject().is_runner() {
+        return Err(
+            "a function is asked for here; --focus selects threads, processes, units, containers and users".to_owned()
+        );
     }
+    Ok(pattern)
 }
 
 /// The functions of this exact name or, if there is none, those whose names contain it.

@@ -35,10 +35,11 @@ pub struct QueryArgs {
     pub hide: Vec<Pattern>,
     /// Keep only stacks with one of these functions
     ///
-    /// `thread:` or `process:` and a name or number keeps only samples of that thread or process.
+    /// `thread:` or `process:` and a name or number keeps only samples of that thread or process; `unit:`, `container:` and
+    /// `user:` those of processes that belong to it, as `--by` names them.
     #[arg(long, value_name = "PATTERN", help_heading = "Selection", value_parser = pattern)]
     pub focus: Vec<Pattern>,
-    /// Drop stacks with one of these functions, or of these threads and processes
+    /// Drop stacks with one of these functions, or of these threads, processes, units, containers and users
     #[arg(long, value_name = "PATTERN", help_heading = "Selection", value_parser = pattern)]
     pub ignore: Vec<Pattern>,
     /// Read patterns from a file: lines of `only PATTERN`, `hide PATTERN`, `focus PATTERN` or `ignore PATTERN`

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use ccsd_profile::query::{Pattern, Subject};
-use ccsd_profile::{CostCentreId, Profile, sanitise};
+use ccsd_profile::{CostCentreId, Membership, Profile, sanitise};
 
 const MAX_SUGGESTIONS: usize = 3;
 /// Minimum similarity of a suggestion, from 0 to 1.
@@ -28,12 +28,20 @@ pub fn question(pattern: &Pattern, profile: &Profile) -> String {
         }
         Subject::Thread => ("thread:", profile.threads().iter().map(|thread| thread.name.clone()).collect()),
         Subject::Process => ("process:", profile.processes().iter().map(|process| process.name.clone()).collect()),
+        Subject::Unit => ("unit:", memberships(profile, Membership::unit)),
+        Subject::Container => ("container:", memberships(profile, Membership::container)),
+        Subject::User => ("user:", memberships(profile, Membership::user)),
     };
     let text = pattern.text();
     let text = text.strip_prefix(prefix).or_else(|| text.strip_prefix("name:")).unwrap_or(text);
     let similar = similar_names(text, names.into_iter());
     let similar: Vec<String> = similar.iter().map(|name| format!("{prefix}{}", sanitise(name))).collect();
     if similar.is_empty() { String::new() } else { format!("; did you mean {}?", similar.join(" or ")) }
+}
+
+/// What the processes of a profile belong to.
+fn memberships(profile: &Profile, name: impl Fn(&Membership) -> String) -> Vec<String> {
+    profile.processes().iter().filter_map(|process| process.membership.as_deref().map(&name)).collect()
 }
 
 fn similar_names(text: &str, names: impl Iterator<Item = String>) -> Vec<String> {

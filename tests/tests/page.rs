@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ccsd_profile::{
-    ContextId, CostCentre, Encoder, Image, LineId, Metric, Process, Profile, ProfileLimits, SessionInfo, Thread,
-    ThreadId, Unit,
+    ContextId, CostCentre, Encoder, Image, LineId, Membership, Metric, Process, Profile, ProfileLimits, SessionInfo,
+    Thread, ThreadId, Unit,
 };
 use ccsd_tests::ccsd::{EndedProgram, RecordCommand, ccsd};
 use ccsd_tests::fixture::{build, scratch};
@@ -429,6 +429,14 @@ fn main() -> ExitCode {
                 ("focus=thread%3Ahelper", &["--focus", "thread:helper"][..]),
                 ("ignore=thread%3Ahel*", &["--ignore", "thread:hel*"]),
                 ("focus=process%3A2&hide=q", &["--focus", "process:2", "--hide", "q"]),
+                ("focus=unit%3Aweb<b>.service", &["--focus", "unit:web<b>.service"]),
+                ("ignore=unit%3Adocker-*", &["--ignore", "unit:docker-*"]),
+                ("focus=container%3Adocker%200123456789ab", &["--focus", "container:docker 0123456789ab"]),
+                ("focus=container%3A0123456", &["--focus", "container:0123456"]),
+                ("ignore=container%3A[no container]", &["--ignore", "container:[no container]"]),
+                ("focus=user%3Awww-data", &["--focus", "user:www-data"]),
+                ("focus=user%3A1000", &["--focus", "user:1000"]),
+                ("ignore=user%3A/uid/", &["--ignore", "user:/uid/"]),
                 ("focus=thread%3A1%20%3B%3B%20p", &["--focus", "thread:1", "--focus", "p"]),
                 ("focus=thread%3A1%20%3B%3B%20thread%3A2", &["--focus", "thread:1", "--focus", "thread:2"]),
                 ("only=busy_*", &["--only", "busy_*"]),
@@ -437,8 +445,16 @@ fn main() -> ExitCode {
                 ("metric=1&ignore=process%3A1", &["--metric", "tsc", "--ignore", "process:1"]),
             ];
             let documents = at_each(&page, questions.iter().map(|it| format!("view=table&{}", it.0)));
+            let mut answers = Vec::new();
             for (document, (address, options)) in documents.iter().zip(questions) {
                 assert_eq!(rows(document), reported_of(&file.path, options), "{address}");
+                answers.push(rows(document));
+            }
+            // The two processes are of different units, containers and users, so each question leaves one of them.
+            let of = |process: &str| reported_of(&file.path, &["--focus", &format!("process:{process}")]);
+            for (answer, (address, _)) in answers.iter().zip(questions) {
+                let is_of_group = ["=unit", "=container", "=user"].iter().any(|kind| address.contains(kind));
+                assert!(!is_of_group || [of("1"), of("2")].contains(answer), "{address}");
             }
             let tracks = at_each(&page, ["thread", "process"].iter().map(|it| format!("view=time&tracks={it}")));
             for (document, kind) in tracks.iter().zip(["thread", "process"]) {
@@ -895,13 +911,20 @@ fn written(intervals: u64, mut fill: impl FnMut(&mut Filled, u64)) -> Timed {
     ];
     let session = SessionInfo { metrics, rate_hz: 999, target: "timed".into(), ..SessionInfo::default() };
     let mut profile = Profile::new(session, ProfileLimits::default());
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    let groups = [
+        ("/system.slice/web<b>.service".to_owned(), 33, "www-data"),
+        (format!("/system.slice/docker-{ID}.scope"), 1000, ""),
+    ];
     let threads = [(1, "timed"), (2, "helper")].map(|(number, name)| {
+        let (cgroup, uid, user) = groups[number as usize - 1].clone();
+        let membership = Membership { cgroup, uid: Some(uid), user: user.into() };
         let process = Process {
             pid: number,
             start_time: 1,
             exec_generation: 0,
             parent: None,
-            membership: None,
+            membership: Some(membership.into()),
             name: name.into(),
         };
         let process = profile.add_process(process);

@@ -137,7 +137,7 @@ impl Filter {
 
 fn functions(pattern: &Pattern, profile: &Profile) -> Result<Vec<CostCentreId>, QueryError> {
     match pattern.subject() {
-        Subject::Thread | Subject::Process => Err(QueryError::NoFunction { pattern: pattern.text().to_owned() }),
+        subject if subject.is_runner() => Err(QueryError::NoFunction { pattern: pattern.text().to_owned() }),
         _ => found(pattern.functions(profile), pattern),
     }
 }
@@ -152,6 +152,9 @@ fn found<T>(items: Vec<T>, pattern: &Pattern) -> Result<Vec<T>, QueryError> {
         Subject::File => "function of a file",
         Subject::Thread => "thread",
         Subject::Process => "process",
+        Subject::Unit => "unit",
+        Subject::Container => "container",
+        Subject::User => "user",
     };
     Err(QueryError::NoMatch { what, pattern: pattern.text().to_owned() })
 }

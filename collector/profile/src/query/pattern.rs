@@ -1,11 +1,12 @@
-//! Patterns that name functions, modules, source files, threads and processes.
+//! Patterns that name functions, modules, source files, threads, processes, and what processes belong to.
 
 use std::str::FromStr;
 
 use regex::{Regex, RegexBuilder};
 
+use crate::cgroup;
 use crate::ids::{CostCentreId, ThreadId};
-use crate::model::Thread;
+use crate::model::{Membership, Process, Thread};
 use crate::name::basename;
 use crate::profile::Profile;
 
@@ -25,11 +26,26 @@ pub enum Subject {
     Thread,
     /// The process that ran, by name or process id.
     Process,
+    /// The unit that the process that ran belongs to.
+    Unit,
+    /// The container that it belongs to.
+    Container,
+    /// The user that it runs as.
+    User,
+}
+
+impl Subject {
+    /// Whether it says who ran, not which function.
+    #[must_use]
+    pub const fn is_runner(self) -> bool {
+        !matches!(self, Subject::Name | Subject::Module | Subject::File)
+    }
 }
 
 /// Which functions, threads or processes are meant.
 ///
-/// `[SUBJECT:]TEXT`, where SUBJECT is `name` (the default), `module`, `file`, `thread` or `process`. TEXT between slashes
+/// `[SUBJECT:]TEXT`, where SUBJECT is `name` (the default), `module`, `file`, `thread`, `process`, `unit`, `container` or
+/// `user`. TEXT between slashes
 /// is a regular expression that is searched for. TEXT with `*` (anything) or `?` (any one character) is a glob for the
 /// whole, unless a function has exactly this name, such as `f(char*)`. Any other TEXT matches itself or, if no function
 /// has this name, a part of names.
@@ -52,7 +68,9 @@ enum Matcher {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// There is nothing to look for.
-    #[error("{0:?} names nothing; write [name:|module:|file:|thread:|process:]TEXT, TEXT a name, a glob or /REGEX/")]
+    #[error(
+        "{0:?} names nothing; write [name:|module:|file:|thread:|process:|unit:|container:|user:]TEXT, TEXT a name, a glob or /REGEX/"
+    )]
     Empty(String),
     /// The regular expression is wrong, or too large.
     #[error("{text:?} is no regular expression: {why}")]
@@ -68,12 +86,15 @@ impl FromStr for Pattern {
     type Err = PatternError;
 
     fn from_str(text: &str) -> Result<Self, PatternError> {
-        const SUBJECTS: [(&str, Subject); 5] = [
+        const SUBJECTS: [(&str, Subject); 8] = [
             ("name:", Subject::Name),
             ("module:", Subject::Module),
             ("file:", Subject::File),
             ("thread:", Subject::Thread),
             ("process:", Subject::Process),
+            ("unit:", Subject::Unit),
+            ("container:", Subject::Container),
+            ("user:", Subject::User),
         ];
         // `file::open` is a function of a namespace.
         let with_subject = SUBJECTS.iter().find_map(|&(prefix, subject)| {
@@ -152,26 +173,44 @@ impl Pattern {
                 let file = |id| profile.cost_centre(id).and_then(|it| it.file.as_deref());
                 ids().filter(|&id| file(id).is_some_and(|file| self.is_path(file))).collect()
             }
-            Subject::Thread | Subject::Process => Vec::new(),
+            _ => Vec::new(),
         }
     }
 
     /// The threads that are meant; `None` where functions are.
     #[must_use]
     pub fn threads(&self, profile: &Profile) -> Option<Vec<ThreadId>> {
-        let matches = |thread: &Thread| match self.subject {
-            Subject::Thread => self.is_match(&thread.name) || self.is_number(thread.tid),
-            _ => profile
-                .process(thread.process)
-                .is_some_and(|process| self.is_match(&process.name) || self.is_number(process.pid)),
-        };
-        match self.subject {
-            Subject::Name | Subject::Module | Subject::File => None,
-            Subject::Thread | Subject::Process => {
-                let all = (0u32..).map(ThreadId::new).zip(profile.threads());
-                Some(all.filter(|(_, thread)| matches(thread)).map(|(id, _)| id).collect())
-            }
+        if !self.subject.is_runner() {
+            return None;
         }
+        let matches = |thread: &Thread| match (self.subject, profile.process(thread.process)) {
+            (Subject::Thread, _) => self.is_match(&thread.name) || self.is_number(thread.tid),
+            (_, Some(process)) => self.is_of_process(process),
+            _ => false,
+        };
+        let all = (0u32..).map(ThreadId::new).zip(profile.threads());
+        Some(all.filter(|(_, thread)| matches(thread)).map(|(id, _)| id).collect())
+    }
+
+    fn is_of_process(&self, process: &Process) -> bool {
+        let membership = process.membership.as_deref();
+        match self.subject {
+            Subject::Unit => membership.is_some_and(|it| self.is_match(&it.unit())),
+            Subject::Container => membership.is_some_and(|it| self.is_container(it)),
+            Subject::User => {
+                membership.is_some_and(|it| self.is_match(&it.user()) || it.uid.is_some_and(|uid| self.is_number(uid)))
+            }
+            _ => self.is_match(&process.name) || self.is_number(process.pid),
+        }
+    }
+
+    /// By what `--by container` calls it, or its id as far as it is written.
+    fn is_container(&self, membership: &Membership) -> bool {
+        let by_id = || {
+            let Matcher::Plain(text) = &self.matcher else { return false };
+            cgroup::container(&membership.cgroup).is_some_and(|container| container.is_called(text))
+        };
+        self.is_match(&membership.container()) || by_id()
     }
 
     fn is_match(&self, text: &str) -> bool {
@@ -225,6 +264,10 @@ mod tests {
             ("file:*.c", Subject::File),
             ("thread:worker*", Subject::Thread),
             ("process:7", Subject::Process),
+            ("unit:nginx.service", Subject::Unit),
+            ("container:0123456789ab", Subject::Container),
+            ("user:1000", Subject::User),
+            ("user::get", Subject::Name),
             ("file::open", Subject::Name),
             ("std::file:x", Subject::Name),
         ] {

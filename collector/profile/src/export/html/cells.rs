@@ -6,10 +6,11 @@ use serde::Serialize;
 use super::super::request::Export;
 use super::packed::{pack, pack_ascending};
 use super::stacks::Stacks;
+use crate::cgroup;
 use crate::codec::TimeColumn;
 use crate::gaps::MARK;
 use crate::ids::{CostCentreId, ProcessId, ThreadId};
-use crate::model::{Process, Thread};
+use crate::model::{Membership, Process, Thread};
 use crate::profile::Profile;
 use crate::text::sanitise;
 use crate::uncertain::GAP;
@@ -39,10 +40,38 @@ pub(super) struct Cells {
     columns: Vec<TimeColumn>,
     /// Name and id of each thread, and its process in [`Cells::processes`]. Empty where threads are not known.
     threads: Vec<(String, u32, usize)>,
-    /// Name and id of each process.
-    processes: Vec<(String, u32)>,
+    /// Name and id of each process, and where in [`Cells::groups`] stands what it belongs to, if that is known.
+    processes: Vec<(String, u32, Option<usize>)>,
+    groups: Vec<Group>,
     /// In order.
     cells: Vec<CostCell>,
+}
+
+/// What processes belong to, as `--by` names it, with what else a pattern may call it by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+struct Group {
+    unit: String,
+    container: String,
+    /// The container's id, in full.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    user: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uid: Option<u32>,
+}
+
+impl Group {
+    fn of(membership: &Membership) -> Self {
+        let clean = |text: String| sanitise(&text).into_owned();
+        let id = cgroup::container(&membership.cgroup).filter(|_| membership.cgroup != Membership::KERNEL);
+        Self {
+            unit: clean(membership.unit()),
+            container: clean(membership.container()),
+            id: id.map(|container| clean(container.id.into_owned())),
+            user: clean(membership.user()),
+            uid: membership.uid,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -51,7 +80,8 @@ pub(super) struct PackedCells {
     starts: Vec<u64>,
     ends: Vec<u64>,
     threads: Vec<(String, u32, usize)>,
-    processes: Vec<(String, u32)>,
+    processes: Vec<(String, u32, Option<usize>)>,
+    groups: Vec<Group>,
     /// `(node * threads + thread) * columns + column` of each cell, as differences.
     steps: String,
     layers: Vec<PackedLayer>,
@@ -75,8 +105,8 @@ impl Cells {
             let side = (export.profile, export.selection, layer);
             add_cells(side, &columns, |entries| stacks.find(entries), &mut threads, &mut cells);
         }
-        let Threads { threads, processes, .. } = threads;
-        Self { layers: exports.len(), columns, threads, processes, cells: joined(cells) }
+        let Threads { threads, processes, groups, .. } = threads;
+        Self { layers: exports.len(), columns, threads, processes, groups, cells: joined(cells) }
     }
 
     /// Layers: the profile after, then before. Two runs have their own threads and no common time.
@@ -105,8 +135,8 @@ impl Cells {
                 add_cells((profile, selection, layer), &[], find, &mut threads, &mut cells);
             });
         }
-        let Threads { threads, processes, .. } = threads;
-        Self { layers: 2, columns: Vec::new(), threads, processes, cells: joined(cells) }
+        let Threads { threads, processes, groups, .. } = threads;
+        Self { layers: 2, columns: Vec::new(), threads, processes, groups, cells: joined(cells) }
     }
 
     pub(super) const fn columns(&self) -> usize {
@@ -138,12 +168,19 @@ impl Cells {
 
     pub(super) fn without_threads(self) -> Self {
         let cells = self.cells.into_iter().map(|cell| CostCell { thread: 0, ..cell }).collect();
-        Self { threads: Vec::new(), processes: Vec::new(), cells: joined(cells), ..self }
+        Self { threads: Vec::new(), processes: Vec::new(), groups: Vec::new(), cells: joined(cells), ..self }
     }
 
     pub(super) fn whole(self) -> Self {
         let cells = self.cells.into_iter().map(|cell| CostCell { thread: 0, column: 0, ..cell }).collect();
-        Self { columns: Vec::new(), threads: Vec::new(), processes: Vec::new(), cells: joined(cells), ..self }
+        Self {
+            columns: Vec::new(),
+            threads: Vec::new(),
+            processes: Vec::new(),
+            groups: Vec::new(),
+            cells: joined(cells),
+            ..self
+        }
     }
 
     /// The wanted nodes with self cost, and their share of the first layer's total.
@@ -179,6 +216,7 @@ impl Cells {
             ends: self.columns.iter().map(|column| column.to_ns).collect(),
             threads: self.threads.clone(),
             processes: self.processes.clone(),
+            groups: self.groups.clone(),
             steps: pack_ascending(groups.iter().filter_map(|group| group.first().map(key))),
             layers: (0..self.layers).map(layer).collect(),
         }
@@ -221,12 +259,14 @@ fn add_cells(
 #[derive(Default)]
 struct Threads {
     threads: Vec<(String, u32, usize)>,
-    processes: Vec<(String, u32)>,
+    processes: Vec<(String, u32, Option<usize>)>,
+    groups: Vec<Group>,
     /// Of the profile at hand.
     known: HashMap<ThreadId, usize>,
     /// Profiles of one file by other metrics have the same threads.
     same: HashMap<(Process, Thread), usize>,
     same_process: HashMap<Process, usize>,
+    same_group: HashMap<Group, usize>,
 }
 
 impl Threads {
@@ -243,7 +283,8 @@ impl Threads {
         let next = self.processes.len();
         let in_process = *self.same_process.entry(process.clone()).or_insert(next);
         if in_process == next {
-            self.processes.push((sanitise(&process.name).into_owned(), process.pid));
+            let group = process.membership.as_deref().map(|membership| self.group(membership));
+            self.processes.push((sanitise(&process.name).into_owned(), process.pid, group));
         }
         let (name, tid) = (sanitise(&thread.name).into_owned(), thread.tid);
         let next = self.threads.len();
@@ -252,6 +293,16 @@ impl Threads {
             self.threads.push((name, tid, in_process));
         }
         self.known.insert(id, number);
+        number
+    }
+
+    fn group(&mut self, membership: &Membership) -> usize {
+        let group = Group::of(membership);
+        let next = self.groups.len();
+        let number = *self.same_group.entry(group.clone()).or_insert(next);
+        if number == next {
+            self.groups.push(group);
+        }
         number
     }
 }
@@ -285,7 +336,7 @@ mod tests {
         let cells =
             joined(vec![cell(2, 1, 4, 12), cell(0, 0, 1, 6), cell(0, 0, 0, 3), cell(2, 1, 4, 3), cell(1, 0, 3, 9)]);
         let threads = vec![("a".to_owned(), 1, 0), ("b".to_owned(), 2, 0)];
-        Cells { layers: 1, columns, threads, processes: vec![("p".to_owned(), 1)], cells }
+        Cells { layers: 1, columns, threads, processes: vec![("p".to_owned(), 1, None)], groups: Vec::new(), cells }
     }
 
     #[test]

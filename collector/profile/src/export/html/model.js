@@ -29,7 +29,8 @@ class Model {
     this.parents = this.parentsOf(unpack(data.depths));
     this.gaps = this.flags(data.gaps); // the parent may not have called this one: recursion was squeezed out between them
     this.unsure = this.flags(data.unsure); // the call may be another, because functions are hidden or merged
-    const processes = data.cells.processes.map(([name, pid], id) => ({ id, name, pid }));
+    this.groups = data.cells.groups; // what processes belong to: unit, container, user
+    const processes = data.cells.processes.map(([name, pid, group], id) => ({ id, name, pid, group: group === null ? null : this.groups[group] }));
     this.processes = processes;
     this.threads = data.cells.threads.map(([name, tid, process], id) => ({ id, name, tid, process: processes[process] }));
     this.cells = new Cells(data.cells);
@@ -116,7 +117,7 @@ class Model {
         } catch (error) { problems.push({ kind, message: error.message }); continue; }
         const ofThreads = pattern.isOfThreads;
         if (ofThreads && kind !== "focus" && kind !== "ignore") {
-          problems.push({ kind, message: `${text} names no function: threads and processes are focussed or ignored` });
+          problems.push({ kind, message: `${text} names no function: who runs is focussed or ignored` });
           continue;
         }
         const found = ofThreads ? pattern.threads(this.threads) : pattern.functions(this.functions);

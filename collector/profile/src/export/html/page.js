@@ -55,12 +55,17 @@ class Page {
     return it;
   }
 
-  /* Suggestions: the heaviest functions, the images, threads. */
+  /* Suggestions: the heaviest functions, the images, threads, and what processes belong to. */
   names() {
     const rows = this.tree.flat().sort((a, b) => b.inherited - a.inherited).slice(0, 300);
     const images = new Set(rows.map(row => row.function.image));
     const threads = this.model.threads.length > 1 ? new Set(this.model.threads.slice(0, 100).map(it => "thread:" + it.name)) : [];
-    for (const value of [...rows.map(row => row.function.name), ...Array.from(images, it => "module:" + it), ...threads]) {
+    const groups = ["unit", "container", "user"].flatMap(kind => {
+      const names = Array.from(new Set(this.model.groups.map(it => it[kind])));
+      return names.length > 1 ? names.slice(0, 100).map(it => `${kind}:${it}`) : [];
+    });
+    if (groups.length) element("focus").placeholder = "stacks with … or unit:NAME";
+    for (const value of [...rows.map(row => row.function.name), ...Array.from(images, it => "module:" + it), ...threads, ...groups]) {
       this.add("option", undefined, element("names")).value = value;
     }
   }
@@ -216,7 +221,7 @@ class Page {
 
   /* A pattern to hide, focus or ignore, with what is asked already. */
   also(kind, pattern) {
-    const before = kind === "focus" && !/^(thread|process):/.test(pattern) ? "" : this.state[kind];
+    const before = kind === "focus" && !/^(thread|process|unit|container|user):/.test(pattern) ? "" : this.state[kind];
     this.go({ [kind]: before ? before + " ;; " + pattern : pattern });
   }
 

@@ -1,11 +1,11 @@
 "use strict";
-/* Patterns, as the command line has them: [name:|module:|file:|thread:|process:]TEXT. TEXT between slashes is a regular
+/* Patterns, as the command line has them: [name:|module:|file:|thread:|process:|unit:|container:|user:]TEXT. TEXT between slashes is a regular
  * expression, with * or ? a glob (unless a function has exactly this name), else itself; a function that nothing is called like is looked for as a part of names. */
 
 class Pattern {
   /* Throws an Error with a message for people. */
   constructor(text) {
-    const [, subject, what] = /^(?:(name|module|file|thread|process):(?!:))?([^]*)$/.exec(text);
+    const [, subject, what] = /^(?:(name|module|file|thread|process|unit|container|user):(?!:))?([^]*)$/.exec(text);
     if (!what || what === "//") throw new Error(`"${text}" names nothing`);
     this.text = text;
     this.subject = subject || "name";
@@ -27,7 +27,7 @@ class Pattern {
 
   /* The pattern that means the functions of just this name. */
   static of(name) {
-    if (!/^\/|;;|^(name|module|file|thread|process):|^\s|\s$/.test(name)) return name;
+    if (!/^\/|;;|^(name|module|file|thread|process|unit|container|user):|^\s|\s$/.test(name)) return name;
     return "/^" + name.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&").replace(/;/g, "\\x3b") + "$/";
   }
 
@@ -43,7 +43,7 @@ class Pattern {
   }
 
   get isOfThreads() {
-    return this.subject === "thread" || this.subject === "process";
+    return !["name", "module", "file"].includes(this.subject);
   }
 
   /* Numbers of the functions that are meant. */
@@ -65,7 +65,16 @@ class Pattern {
   /* Numbers of the threads that are meant. */
   threads(threads) {
     const is = (name, id) => this.test(name) || (this.plain && /^[0-9]+$/.test(this.what) && Number(this.what) === id);
-    const meant = this.subject === "thread" ? it => is(it.name, it.tid) : it => is(it.process.name, it.process.pid);
-    return threads.filter(meant).map(it => it.id);
+    // A container goes by the beginning of its id, too.
+    const isId = id => id !== undefined && this.plain && (id === this.what || (/^[0-9a-f]{32,}$/i.test(id) && this.what.length >= 6 && id.startsWith(this.what)));
+    const meant = {
+      thread: it => is(it.name, it.tid),
+      process: it => is(it.process.name, it.process.pid),
+      unit: it => this.test(it.process.group.unit),
+      container: it => this.test(it.process.group.container) || isId(it.process.group.id),
+      user: it => is(it.process.group.user, it.process.group.uid),
+    }[this.subject];
+    const isKnown = this.subject === "thread" || this.subject === "process" ? () => true : it => it.process.group !== null;
+    return threads.filter(it => isKnown(it) && meant(it)).map(it => it.id);
   }
 }
