@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use ccsd_collector::ElfFile;
 use ccsd_collector::debuginfod::{Debuginfod, URLS_VARIABLE, fetched_before};
-use ccsd_collector::naming::{NamedLater, find_names};
+use ccsd_collector::naming::{NameFinder, NamedLater, find_names};
 use ccsd_daemon::OutputFile;
 use ccsd_profile::{DecodeError, Decoded, Decoder, Image, Profile, ProfileLimits, RenamedStream, sanitise};
 use nix::fcntl::OFlag;
@@ -108,6 +108,11 @@ pub fn name_at_hand(profile: &mut Profile) {
     if !names.is_empty() {
         *profile = profile.with_later_names(&names);
     }
+}
+
+/// A finder of the names that [`name_at_hand`] finds, for a profile that grows.
+pub fn finder() -> NameFinder<impl FnMut(&Image) -> Option<File>> {
+    NameFinder::new(|image: &Image| at_hand(&[Path::new(SYSTEM)], image))
 }
 
 fn read(

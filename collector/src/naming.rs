@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use ccsd_profile::{CostCentre, CostCentreId, Image, ImageId, LaterNames, NamedSite, Profile};
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Symbols, limits};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 
 /// The result of [`find_names`].
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -77,7 +79,7 @@ fn cost_centre(image: ImageId, function: &Function) -> CostCentre {
 }
 
 /// Stack of a thread that looks for names: debug information is nested as deeply as its writer likes.
-const STACK_BYTES: usize = limits::MAX_DWARF_STACK + (1 << 20);
+pub const NAMING_STACK_BYTES: usize = limits::MAX_DWARF_STACK + (1 << 20);
 
 /// The names of these functions of an image.
 fn resolve(elf: ElfFile, image: ImageId, asked: Vec<AddressQuestion>) -> LaterNames {
@@ -87,7 +89,7 @@ fn resolve(elf: ElfFile, image: ImageId, asked: Vec<AddressQuestion>) -> LaterNa
         asked.into_iter().for_each(|asked| look_up(&mut symbols, image, asked, &mut names));
         names
     };
-    let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(look);
+    let thread = std::thread::Builder::new().stack_size(NAMING_STACK_BYTES).spawn(look);
     thread.ok().and_then(|thread| thread.join().ok()).unwrap_or_default()
 }
 
@@ -110,5 +112,44 @@ fn look_up(symbols: &mut Symbols, image: ImageId, asked: AddressQuestion, names:
             line: function.line,
         };
         names.add_site(id, offset, named(address).iter().rev().map(site).collect());
+    }
+}
+
+/// Finds names for a profile that grows. Looks for each function and offset once, and keeps images open. The thread needs
+/// [`NAMING_STACK_BYTES`] of stack.
+pub struct NameFinder<F> {
+    find: F,
+    images: HashMap<ImageId, Option<Symbols>, FxBuildHasher>,
+    asked: HashMap<CostCentreId, BTreeSet<u32>, FxBuildHasher>,
+}
+
+impl<F: FnMut(&Image) -> Option<File>> NameFinder<F> {
+    /// A finder for one profile; `find` as in [`find_names`].
+    pub fn new(find: F) -> NameFinder<F> {
+        NameFinder { find, images: HashMap::default(), asked: HashMap::default() }
+    }
+
+    /// The names of functions, and the functions at offsets, that the profile has for the first time.
+    pub fn find_new(&mut self, profile: &Profile) -> LaterNames {
+        let mut names = LaterNames::default();
+        for (id, offsets) in profile.unnamed_functions() {
+            let Some(centre) = profile.cost_centre(id) else { continue };
+            let (Some(start), Some(image)) = (centre.start, profile.image(centre.image)) else { continue };
+            let is_new = !self.asked.contains_key(&id);
+            let asked = self.asked.entry(id).or_default();
+            let offsets: BTreeSet<u32> = offsets.into_iter().filter(|offset| asked.insert(*offset)).collect();
+            if !is_new && offsets.is_empty() {
+                continue;
+            }
+            let symbols = self.images.entry(centre.image).or_insert_with(|| {
+                let elf = ElfFile::open((self.find)(image)?).ok()?;
+                let is_it = elf.build_id() == Some(image.build_id.as_slice());
+                is_it.then(|| Symbols::new(Arc::new(elf), DebugFileFinder::system()))
+            });
+            if let Some(symbols) = symbols {
+                look_up(symbols, centre.image, Asked { id, start, offsets }, &mut names);
+            }
+        }
+        names
     }
 }

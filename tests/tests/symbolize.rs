@@ -243,6 +243,7 @@ fn every_reader_shows_inlined() {
         &["export", "folded", profile],
         &["diff", profile, profile],
         &["annotate", "generic", profile],
+        &["top", "--plain", "--no-daemon", profile],
     ] {
         let mut command = ccsd(args);
         let ended = EndedProgram::of(command.env("DEBUGINFOD_CACHE_PATH", &cache).env_remove("DEBUGINFOD_URLS"));

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use ccsd_collector::ProcessSelection;
+use ccsd_collector::naming::NAMING_STACK_BYTES;
 use ccsd_daemon::client::{ProfileStream, StreamEvent};
 use ccsd_daemon::store;
 use ccsd_daemon::{CollectRequest, CollectTarget, Collection, Progress, StopRequest};
-use ccsd_profile::{Decoded, Decoder, SessionInfo, Update};
+use ccsd_profile::{Decoded, Decoder, LaterNames, RenamedStream, SessionInfo, Update};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::args::service::TopArgs;
@@ -22,6 +23,7 @@ use crate::machine;
 use crate::recording::open_profile;
 use crate::source::ProfileSource;
 use crate::stored::state_dir;
+use crate::symbolize;
 
 pub enum SourceEvent {
     Begin(Box<SessionInfo>),
@@ -60,19 +62,48 @@ pub fn follow(args: &TopArgs, stop: Receiver<StopRequest>) -> Result<FollowedPro
         ProfileSource::Number(pid) | ProfileSource::Process(pid) if args.attach => Located::Process(*pid),
         source => lookup.locate(source)?,
     };
-    let others = |events| FollowedProfile { events, is_own: false, note: None };
+    // What this command collects itself has its names from what is installed already.
+    let others = |events| Ok(FollowedProfile { events: named(events)?, is_own: false, note: None });
     match located {
         Located::File(_) | Located::Watch(_) | Located::Session(..) if args.attach => {
             Err(Failure::bad_request(anyhow!("--attach goes with a process, as pid:PID")))
         }
-        Located::File(path) => Ok(others(file(&path)?)),
+        Located::File(path) => others(file(&path)?),
         Located::Watch(name) => {
             let dir = store::watch_dir(&state_dir(None, &args.by.socket), &name).map_err(Failure::bad_request)?;
-            Ok(others(watch(&dir)?))
+            others(watch(&dir)?)
         }
-        Located::Session(client, id) => Ok(others(session(id, client.subscribe(id, true)?)?)),
+        Located::Session(client, id) => others(session(id, client.subscribe(id, true)?)?),
         Located::Process(pid) => own(CollectTarget::Pids(vec![pid]), args, stop),
     }
+}
+
+/// Names functions that have no names from installed debug files, and from those fetched before.
+fn named(from: Receiver<SourceEvent>) -> Result<Receiver<SourceEvent>, Failure> {
+    thread(move |events| {
+        let mut stream = None;
+        while let Ok(event) = from.recv() {
+            let event = match event {
+                SourceEvent::Begin(session) => {
+                    stream = Some((RenamedStream::new(&session, &LaterNames::default()), symbolize::finder()));
+                    SourceEvent::Begin(session)
+                }
+                SourceEvent::Update { update, latest } => {
+                    let Some((stream, finder)) = &mut stream else { return };
+                    match stream.rename_with(&update, |profile| finder.find_new(profile)) {
+                        Ok(update) => SourceEvent::Update { update: Box::new(update), latest },
+                        Err(error) => SourceEvent::Failed(Failure::at_run_time(
+                            anyhow::Error::from(error).context("the profile is broken"),
+                        )),
+                    }
+                }
+                other => other,
+            };
+            if events.send(event).is_err() {
+                return;
+            }
+        }
+    })
 }
 
 fn own(target: CollectTarget, args: &TopArgs, stop: Receiver<StopRequest>) -> Result<FollowedProfile, Failure> {
@@ -91,7 +122,7 @@ fn own(target: CollectTarget, args: &TopArgs, stop: Receiver<StopRequest>) -> Re
 
 fn thread(body: impl FnOnce(&Sender<SourceEvent>) + Send + 'static) -> Result<Receiver<SourceEvent>, Failure> {
     let (sender, receiver) = bounded(1);
-    let thread = std::thread::Builder::new().name("ccsd-source".to_owned());
+    let thread = std::thread::Builder::new().name("ccsd-source".to_owned()).stack_size(NAMING_STACK_BYTES);
     thread.spawn(move || body(&sender)).context("cannot start a thread").map_err(Failure::at_run_time)?;
     Ok(receiver)
 }

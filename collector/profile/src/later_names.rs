@@ -200,8 +200,22 @@ impl RenamedStream {
     /// # Errors
     /// As [`Profile::apply`].
     pub fn rename(&mut self, update: &Update) -> Result<Update, UpdateError> {
+        self.rename_with(update, |_| LaterNames::default())
+    }
+
+    /// As [`RenamedStream::rename`], where names are looked for as the stream goes on: `find` gives those of functions and
+    /// offsets that the profile with this update has for the first time. What gets no name then keeps none.
+    ///
+    /// # Errors
+    /// As [`Profile::apply`].
+    pub fn rename_with(
+        &mut self,
+        update: &Update,
+        find: impl FnOnce(&Profile) -> LaterNames,
+    ) -> Result<Update, UpdateError> {
         let RenamedStream { from, rewriting } = self;
         from.apply(update)?;
+        rewriting.names.extend(find(from));
         let to = &mut rewriting.to;
         for image in &update.images {
             to.add_image(image.clone());
