@@ -147,7 +147,7 @@ impl<F: FnMut(&Image) -> Option<File>> NameFinder<F> {
                 is_it.then(|| Symbols::new(Arc::new(elf), DebugFileFinder::system()))
             });
             if let Some(symbols) = symbols {
-                look_up(symbols, centre.image, Asked { id, start, offsets }, &mut names);
+                look_up(symbols, centre.image, AddressQuestion { id, start, offsets }, &mut names);
             }
         }
         names
