@@ -24,7 +24,6 @@ use signal_hook::consts::SIGPIPE;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     Status(i32),
-    /// Killed by this signal, as the recorded program was.
     Signal(i32),
 }
 

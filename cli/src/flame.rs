@@ -74,11 +74,9 @@ pub struct FlameTree {
     pub matched_weight: u64,
 }
 
-/// What stands in some columns of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     Call(usize),
-    /// Calls that are narrower than a column each.
     Narrow(usize),
 }
 

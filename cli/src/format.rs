@@ -55,7 +55,6 @@ pub fn ratio(a: u64, b: u64) -> String {
     if b == 0 { "-".to_owned() } else { format!("{}%", percent(a as f64 / b as f64)) }
 }
 
-/// Deeper levels are shown by a number.
 const DEEPEST_INDENT: usize = 40;
 
 pub fn indent(depth: usize) -> String {
@@ -113,7 +112,6 @@ impl UnitScale {
     }
 }
 
-/// The unit in which weights are stored.
 pub fn unit_name(unit: Unit) -> &'static str {
     match unit {
         Unit::Nanoseconds => "ns",
@@ -123,7 +121,6 @@ pub fn unit_name(unit: Unit) -> &'static str {
     }
 }
 
-/// Quotes a word for display in a shell command.
 pub fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%^".contains(c) || !c.is_ascii();
     if !word.is_empty() && word.chars().all(plain) {

@@ -32,7 +32,6 @@ pub fn can_lead() -> bool {
     owns_ctrl_c() && !piped && getpgrp() == getpid()
 }
 
-/// The program's process group, and the terminal.
 pub struct Job {
     own: Pid,
     child: Pid,
@@ -41,7 +40,6 @@ pub struct Job {
 
 #[derive(Default)]
 struct JobState {
-    /// Whether the program has the foreground.
     child_in_front: bool,
     /// Whether the program is stopped because ccsd is.
     suspended: bool,

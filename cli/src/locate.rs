@@ -30,7 +30,6 @@ pub enum Located {
 #[derive(Clone, Copy, Debug)]
 pub struct Lookup<'a> {
     pub daemon: Option<&'a SocketArgs>,
-    /// Whether a bare number may be a file.
     pub files: bool,
     /// Whether a bare number or name may be a process without a session, and a name a watch.
     pub processes: bool,

@@ -10,7 +10,6 @@ use crate::message::warn;
 use crate::table::cut;
 use crate::values::ProcessName;
 
-/// Maximum processes listed, and columns of a line.
 const LISTED: usize = 20;
 const WIDTH: usize = 100;
 

@@ -205,7 +205,6 @@ fn request(target: CollectTarget, args: &CollectArgs) -> Result<CollectRequest, 
     Ok(CollectRequest { target, options, output, duration: args.duration, by, stops: None })
 }
 
-/// How the user can interact during a collection.
 struct Asks {
     dump: bool,
     quit: bool,

@@ -75,7 +75,6 @@ pub struct Plan {
 pub struct Signals {
     /// Receives one message, at the first signal.
     pub stop: Receiver<StopRequest>,
-    /// Receives the numbers of all later signals.
     pub again: Receiver<i32>,
     /// Whether the collection has ended, so that `again` is read.
     waiting: Arc<AtomicBool>,

@@ -11,7 +11,6 @@ use crate::format::{count, duration, percent};
 use crate::style::{TextLayout, Tone};
 use crate::table::cut;
 
-/// Maximum characters of the leading function.
 const LEADER: usize = 32;
 
 pub struct StatusLine {

@@ -44,7 +44,6 @@ const NAMED_GAPS: usize = 5;
 #[derive(Clone, Debug, Serialize)]
 pub struct About {
     pub watch: String,
-    /// The watches with data of the time range.
     pub watches: Vec<String>,
     /// Start of the first interval, nanoseconds since 1970.
     pub from_unix_ns: u64,
@@ -66,7 +65,6 @@ pub struct About {
     zone: TimeZone,
 }
 
-/// A time of which a watch has stored nothing.
 #[derive(Clone, Debug, Serialize)]
 pub struct GapOfWatch {
     watch: String,
@@ -74,7 +72,6 @@ pub struct GapOfWatch {
     gap: StoredGap,
 }
 
-/// A process of several watches.
 #[derive(Clone, Debug, Serialize)]
 pub struct SharedProcess {
     pid: u32,
@@ -323,7 +320,6 @@ struct WatchRow {
     being_written: bool,
     open_segment: Option<PathBuf>,
     foreign_files: usize,
-    /// CPU time of its processes in equal parts of the time.
     cpu: CpuOverTime,
     status: Option<WatchStatus>,
 }

@@ -35,7 +35,6 @@ pub enum Tone {
     Plain,
     /// Heads of columns, and the function that others are listed around.
     Strong,
-    /// Secondary information.
     Faint,
     Good,
     Warning,
@@ -51,7 +50,6 @@ pub struct TextLayout {
 
 /// Minimum width: on narrower terminals, wrapped lines are better than cut tables.
 const MIN_WIDTH: usize = 60;
-/// Width of a terminal that reports none.
 const DEFAULT_WIDTH: usize = 80;
 
 impl TextLayout {

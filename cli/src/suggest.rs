@@ -8,7 +8,6 @@ use ccsd_profile::{CostCentreId, Membership, Profile, sanitise};
 const MAX_SUGGESTIONS: usize = 3;
 /// Minimum similarity of a suggestion, from 0 to 1.
 const MIN_LIKENESS: f64 = 0.6;
-/// Maximum characters compared.
 const MAX_COMPARED: usize = 200;
 /// Maximum distinct names compared, which takes a second or two.
 const MAX_NAMES: usize = 100_000;

@@ -7,7 +7,6 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use crate::style::{TextLayout, Tone};
 
 const GAP: &str = "  ";
-/// Minimum width of a cut column.
 const MIN_CUT: usize = 16;
 /// Width of the last column below which optional columns are dropped.
 const ENOUGH: usize = 40;
@@ -25,7 +24,6 @@ enum Align {
 pub struct TableColumn {
     title: String,
     align: Align,
-    /// Maximum width on a terminal.
     most: usize,
     /// Dropped on a terminal if the last column needs the room.
     if_room: bool,
@@ -184,12 +182,10 @@ impl TextTable {
     }
 }
 
-/// Width of the columns before the last one.
 fn fixed(shown: &[usize], widths: &[usize]) -> usize {
     shown.iter().rev().skip(1).filter_map(|&i| widths.get(i)).map(|width| width + GAP.len()).sum()
 }
 
-/// Length of a rule in the last column.
 const RULE: usize = 40;
 
 /// Cuts `text` to `width` columns in its middle: the ends of a name say most.

@@ -78,7 +78,6 @@ pub fn lines(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "not a number of lines, as in 20".to_owned())
 }
 
-/// A process as it is named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessName {
     Pid(u32),

@@ -183,7 +183,6 @@ fn functions(frame: Frame, time: u64, profile: &mut Profile, resolver: &mut Reso
         .collect()
 }
 
-/// The place where frames may be missing.
 fn gap(profile: &mut Profile, why: TruncationReason) -> FrameInfo {
     let centre = profile.gap_cost_centre(why);
     FrameInfo { image: String::new(), ..named(profile, centre) }

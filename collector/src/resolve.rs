@@ -85,7 +85,6 @@ pub struct Resolver {
 }
 
 impl Resolved {
-    /// A frame of one function, on a line that is not known.
     fn one(centre: CostCentreId, named: bool, until: u64) -> Resolved {
         Resolved { centres: Centres::One(centre), line: LineId::UNKNOWN, named, until }
     }
@@ -262,13 +261,11 @@ impl Resolver {
         resolved
     }
 
-    /// What stands for a frame of an image in which no function is known.
     fn nameless(&self, frame: Frame) -> CostCentre {
         let image = self.images.get(frame.image.0 as usize).map_or(ImageId::new(0), |image| image.id);
         CostCentre { image, linkage_name: None, display_name: None, start: None, file: None, line: 0, local: false }
     }
 
-    /// Enters the functions that have been found.
     fn user_frame(&mut self, profile: &mut Profile, frame: Frame) -> (LineId, bool) {
         let nameless = self.nameless(frame);
         let Some(image) = self.images.get_mut(frame.image.0 as usize) else { return (LineId::UNKNOWN, false) };

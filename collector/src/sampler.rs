@@ -317,7 +317,6 @@ impl Sampler {
         self.hand_on(true);
     }
 
-    /// Says how busy the machine was.
     fn note_idle_time(&mut self) {
         let Some(times) = self.source.events.machine_times().filter(|times| times.busy + times.idle > 0) else {
             return;

@@ -29,7 +29,6 @@ pub struct Urgency {
     urgent: bool,
     /// When it becomes urgent again, if it once was.
     rests_until: Option<u64>,
-    /// The last look: monotonic time and CPU time.
     looked: (u64, u64),
 }
 

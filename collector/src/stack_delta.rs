@@ -21,7 +21,6 @@ pub struct LastStack<T> {
     reserve: Vec<T>,
     /// How much of the reserve the stack has as its outer part.
     shared: usize,
-    /// What the stack has beyond that.
     own: Vec<T>,
 }
 
@@ -71,7 +70,6 @@ impl<T> LastStack<T> {
         self.shared
     }
 
-    /// What the stack has beyond that.
     pub fn own(&self) -> &[T] {
         &self.own
     }

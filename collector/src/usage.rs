@@ -93,7 +93,6 @@ struct AsideUsage {
     /// CPU time, nanoseconds.
     sums: [u64; 2],
     nested: bool,
-    /// The thread's CPU time when it was last read.
     read_at: u64,
 }
 

@@ -6,9 +6,7 @@ use std::io::Read;
 use hashbrown::HashMap;
 
 const PASSWD: &str = "/etc/passwd";
-/// Largest part of the file that is read.
 const MAX_BYTES: u64 = 4 << 20;
-/// Longest name that is kept.
 const MAX_NAME: usize = 256;
 
 #[derive(Debug, Default)]

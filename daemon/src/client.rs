@@ -76,7 +76,6 @@ pub struct Client {
     version: u32,
     /// The newest version of profiles that the daemon streams.
     codec: u32,
-    /// Number of the last request.
     request: u64,
 }
 
@@ -317,7 +316,6 @@ impl Client {
     }
 }
 
-/// Which reply a client waits for.
 #[derive(Clone, Copy, Debug)]
 struct Numbering {
     version: u32,

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use crate::config::{Config, ConfigError, DEFAULT_PATH, read};
 
-/// Name of the copy in the state directory.
 const NAME: &str = "last-good.toml";
 
 /// Where the copy is.

@@ -60,7 +60,6 @@ pub struct OutputFile {
     rewrite_error: Option<RewriteError>,
 }
 
-/// When the file gets its name.
 enum Sink {
     InPlace(OpenedFile),
     Beside(Replacement),
@@ -104,7 +103,6 @@ impl Sink {
     }
 }
 
-/// Reads a file from its start, independent of the write position.
 struct FromStart<'a> {
     file: &'a File,
     at: u64,

@@ -71,7 +71,6 @@ pub enum UpkeepError {
 struct Reloads {
     taken_up: u64,
     refused: u64,
-    /// Why the last version of the file was refused, if so.
     problem: Option<String>,
 }
 

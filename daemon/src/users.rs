@@ -15,7 +15,6 @@ use nix::unistd::User;
 /// The file of this machine's own users, and the most that is read of it.
 const PASSWD: &str = "/etc/passwd";
 const MAX_BYTES: u64 = 4 << 20;
-/// Time after which an answer is asked for again.
 const HOLDS: Duration = Duration::from_secs(60);
 /// Maximum names that are being asked for; others have their turn afterwards.
 const MAX_ASKED: usize = 16;

@@ -115,7 +115,6 @@ fn position(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-/// Decompresses zstd frames in place.
 fn zstandard(mut data: &[u8], size: u64) -> Result<Arc<[u8]>, ImageError> {
     let mut bytes = room(size)?;
     let mut rest = Arc::get_mut(&mut bytes).ok_or_else(damaged)?;

@@ -48,7 +48,6 @@ const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
 const BESIDE: [&str; 3] = ["", ".debug", ".dwz"];
 const SPLIT_EXTENSIONS: [&str; 2] = ["dwo", "dwp"];
 
-/// Number of views created.
 static VIEWS: AtomicU64 = AtomicU64::new(0);
 
 /// A file with debug information, and its path in the root, if known.

@@ -21,14 +21,12 @@ pub const URLS_VARIABLE: &str = "DEBUGINFOD_URLS";
 const CACHE_VARIABLE: &str = "DEBUGINFOD_CACHE_PATH";
 /// Maximum bytes of a debug file. Those of web browsers have two or three gigabytes.
 const MAX_BYTES: u64 = 4 << 30;
-/// Maximum time for one answer.
 const MAX_TIME: Duration = Duration::from_secs(300);
 /// Maximum time and bytes of one run. What is missing then is asked for by the next one.
 const MAX_RUN: Duration = Duration::from_secs(1800);
 const MAX_RUN_BYTES: u64 = 8 << 30;
 /// Maximum bytes of the debug files in the cache.
 const MAX_CACHE_BYTES: u64 = 16 << 30;
-/// Maximum time for a server to accept a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Build ids have 8 to 20 bytes; longer ones are not asked for.
 const MAX_BUILD_ID: usize = 64;
@@ -192,7 +190,6 @@ impl Debuginfod {
     }
 }
 
-/// Writes a file of the cache, which appears when it is complete.
 fn keep(path: &Path, mut body: impl Read) -> io::Result<u64> {
     let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     fs::create_dir_all(dir)?;
@@ -243,7 +240,6 @@ mod tests {
         assert!(cached(cache, &[]).is_none() && cached(cache, &[0; 65]).is_none());
     }
 
-    /// A server that gives each answer to one question, and counts the questions.
     fn serve(answers: Vec<Vec<u8>>) -> (String, std::sync::Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

@@ -38,11 +38,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::root::{FileRoot, check_path, open_regular};
 
-/// Maximum symbolic links followed in one path, as in the kernel.
 const MAX_LINKS: usize = 40;
 /// Maximum names looked up for one path, including those in links.
 const MAX_STEPS: usize = 4096;
-/// Maximum withheld files that are named in notes.
 const MAX_NAMED: usize = 8;
 /// The extended attribute of a file's access control list, if it says more than the mode (acl(5)).
 const ACL: &str = "system.posix_acl_access";

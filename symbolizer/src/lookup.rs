@@ -18,7 +18,6 @@ use crate::units::{DebugEntry, DebugPart, DebugUnits};
 pub(crate) struct UnitLookup {
     context: Context<Metered>,
     units: DebugUnits,
-    /// Properties of functions by the position of their entries.
     functions: HashMap<(DebugPart, usize), FunctionDetails>,
     scopes: Scopes,
 }

@@ -83,7 +83,6 @@ pub(crate) struct Spent;
 
 #[derive(Debug, Clone)]
 pub(crate) struct ReadGrant {
-    /// Values that may be decoded.
     pub(crate) steps: u64,
     /// Bytes that may be allocated and kept.
     pub(crate) bytes: u64,

@@ -24,7 +24,6 @@ pub enum FileRoot {
     Other(Arc<OwnedFd>),
 }
 
-/// Maximum links followed at the end of a path.
 const MAX_LINKS: usize = 16;
 
 /// Attempts to resolve a path if a concurrent rename makes the kernel return EAGAIN.

@@ -77,7 +77,6 @@ impl DebugSections {
         Ok(DebugSections { sections: SECTIONS.into_iter().map(section).collect::<Result<_, String>>()? })
     }
 
-    /// The whole debug information.
     pub(crate) fn dwarf(&self) -> gimli::Dwarf<Metered> {
         gimli::Dwarf::load(|id| Ok::<_, Infallible>(self.section(id))).unwrap_or_else(|never| match never {})
     }
@@ -184,7 +183,6 @@ fn reader(file: &ElfFile, name: &str, section: Option<&Section>) -> Result<Meter
     Ok(Metered::new(bytes))
 }
 
-/// The message for invalid debug information.
 pub(crate) fn damaged(error: gimli::Error) -> String {
     format!("damaged debug information: {error}")
 }

@@ -66,7 +66,6 @@ pub struct Symbols {
     short_names_noted: bool,
     grant: ReadGrant,
     most: u64,
-    /// Whether debug information is left out.
     symbols_only: bool,
     stop_noted: bool,
 }
@@ -262,7 +261,6 @@ impl Symbols {
     }
 }
 
-/// The note for symbols beyond a limit.
 const COSTLY: &str = "the symbols of this image are above a limit: some are not used";
 
 const SHORT_NAMES: &str = "debug information has line tables only: inlined functions are known by their last name";

@@ -27,7 +27,6 @@ pub(crate) struct SymbolTable {
     units: Vec<u32>,
     /// Symbols with a compilation unit, ordered by it.
     by_unit: OnceCell<Vec<(u32, u32)>>,
-    /// Symbols by a hash of their names.
     by_name: OnceCell<HashMap<u64, Owners>>,
     hasher: DefaultHashBuilder,
     clones: RefCell<HashMap<usize, SymbolDefinition>>,
@@ -71,11 +70,8 @@ fn position_of_no_file(unit: u32) -> Option<u32> {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Owners {
-    /// One of the symbols without a unit: global or hidden.
     shared: Option<u32>,
-    /// Numbers of symbols without and with a unit.
     counts: [u32; 2],
-    /// One of the symbols with a unit.
     local: Option<u32>,
 }
 
@@ -466,7 +462,6 @@ fn index(symbols: &[Symbol]) -> ByAddress {
     ByAddress::new(symbols.len(), |index| beginning(symbols, index))
 }
 
-/// Ranges where functions extend beyond the next symbol.
 fn overlaps(symbols: &[Symbol]) -> Vec<Range<u64>> {
     let mut overlaps: Vec<Range<u64>> = Vec::new();
     let mut reach = 0;
@@ -489,7 +484,6 @@ fn name_in(strings: &[Arc<[u8]>], name: NameRef) -> &[u8] {
     strings.get(table).map_or(&[], |strings| string_at(strings, offset))
 }
 
-/// Whether a section was not read because of its size.
 fn is_limit(error: &ImageError) -> bool {
     matches!(error, ImageError::Spent | ImageError::TooLarge { .. })
 }

@@ -116,7 +116,6 @@ impl FileUnits {
         self.dwarf.debug_info.header_from_offset(DebugInfoOffset(*self.starts.get(index)?)).ok()
     }
 
-    /// The id of a unit's split part.
     fn split_id(&self, index: usize) -> Option<DwoId> {
         match self.header(index)?.type_() {
             UnitType::Skeleton(id) => Some(id),
@@ -161,7 +160,6 @@ impl<'a> DebugEntry<'a> {
         Some(self.unit.entry(self.offset).ok()?.tag())
     }
 
-    /// Source language of its unit.
     pub(crate) fn language(&self) -> Option<gimli::DwLang> {
         let mut entries = self.unit.entries();
         entries.next_entry().ok()?;

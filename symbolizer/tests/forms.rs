@@ -154,7 +154,6 @@ fn package_v5(workshop: &Workshop, dwo: &Path, id: u64, damage: impl Fn(&mut Vec
     index
 }
 
-/// The id shared by a unit and its split part.
 fn split_id(image: &Path) -> u64 {
     let dump = run(Command::new("readelf").args(["--debug-dump=info", "-wN"]).arg(image));
     let line = dump.lines().find(|line| line.contains("DWO ID:")).unwrap_or_else(|| panic!("{dump}"));

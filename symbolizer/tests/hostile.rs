@@ -64,7 +64,6 @@ enum Damage {
     Header(prop::sample::Index, u64),
     Word(prop::sample::Index, u64),
     Truncate(prop::sample::Index),
-    /// Copies a part over another.
     Copy(prop::sample::Index, prop::sample::Index, usize),
 }
 

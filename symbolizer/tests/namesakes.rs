@@ -29,7 +29,6 @@ fn answers(path: &Path) -> BTreeMap<u64, Vec<FunctionIdentity>> {
     known.map(|svma| (svma, resolve(&mut symbols, svma).iter().map(identity).collect())).collect()
 }
 
-/// Compiles both files with their arguments, and links them.
 fn build(workshop: &Workshop, of_each: [&str; 2], linking: &str) -> PathBuf {
     let mut objects = Vec::new();
     for (args, file) in of_each.into_iter().zip(["a", "b"]) {

@@ -225,7 +225,6 @@ fn stubs_are_named_after_the_functions_they_call() {
     }
 }
 
-/// A program with an ifunc.
 const CHOSEN: &str = "static int one(int x) { return x + 1; }
 static int two(int x) { return x + 2; }
 static int (*pick(void))(int) { return __builtin_cpu_supports(\"avx2\") ? two : one; }

@@ -21,7 +21,6 @@ use crate::table::{TableCell, TableColumn, TextTable};
 
 /// Maximum bytes of objdump's output, enough for a function of a million instructions.
 const LARGEST: u64 = 64 << 20;
-/// Heading of every disassembly.
 pub const PER_LINE: &str = "costs are of source lines, wherever the line's code is, inlined copies included; each stands once, at \
                             the first instructions of its line: no instruction has a cost of its own";
 

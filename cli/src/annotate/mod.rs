@@ -29,10 +29,8 @@ use crate::table::{TableCell, TableColumn, TextTable};
 use assembly::Assembly;
 use source::{SourceFile, SourceSearch};
 
-/// Functions shown on a terminal if a name matches several.
 const FUNCTIONS_ON_TERMINAL: usize = 3;
 
-/// Explains why there are no costs of instructions.
 const NO_ADDRESSES: &str = "source lines only: a profile keeps no addresses within functions that have names, so instructions have no costs of their own";
 
 #[derive(Serialize)]
@@ -72,7 +70,6 @@ struct AnnotatedLine {
     weight: u64,
     samples: u64,
     share: Share,
-    /// Weight including calls from the line.
     inherited_weight: u64,
     inherited_samples: u64,
     inherited_share: Share,

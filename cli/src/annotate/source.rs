@@ -19,7 +19,6 @@ const LONGEST_LINE: usize = 500;
 
 pub struct SourceSearch<'a> {
     pub roots: &'a [PathBuf],
-    /// Path prefixes and their replacements.
     pub substitutions: &'a [(String, String)],
     /// Opens only what another user may read; `None` opens what this process may read.
     pub door: Option<Door>,

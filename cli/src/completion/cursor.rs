@@ -27,7 +27,6 @@ pub struct TypedLine<'a> {
     pub takes_command: bool,
 }
 
-/// An option that expects values.
 struct PendingOption<'a> {
     option: &'a Arg,
     values: usize,
@@ -64,7 +63,6 @@ fn option_by_letter(command: &Command, letter: char) -> Option<&Arg> {
     })
 }
 
-/// Parses words from left to right.
 struct WordReader<'a> {
     command: &'a Command,
     pending: Option<PendingOption<'a>>,
@@ -210,7 +208,6 @@ mod tests {
     use super::*;
     use crate::args::Cli;
 
-    /// The command, the argument at the cursor, and its typed text.
     fn at(line: &str) -> (String, String, String) {
         let mut command = Cli::grouped();
         command.build();

@@ -25,7 +25,6 @@ use cursor::TypedLine;
 pub const ARGUMENT: &str = "__complete";
 /// Time limit of a lookup: a hanging daemon or file system must not hang the shell.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Maximum candidates of an answer.
 const MAX_CANDIDATES: usize = 500;
 
 pub fn print_script(args: &CompletionsArgs) -> Result<Exit, Failure> {

@@ -235,7 +235,6 @@ fn line(label: &str, text: &str, tone: Tone, layout: TextLayout) -> String {
     lines
 }
 
-/// The sum of rows that are not shown.
 #[derive(Serialize)]
 struct Other {
     functions: usize,

@@ -14,7 +14,6 @@ use nix::unistd::{User, geteuid};
 use super::check::{CheckResult, DoctorCheck};
 use crate::format::{bytes, count};
 
-/// Remedy of both checks of tracepoints.
 const MOUNT_TRACEFS: &str = "sudo mount -t tracefs tracefs /sys/kernel/tracing";
 const PARANOID_1: &str = "sudo sysctl kernel.perf_event_paranoid=1";
 
@@ -317,7 +316,6 @@ fn is_virtual_machine() -> bool {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Permits sampling other users' processes.
     pub perfmon: bool,
     ptrace: bool,
     syslog: bool,

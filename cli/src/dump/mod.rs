@@ -28,7 +28,6 @@ use crate::style::{ColorChoice, TextLayout};
 
 use text::{DumpStyle, text};
 
-/// Maximum processes of a dump with descendants.
 const MAX_PROCESSES: usize = 256;
 
 pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {

@@ -9,14 +9,11 @@ use crate::style::{TextLayout, Tone};
 
 /// Maximum lines of a stack by default. Stacks that are deeper without recursion are rare.
 pub const LINES: usize = 100;
-/// Maximum threads named in a group.
 const NAMED: usize = 8;
-/// Maximum characters of a command line.
 const COMMAND: usize = 200;
 
 #[derive(Clone, Copy, Debug)]
 pub struct DumpStyle {
-    /// Show every frame and thread separately.
     pub full: bool,
     pub kernel: bool,
     pub stats: bool,

@@ -26,7 +26,6 @@ const MOST_LINES: usize = 400;
 /// Files of one function: it has lines of the functions that are inlined into it.
 const MOST_FILES: usize = 32;
 const MOST_READ: u64 = 64 << 20;
-/// Lines shown around each that costs something.
 const CONTEXT: u32 = 4;
 /// Bytes of a line in a page beside its text: its numbers.
 const LINE_BYTES: usize = 24;
@@ -150,7 +149,6 @@ impl<'a> KeptLines<'a> {
     }
 }
 
-/// The lines of a function that are shown, if their files can be read.
 struct ChosenFunction<'a> {
     function: CostCentreId,
     /// The heaviest first.

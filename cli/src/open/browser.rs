@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Uid;
 
-/// The program that opens files as the user's desktop does.
 const XDG_OPEN: &str = "xdg-open";
 /// Time in which a failure to start shows. `xdg-open` ends soon; a browser may stay.
 const PATIENCE: Duration = Duration::from_millis(1_500);
@@ -22,7 +21,6 @@ pub struct Browser {
     commands: Vec<Vec<OsString>>,
 }
 
-/// Why no browser is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     NotAsked,

@@ -11,11 +11,9 @@ use tempfile::{Builder, NamedTempFile, TempDir};
 
 const PREFIX: &str = "page-";
 const SUFFIX: &str = ".html";
-/// Random characters in a name.
 const RANDOM: usize = 16;
 /// Age at which pages of earlier commands are removed: the folder is in memory.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
-/// Limit on files examined for that.
 const MOST_FILES: usize = 1_000;
 
 pub fn write(page: &[u8]) -> io::Result<PathBuf> {

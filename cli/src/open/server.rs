@@ -211,7 +211,6 @@ impl Drop for HttpConnection {
 }
 
 impl HttpConnection {
-    /// Removes the connection from those that may be ended.
     fn has_sent(&self) {
         lock(&self.shared.connections).waiting.retain(|(number, _)| *number != self.number);
     }

@@ -8,7 +8,6 @@ pub const START_BYTES: u64 = 512;
 /// Magic numbers of `perf record`, in both byte orders.
 const PERF_DATA: [&[u8]; 2] = [b"PERFILE2", b"2ELIFREP"];
 
-/// Magic numbers of unsupported formats, with their descriptions.
 const OTHERS: [(&[u8], &str); 18] = [
     (b"\x7fELF", "a program, library or core dump (ELF)"),
     (b"\x1f\x8b", "compressed with gzip, as pprof profiles are"),

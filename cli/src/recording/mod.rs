@@ -43,7 +43,6 @@ pub fn open(path: &Path) -> Result<File, Failure> {
 pub struct OpenedProfile {
     /// The named file or, for a recording of perf, a nameless file with the imported profile.
     pub file: File,
-    /// Size of the imported recording.
     pub recording_bytes: Option<u64>,
 }
 

@@ -10,7 +10,6 @@ use crate::table::{cut, wrap};
 
 /// Losses above this share of the expected samples are reported: they could shift shares by as much.
 const NOTABLE: f64 = 0.01;
-/// Maximum characters of a command line.
 const LONGEST_COMMAND: usize = 200;
 
 /// Maximum notes in the accounting, and characters of a note: ccsd's own are fewer and shorter.

@@ -9,7 +9,6 @@ use crate::format::{UnitScale, counted, percent};
 use crate::style::{TextLayout, Tone};
 use crate::table::{TableCell, TableColumn, TextTable, cut};
 
-/// Maximum columns of each name in a cycle on a terminal.
 const NAME_WIDTH: usize = 24;
 
 pub fn view(shown: &Presentation<'_>) -> CyclesView {

@@ -236,12 +236,10 @@ impl LoadedFile {
         ))
     }
 
-    /// All that is to be said about it.
     pub fn messages(&self) -> Vec<String> {
         self.stored.as_ref().map_or_else(|| self.message().into_iter().collect(), About::messages)
     }
 
-    /// What is to be said about a file that does not end as it should.
     pub fn message(&self) -> Option<String> {
         if self.session.is_some() {
             return None;

@@ -10,7 +10,6 @@ use crate::format::{UnitScale, percent};
 use crate::style::Tone;
 use crate::table::{TableCell, TableColumn, TextTable};
 
-/// Maximum callers or callees of one function on a terminal.
 const ARCS_ON_TERMINAL: usize = 10;
 
 /// The view, and the number of each function: its position in the whole view.

@@ -9,7 +9,6 @@ use crate::format::{UnitScale, indent, percent};
 use crate::style::Tone;
 use crate::table::{TableCell, TableColumn, TextTable};
 
-/// Maximum siblings of a step that are shown separately.
 const ASIDES: usize = 2;
 
 /// The chains, heaviest first.
@@ -40,7 +39,6 @@ struct HotStep {
     share: Share,
     /// The caller's other callees in these stacks, heaviest first.
     aside: Vec<Sibling>,
-    /// Number and weight of further callees.
     more: u64,
     more_weight: u64,
 }

@@ -178,7 +178,6 @@ struct JsonNode {
 #[derive(Serialize)]
 struct CyclesData {
     cycles: Vec<Cycle>,
-    /// Number of cycles that are too long to be listed.
     cycles_left_out: usize,
     /// The histories that end by closing a cycle.
     #[serde(flatten)]
@@ -190,7 +189,6 @@ struct StacksData {
     total: Total,
     rows: Vec<RowInCycle>,
     left_out: usize,
-    /// Weight of the omitted rows.
     #[serde(skip_serializing_if = "Option::is_none")]
     other_weight: Option<u64>,
     names: FunctionNames,

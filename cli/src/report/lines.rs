@@ -96,7 +96,6 @@ pub fn text(shown: &Presentation<'_>) -> String {
     text
 }
 
-/// Warnings about lines of calls.
 pub fn remarks(profile: &Profile, view: &LinesView) -> Vec<String> {
     let mut remarks = Vec::new();
     if !profile.has_call_sites() {

@@ -21,7 +21,6 @@ pub struct Presentation<'a> {
     pub sort: Option<ViewColumn>,
     /// Rows with a smaller share are merged.
     pub min: f64,
-    /// The cost centre of all rows below that share.
     pub other: Option<CostCentreId>,
     pub by: Grouping,
     /// Whether confidence intervals are shown, where a view may have them.

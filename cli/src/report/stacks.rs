@@ -15,7 +15,6 @@ pub fn view(shown: &Presentation<'_>) -> StacksView {
     view
 }
 
-/// Truncates the view, and returns the removed rows.
 pub fn cut_rows(shown: &Presentation<'_>, view: &mut StacksView) -> Vec<StackRow> {
     let (kept, left_out) = shown.keep(std::mem::take(&mut view.rows), |row| row.share.fraction);
     view.rows = kept;

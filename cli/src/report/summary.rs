@@ -9,13 +9,9 @@ use crate::format::{UnitScale, counted, percent};
 use crate::style::{TextLayout, Tone};
 use crate::table::{TableCell, TableColumn, TextTable, cut_name, wrap};
 
-/// Maximum columns of file and image names on a terminal.
 const WHERE_WIDTH: usize = 20;
-/// Maximum columns of a name in the headline.
 const NAME_WIDTH: usize = 48;
-/// Maximum functions named in the headline.
 const NAMED: usize = 4;
-/// Maximum steps of the chain.
 const STEPS: usize = 5;
 /// Minimum share of a library function for `main`'s call of it to be in the headline.
 const MOST: f64 = 0.5;
@@ -154,7 +150,6 @@ fn hub<'v>(shown: &Presentation<'_>, view: &'v SummaryView, last: &ChainStep) ->
     (share >= HUB && share >= HUB_TIMES * last.share.fraction).then_some(largest)
 }
 
-/// Names of the calling functions; only the inner ones if there are many.
 fn path(steps: &[ChainStep]) -> String {
     let left_out = steps.len().saturating_sub(NAMED);
     let mut path = String::new();

@@ -9,7 +9,6 @@ use crate::format::{UnitScale, counted, indent, percent};
 use crate::style::Tone;
 use crate::table::{TableCell, TableColumn, TextTable};
 
-/// Maximum functions of a butterfly view on a terminal.
 const FUNCTIONS_ON_TERMINAL: usize = 3;
 /// Maximum functions at all: each needs a pass over the whole profile.
 const MOST_FUNCTIONS: usize = 50;

@@ -28,7 +28,6 @@ pub struct FlameState {
 type CallPosition = (usize, usize);
 
 impl FlameState {
-    /// The calls to be shown from now on.
     pub fn show(&mut self, tree: FlameTree) {
         self.tree = Some(tree);
         self.arrange(self.layout.columns);

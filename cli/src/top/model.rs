@@ -11,7 +11,6 @@ pub struct StripInterval {
     pub weight: u64,
 }
 
-/// A moment to compare with.
 pub struct Frozen {
     pub before: Profile,
     pub since: Profile,
@@ -148,7 +147,6 @@ impl TopModel {
         self.live.apply(update, self.wants_last)
     }
 
-    /// Nothing follows.
     pub fn end(&mut self) {
         self.ended = true;
     }
@@ -191,7 +189,6 @@ impl TopModel {
         self.profile().session().metrics.first().is_some_and(|metric| metric.unit == Unit::Nanoseconds)
     }
 
-    /// Whether what is shown stays as it is.
     pub fn is_paused(&self) -> bool {
         self.paused.is_some()
     }

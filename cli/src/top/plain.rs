@@ -91,7 +91,6 @@ struct PlainOutput<'a> {
     /// What came since, with `--interval`.
     pending: Updates,
     drawn: usize,
-    /// Whether there is something that was not shown.
     stale: bool,
     shown_ns: u64,
     shown_received: u64,

@@ -81,7 +81,6 @@ fn chain(above: ChainHash, function: CostCentreId, marked: bool) -> ChainHash {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowKey {
     Function(CostCentreId),
-    /// A chain of calls that ends with this function.
     Chain(ChainHash, CostCentreId),
     /// A function above (`true`) or below the one that is looked at.
     Neighbour(CostCentreId, bool),
@@ -142,7 +141,6 @@ pub struct TopQuery {
     /// Functions whose own time counts for their callers.
     pub hidden: Vec<CostCentreId>,
     pub looked_at: Option<CostCentreId>,
-    /// What was folded or unfolded.
     pub open: HashMap<ChainHash, bool>,
 }
 

@@ -22,7 +22,6 @@ pub enum Wish {
     Suspend,
     Redraw,
     Dump,
-    /// The profile in this file.
     Save(PathBuf),
 }
 
@@ -269,7 +268,6 @@ impl ScreenState {
         self.moved = true;
     }
 
-    /// The function under the cursor, and its name.
     fn chosen(&self) -> Option<(CostCentreId, String)> {
         if self.question.view == TopView::Flame {
             return self.flame.function();
@@ -347,7 +345,6 @@ impl ScreenState {
         }
     }
 
-    /// Takes back what was asked last, one thing at a time.
     fn back(&mut self) {
         let is_zoomed = self.question.filter.is_empty() && self.question.view == TopView::Flame;
         if is_zoomed && self.flame.zoom_out() {

@@ -22,7 +22,6 @@ pub struct TerminalFeatures {
 }
 
 impl TerminalFeatures {
-    /// From none to full.
     pub fn levels(self) -> &'static [char] {
         if self.unicode {
             &[' ', '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}']
@@ -31,7 +30,6 @@ impl TerminalFeatures {
         }
     }
 
-    /// From nothing to a full column.
     pub fn parts(self) -> &'static [char] {
         if self.unicode {
             &[' ', '\u{258f}', '\u{258e}', '\u{258d}', '\u{258c}', '\u{258b}', '\u{258a}', '\u{2589}', '\u{2588}']

@@ -127,7 +127,6 @@ pub struct Accounting {
     pub pace: SamplingRates,
 }
 
-/// How two values of a number combine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fold {
     /// Summed; between two points of a stream the difference counts.
@@ -164,7 +163,6 @@ const _: fn(&Accounting) = |accounting| {
 macro_rules! numbers {
     ($($($name:ident).+: $fold:ident,)*) => {
         impl Accounting {
-            /// How many plain numbers there are.
             pub(crate) const NUMBERS: usize = Self::FOLDS.len();
 
             /// The plain numbers, in the order of the file format.

@@ -212,7 +212,6 @@ impl ChargeTable {
         if rows == 0 { 0 } else { 1 << rows.ilog2() }
     }
 
-    /// Whether doubling the rows uses up the budget.
     pub(crate) fn is_tight(&self) -> bool {
         2 * self.rows.len() >= self.most_rows()
     }
@@ -257,7 +256,6 @@ impl ChargeTable {
         }
     }
 
-    /// Every row with a settled part.
     pub(crate) fn for_each_settled(&self, mut visit: impl FnMut(&ChargeRow, u64, &[u64], &[Squares])) {
         let mut followed = vec![0; self.squared];
         for (i, row) in self.rows.iter().enumerate() {

@@ -21,7 +21,6 @@ pub(crate) struct Generations {
     pub(crate) earlier_contexts: Option<ContextStats>,
 }
 
-/// The contexts of the current generation, as the stream numbers them.
 #[derive(Debug)]
 pub(crate) struct Generation {
     /// From number 2 on.
@@ -43,12 +42,10 @@ impl Generation {
         }
     }
 
-    /// Number of contexts in the stream's numbering.
     pub(crate) fn len(&self) -> usize {
         self.own.len()
     }
 
-    /// Number of routes in the stream's numbering.
     pub(crate) fn routes(&self) -> usize {
         self.own_routes.len()
     }
@@ -59,7 +56,6 @@ impl Generation {
         self.new_routes.push(new);
     }
 
-    /// The reader's route for a route of the stream.
     pub(crate) fn route(&self, id: RouteId) -> RouteId {
         let own = self.own_routes.get(id.index()).copied().unwrap_or(RouteId::EMPTY.cut());
         if id.is_cut() { own.cut() } else { own }
@@ -71,7 +67,6 @@ impl Generation {
         self.contexts.push(new);
     }
 
-    /// The reader's context for charges to a context of the stream.
     pub(crate) fn charged(&self, id: ContextId, contexts: &mut ContextTable) -> ContextId {
         let own = self.own.get(id.index()).copied().unwrap_or(ContextId::ELIDED);
         let function = id.index().checked_sub(FIRST).and_then(|at| self.contexts.get(at)).map(|it| it.function);

@@ -94,7 +94,6 @@ pub fn perf_script(
     Ok((importer.profile, importer.passed))
 }
 
-/// The next line without its end; false where there is none.
 fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
     if io::Read::take(&mut *input, LINE_BYTES).read_until(b'\n', line)? == 0 {
@@ -360,7 +359,6 @@ impl Importer {
         true
     }
 
-    /// Charges the sample that is complete.
     fn charge(&mut self) {
         let Some((thread, metric, period)) = self.open.take() else { return };
         if self.frames.is_empty() && self.doubtful {

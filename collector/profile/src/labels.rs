@@ -27,7 +27,6 @@ pub struct Labels<'a> {
 /// What tells a function from the others of its name.
 #[derive(Debug, Default)]
 pub(crate) struct Apart {
-    /// The file name of its image.
     image: Option<String>,
     /// What tells it from those of images of the same file name.
     rest: Vec<String>,

@@ -48,7 +48,6 @@ pub struct LaterNames {
     /// By their numbers in `known`.
     functions: HashMap<CostCentreId, u32>,
     sites: HashMap<(CostCentreId, u32), Arc<[NumberedSite]>>,
-    /// Functions of all sites.
     total: usize,
     /// Offsets whose functions there was no room for.
     left_out: u64,
@@ -91,7 +90,6 @@ impl LaterNames {
         self.left_out
     }
 
-    /// The name of a function that has none.
     fn function(&self, id: CostCentreId) -> Option<&CostCentre> {
         let number = self.functions.get(&id)?;
         self.known.get(*number as usize).map(|known| &**known)
@@ -273,12 +271,10 @@ struct NewPlace {
 /// A frame in the new profile: its functions, outermost first, with their lines.
 type Chain = Arc<[(CostCentreId, LineId)]>;
 
-/// A profile that is made anew with names.
 #[derive(Debug)]
 struct Rewriting {
     names: LaterNames,
     to: Profile,
-    /// Functions of the old profile in the new one.
     functions: HashMap<CostCentreId, CostCentreId>,
     chains: HashMap<(CostCentreId, LineId), Chain>,
     /// Contexts whose functions need no call site, in the new profile.
@@ -344,7 +340,6 @@ impl Rewriting {
         self.names.functions.contains_key(&id)
     }
 
-    /// A function in the new profile: by its new name, if it gets one.
     fn function(&mut self, from: &Profile, id: CostCentreId) -> CostCentreId {
         if let Some(known) = self.functions.get(&id) {
             return *known;
@@ -358,7 +353,6 @@ impl Rewriting {
         new
     }
 
-    /// The functions of a frame in the new profile.
     fn chain(&mut self, from: &Profile, id: CostCentreId, line: LineId) -> Chain {
         if let Some(known) = self.chains.get(&(id, line)) {
             return Arc::clone(known);
@@ -430,7 +424,6 @@ impl Rewriting {
         new
     }
 
-    /// Where a charge of the old profile goes.
     fn place(&mut self, from: &Profile, context: ContextId, line: LineId, route: RouteId) -> NewPlace {
         if let Some(known) = self.places.get(&(context, line, route)) {
             return *known;

@@ -9,7 +9,6 @@ use crate::ids::CostCentreId;
 /// between two of them.
 const RUN: usize = 5;
 
-/// What a push changed, so that it can be taken back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Undo {
     /// False where A1 applied and nothing changed.
@@ -32,7 +31,6 @@ impl Undo {
     const NOTHING: Self = Self { pushed: false, before: 0, after: 0, start: 0, run: [0; RUN] };
 }
 
-/// A history under construction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Marked {
     entries: Vec<u32>,
@@ -79,7 +77,6 @@ impl Marked {
         undo
     }
 
-    /// Whether a push makes the history longer.
     pub(crate) fn grows_by(&mut self, function: u32) -> bool {
         let before = self.entries.len();
         let undo = self.push(function);
@@ -114,7 +111,6 @@ impl Marked {
         undo.after = after as u8;
     }
 
-    /// Takes the last push back.
     pub(crate) fn undo(&mut self, undo: &Undo) {
         if !undo.pushed {
             return;

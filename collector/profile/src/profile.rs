@@ -43,7 +43,6 @@ pub(crate) struct Sent {
     pub(crate) notes: usize,
     pub(crate) namings: usize,
     pub(crate) crashes: usize,
-    /// As of the last update.
     pub(crate) accounting: Accounting,
     pub(crate) renamed_processes: Vec<ProcessId>,
     pub(crate) renamed_threads: Vec<ThreadId>,
@@ -84,10 +83,8 @@ pub struct Profile {
     pub(crate) accounting: Accounting,
     /// Samples that are `[elided]` here and not in the stream that was read.
     pub(crate) elided_in_reading: u64,
-    /// What the updates taken so far hold.
     pub(crate) sent: Sent,
     pub(crate) string_bytes: usize,
-    /// Lines added that are offsets.
     pub(crate) offset_lines: usize,
     pub(crate) flags: Flags,
 }

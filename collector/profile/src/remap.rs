@@ -7,17 +7,13 @@ use crate::gaps::MARK;
 use crate::ids::{ContextId, CostCentreId};
 use crate::uncertain::Uncertain;
 
-/// The contexts of a profile, or those that a selection shows of it.
 pub(crate) struct Contexts<'a> {
     pub(crate) table: &'a ContextTable,
     pub(crate) uncertain: &'a Uncertain,
-    /// Whether anything was charged to a context, by its number.
     pub(crate) charged: Vec<bool>,
-    /// Number of the profile's functions.
     pub(crate) functions: usize,
 }
 
-/// Where a context is in the new table.
 #[derive(Clone, Copy)]
 pub(crate) struct Remapped {
     pub(crate) context: ContextId,

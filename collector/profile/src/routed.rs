@@ -123,7 +123,6 @@ impl Profile {
     }
 }
 
-/// From where a function on a stack made its calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallerLines {
     /// The line of its latest activation; unknown where that is not sure.

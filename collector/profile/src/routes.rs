@@ -41,7 +41,6 @@ struct RouteNode {
     content: u64,
 }
 
-/// A push that made no route.
 #[derive(Clone, Copy, Debug)]
 struct Jump {
     from: u32,
@@ -84,7 +83,6 @@ impl RouteTable {
         }
     }
 
-    /// Whether more than half of the budget is used.
     #[inline]
     pub(crate) const fn is_tight(&self) -> bool {
         self.is_tight

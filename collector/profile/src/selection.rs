@@ -85,7 +85,6 @@ impl Selection {
         !self.hidden.contains(&function) && self.only.as_ref().is_none_or(|only| only.contains(&function))
     }
 
-    /// Whether any function may be hidden.
     pub(super) fn hides(&self) -> bool {
         !self.hidden.is_empty() || self.only.is_some()
     }

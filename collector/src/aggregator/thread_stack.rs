@@ -10,7 +10,6 @@ use crate::resolve::Resolver;
 use crate::stack_delta::{Common, LastStack, Reserve};
 use crate::unwind::{Frame, Gap, StackRoot};
 
-/// One frame of a thread's last stack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LastFrame {
     pub(super) frame: Frame,
@@ -184,7 +183,6 @@ impl ThreadState {
     }
 }
 
-/// What comes outside of the frames that a sample brings.
 #[derive(Clone, Copy)]
 pub(super) struct Outside {
     pub(super) root: StackRoot,

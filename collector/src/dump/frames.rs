@@ -21,7 +21,6 @@ use super::take::{KnownRegisters, Taken};
 /// Frames of all threads together: 64 MiB of numbers. A thousand ordinary threads have some 30,000.
 const MAX_FRAMES_IN_ALL: usize = 1 << 24;
 
-/// Instead of a process whose memory is read: none.
 const NO_PROCESS: u32 = u32::MAX;
 
 struct FrameNumbers {

@@ -191,7 +191,6 @@ impl Images {
         self.stats
     }
 
-    /// Takes the room for one more image, if there is any.
     fn take_room(&mut self, name: &str) -> bool {
         // The name is in both threads, and where there is no file it is the key, too.
         let bytes = self.bytes.saturating_add(IMAGE_BYTES + 3 * name.len());

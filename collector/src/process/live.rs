@@ -43,7 +43,6 @@ pub struct LiveProcess {
     pub(super) threads: u32,
     /// Whether it may have threads that are not known: it was found running, and not all that runs is looked for.
     pub(super) has_unknown_threads: bool,
-    /// Live threads that there was no room for.
     pub(super) untracked: u32,
 }
 

@@ -82,7 +82,6 @@ pub struct ProcessTable {
     thread_bytes: usize,
     /// Whether /proc is asked what no record has told. The processes of a recording are others than those of now.
     asks_proc: bool,
-    /// Mappings that forks may still copy.
     copies_left: usize,
     mapped: usize,
     /// Processes that have mapped something for which there was no room when it was too early to look at them anew.
@@ -306,7 +305,6 @@ impl ProcessTable {
         }
     }
 
-    /// The name of a thread that no record has told of; in a recording it has that of its process.
     fn name_of_untold(&self, pid: u32, tid: u32) -> String {
         match self.asks_proc {
             true => procfs::comm(pid, tid).unwrap_or_default(),

@@ -41,7 +41,6 @@ impl RecordedIdentity {
 
 #[derive(Debug)]
 pub enum MappedObject {
-    /// An image that has been found before.
     Known(ImageIndex),
     Anonymous,
     /// The code that the kernel maps into every process; the kernel is the same.

@@ -102,7 +102,6 @@ impl Resolver {
         names.known(address, time).unwrap_or_else(|| names.wait(profile, address, time))
     }
 
-    /// Reads on in the files of one process.
     fn look(&mut self, profile: &mut Profile, names: &mut JitNames) -> bool {
         let others = self.generated_bytes();
         names.allot(self.budget.generated_code.saturating_sub(others));

@@ -24,11 +24,9 @@ pub(super) struct ImageSymbols {
     pub(super) name: String,
     pub(super) elf: Option<Arc<ElfFile>>,
     pub(super) key: Option<FileKey>,
-    /// Whether there was an ELF file at some time.
     pub(super) was_read: bool,
     pub(super) debug: DebugFileFinder,
     pub(super) names: Option<ImageNames>,
-    /// Of code that a process generates.
     pub(super) jit: Option<Box<JitNames>>,
     /// When it was last asked, in frames resolved.
     pub(super) used: u64,
@@ -49,13 +47,11 @@ impl ImageSymbols {
     }
 }
 
-/// What has been asked for, and what is to be, as long as a batch lasts.
 pub(super) struct SymbolBatch {
     /// Whether names were dropped: an image that is read again answers all questions of a batch at once.
     pub(super) has_dropped: bool,
     /// Whether several frames are asked for at once: the first image with a file decides, see [`ImageNames::batch`].
     pub(super) asks_together: bool,
-    /// Frames that are not known yet, if they are to be asked for together.
     pub(super) unknown: Vec<Frame>,
     pub(super) answers: HashMap<Frame, Vec<Function>, FxBuildHasher>,
 }
@@ -66,7 +62,6 @@ impl Default for SymbolBatch {
     }
 }
 
-/// What is left of images that are not kept.
 #[derive(Default)]
 pub(super) struct DroppedImages {
     pub(super) notes: BTreeSet<String>,

@@ -23,7 +23,6 @@ pub type LoadedKernelSymbols = Result<KernelSymbols, String>;
 type LazyKernelSymbols = Arc<OnceLock<Arc<LoadedKernelSymbols>>>;
 
 struct SharedKernel {
-    /// Sessions that expect kernel frames.
     users: usize,
     /// Which modules there were when reading began, and what was read.
     table: Option<(u64, LazyKernelSymbols)>,

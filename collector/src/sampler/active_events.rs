@@ -5,7 +5,6 @@ use super::throttling::Throttling;
 use crate::perf::attr::{Event, EventSpec};
 use crate::process::NEVER;
 
-/// Events that take, or have taken, the place of others.
 struct NextEvents {
     /// From when on; [`NEVER`] as long as they are being prepared.
     at: u64,

@@ -41,7 +41,6 @@ struct Attach<'a> {
     children: bool,
     refused: &'a mut RefusedPids,
     scan: ThreadScan,
-    /// Processes of which a thread has been opened.
     processes: HashSet<u32>,
     /// Processes that were followed before, and whose threads are not opened.
     followed: HashSet<u32>,

@@ -66,7 +66,6 @@ struct Filtered {
 }
 
 impl Filtered {
-    /// This process is followed.
     fn new() -> Filtered {
         let mut pipeline = Pipeline::new(&SPEC, EventLayout::Threads, 2, None, &Budget::of(Budget::MIN_MEMORY));
         let these = Arc::new(These::default());

@@ -33,7 +33,6 @@ impl RecordSource {
         });
     }
 
-    /// The same of all records up to about now.
     pub fn read_recent(&mut self) {
         self.read_rings(now_ns().saturating_sub(MARGIN_NS));
     }

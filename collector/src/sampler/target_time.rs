@@ -20,7 +20,6 @@ pub struct TargetTime {
 }
 
 impl TargetTime {
-    /// The process that is about to execute the recorded program is followed.
     pub fn begin_child(&mut self, pid: u32) {
         self.clocks.begin_child(pid);
     }

@@ -183,7 +183,6 @@ impl Admission {
         self.judging.done(review.began, ended);
     }
 
-    /// When all processes are judged next.
     #[cfg(test)]
     pub fn set_next_review(&mut self, at: u64) {
         self.review_at = at;

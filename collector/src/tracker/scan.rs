@@ -31,14 +31,12 @@ impl ForkLog {
         ForkLog(Some(HashMap::new()))
     }
 
-    /// Notes a fork, if a scan is under way.
     pub fn add(&mut self, tid: u32, parent_tid: u32, time: u64) {
         if let Some(forks) = &mut self.0 {
             forks.insert(tid, ForkedBy { parent_tid, time });
         }
     }
 
-    /// Whether a record told of the fork of a thread.
     pub fn contains(&self, tid: u32) -> bool {
         self.get(tid).is_some()
     }

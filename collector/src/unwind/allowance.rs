@@ -29,7 +29,6 @@ pub struct Allowance {
     steps: u32,
     /// What counts of the time since then, times over.
     weight: i64,
-    /// Stacks with steps so far, until the next is measured.
     until_measured: i64,
     /// Nanoseconds taken for this stack.
     taken: i64,
@@ -59,7 +58,6 @@ impl Allowance {
         }
     }
 
-    /// Counts a step. Returns whether there may be another.
     #[inline]
     pub fn step(&mut self) -> bool {
         self.steps += 1;

@@ -21,9 +21,7 @@ pub struct Carried {
     pub called: bool,
     /// The callee: its next instruction, and its registers.
     pub callee: Option<(Frame, Registers)>,
-    /// Whether the callee moved to another stack.
     pub switched: bool,
-    /// Number of moves to another stack so far.
     pub switches: usize,
 }
 

@@ -51,7 +51,6 @@ pub struct GeneratedRules {
     time: u64,
     /// The last process whose memory may not be read.
     refused: u32,
-    /// New rules that may still be made for this sample.
     left: usize,
 }
 

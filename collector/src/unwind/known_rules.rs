@@ -33,7 +33,6 @@ impl FunctionRules {
     /// Rows of one function; those that have more are examined address by address.
     pub const MAX_ROWS: usize = 1024;
 
-    /// The same function so much further on, wrapping.
     #[must_use]
     pub fn moved(mut self, distance: u64) -> FunctionRules {
         self.range = self.range.start.wrapping_add(distance)..self.range.end.wrapping_add(distance);

@@ -91,7 +91,6 @@ pub struct Memory {
     refusals: MemoryRefusals,
 }
 
-/// What the target's memory says of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Now {
     /// All hold the same words.
@@ -255,7 +254,6 @@ impl Memory {
         read
     }
 
-    /// The same for what lies beyond the copied stack.
     fn call_for_stack(
         &mut self,
         bytes: usize,
@@ -302,7 +300,6 @@ impl Memory {
 /// A sample's view of its stack.
 pub struct UserStack<'a> {
     copied: Bytes<'a>,
-    /// The part of it that is in one piece: mostly all.
     piece: &'a [u8],
     sp: u64,
     memory: RefCell<&'a mut Memory>,

@@ -36,7 +36,6 @@ struct ModuleBuilder {
     starts: Vec<u64>,
     /// What the kernel finds at the return addresses that frame pointers lead to, after the instruction pointer.
     chain: Vec<u64>,
-    /// Where the last stack had a gap.
     gap: Cell<Option<u32>>,
 }
 
@@ -188,7 +187,6 @@ impl ModuleBuilder {
         (frames.iter().map(|frame| self.place(frame.address)).collect(), root, again.len())
     }
 
-    /// The module as the only image of a process.
     fn load(&self) -> (Images, Mappings) {
         let mut images = Images::default();
         let image = images.insert_for_test(self.elf());

@@ -107,7 +107,6 @@ fn stacks_that_move_too_often_are_cut() {
 /// A function of Go: its code, its flags, the offsets of its calls and which function each of them calls.
 type GoModuleFunction<'a> = (&'a [u8], u8, &'a [(usize, usize)]);
 
-/// A program of Go, with the targets of the calls filled in.
 fn program(functions: &[GoModuleFunction<'_>]) -> ModuleBuilder {
     let empty: Vec<ModuleFunction<'_>> = functions.iter().map(|function| (function.0, None)).collect();
     let starts = ModuleBuilder::new(&empty).starts;
@@ -138,7 +137,6 @@ impl ModuleBuilder {
 const UNREADABLE: StackRoot = StackRoot::Truncated(TruncationReason::StackUnreadable);
 /// The part of the stack that is on the thread's.
 const ON_THREAD: [(usize, u64); 2] = [(0, CALLED), (1, SWITCHED - 1)];
-/// The outermost frame.
 const ROOT: (usize, u64) = (4, 0);
 
 /// 0 on the thread's stack, called by 1, the switch, called by 2, called by 3, called by 4.

@@ -12,7 +12,6 @@ const WORDS: usize = 1 << 14;
 /// left.
 struct ThreadModel {
     words: Vec<u64>,
-    /// Index of the word at the stack pointer.
     sp: usize,
     bp: u64,
     /// `(function, stack pointer and frame pointer before the call)`, outermost first.
@@ -22,7 +21,6 @@ struct ThreadModel {
     reader: LastStack<u64>,
     memory: Memory,
     time: u64,
-    /// When memory was last read.
     read_at: u64,
 }
 

@@ -22,12 +22,10 @@ enum PointerStep {
     Caller(CallerPointers, Option<u64>),
     /// The caller, or none, by a row that may be wrong.
     Doubtful(Option<CallerPointers>),
-    /// It takes more registers.
     NeedsRegisters,
 }
 
 enum LeaveResult {
-    /// The stack ends with the frame.
     Root(CompleteStack),
     ByPointers(CallerPointers, Option<u64>),
     /// The caller, for which all registers were needed.

@@ -137,7 +137,6 @@ impl WatchConfig {
         self.is_of_everything() || self.layout == WatchLayout::Cpus
     }
 
-    /// Keys that contradict each other, in words.
     fn contradiction(&self) -> Option<&'static str> {
         if self.is_of_everything() {
             if self.has_selector() {
@@ -334,7 +333,6 @@ struct Selectors {
     comm: Option<Spanned<String>>,
 }
 
-/// Suffixes of the unit names that processes can have.
 const UNIT_ENDINGS: [&str; 6] = [".service", ".slice", ".scope", ".socket", ".mount", ".swap"];
 /// Maximum length of a command name in bytes: `TASK_COMM_LEN` without the final zero.
 const COMM_BYTES: usize = 15;
@@ -342,7 +340,6 @@ const COMM_BYTES: usize = 15;
 /// A selector, if given; a predicate that no value matches it; and the reason.
 type SelectorCheck<'a> = (&'a Option<Spanned<String>>, fn(&str) -> bool, fn(&str) -> String);
 
-/// Finds the selectors of a watch that no process can match, with the reason.
 fn find_unmatchable(selectors: &Selectors) -> Vec<(Range<usize>, String)> {
     let checks: [SelectorCheck<'_>; 4] = [
         (

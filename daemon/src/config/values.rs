@@ -46,7 +46,6 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).filter(|&bytes| bytes < 1 << 60).ok_or_else(|| format!("{text:?} is too large"))
 }
 
-/// Splits a text into its leading decimal number and the rest.
 fn number_and_unit(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);

@@ -17,11 +17,8 @@ use nix::unistd::geteuid;
 use super::error::{AllowedContents, DestinationError};
 use crate::authority::user_name;
 
-/// Attempts to open a name whose file changes meanwhile.
 pub(super) const MAX_ATTEMPTS: usize = 8;
-/// Symbolic links followed in one path, as in the kernel.
 const MAX_LINKS: usize = 40;
-/// Temporary names tried.
 const MAX_NAMES: u32 = 100;
 /// Bytes read from the start of a file to recognise its format.
 const START_BYTES: usize = 4096;
@@ -40,7 +37,6 @@ pub(super) enum ResolvedPath {
 pub(super) struct DirectoryEntry {
     pub(super) directory: OwnedFd,
     pub(super) name: OsString,
-    /// As the user named it.
     pub(super) path: PathBuf,
 }
 
@@ -172,7 +168,6 @@ impl DirectoryEntry {
         Ok(File::from(openat(&self.directory, name, flags, Mode::from_bits_truncate(mode))?))
     }
 
-    /// Creates a file with a new name in the same directory.
     pub(super) fn create_beside(&self, mode: u32) -> io::Result<(OsString, File)> {
         for number in 0..MAX_NAMES {
             // Not derived from the file's name, which may already have the maximum length.

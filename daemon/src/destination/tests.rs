@@ -153,7 +153,6 @@ fn somebody_who_swaps_the_temporary_file_is_noticed() {
     assert!(matches!(replacement.commit(), Err(DestinationError::Changed { .. })));
 }
 
-/// Swaps two names until dropped.
 struct Swapper(std::sync::Arc<std::sync::atomic::AtomicBool>, Option<std::thread::JoinHandle<()>>);
 
 impl Swapper {

@@ -128,7 +128,6 @@ fn messages_are_on_the_wire_as_they_have_been() {
     }
 }
 
-/// Whether a message has everything that another has. It may have more.
 fn says_all_of(message: &Value, golden: &Value) -> bool {
     match (message, golden) {
         (Value::Object(message), Value::Object(golden)) => {

@@ -32,9 +32,7 @@ const SUMMING_UP: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 struct Summary {
-    /// Time of the last message.
     said: Option<Instant>,
-    /// Number of events since, and the last of them.
     more: u64,
     last: String,
 }

@@ -32,7 +32,6 @@ const ANSWER_TIME: Duration = Duration::from_secs(10);
 const LISTED_AT_ONCE: usize = 16;
 /// Bytes of text in one message: half the maximum, because JSON escapes quotation marks with a second byte.
 const TEXT_AT_ONCE: usize = 32 << 10;
-/// Maximum processes of one session.
 const MAX_PIDS: usize = 1024;
 
 /// State shared by all connections.

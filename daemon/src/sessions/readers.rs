@@ -70,7 +70,6 @@ impl Given {
 struct GivenBytes {
     given: Given,
     bytes: usize,
-    /// Whether only trusted readers have it.
     of_trusted: bool,
 }
 
@@ -101,7 +100,6 @@ enum ReaderPosition {
     At(u64),
 }
 
-/// State shared by the session and its readers.
 struct StreamState {
     /// Updates that some reader still needs, with their sizes, and the number of the first.
     updates: VecDeque<(Arc<Update>, usize)>,

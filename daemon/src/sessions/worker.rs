@@ -17,9 +17,7 @@ use crate::authority::Authority;
 use crate::ledger::{Ledger, LedgerCharge, LedgerPrincipal, Resource};
 use crate::protocol::message::{Collect, Refusal, RefusalKind, SessionEnd, SessionSummary};
 
-/// Maximum characters of a target's name in lists.
 const LISTED_CHARS: usize = 200;
-/// Maximum process ids in lists.
 const LISTED_PIDS: usize = 64;
 
 /// Updates handled before commands, timers and readers: more than arrive meanwhile at the shortest interval.
@@ -306,7 +304,6 @@ struct SessionWorker {
     guard: Guard,
     replica: Profile,
     readers: Readers,
-    /// The reason, once the session has been told to end.
     ending: Option<SessionEnd>,
     /// An update was refused as broken or not permitted; all later ones are refused as well.
     is_refused: bool,

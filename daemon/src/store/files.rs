@@ -12,7 +12,6 @@ pub const LONGEST: Duration = Duration::from_secs(3600 + 600 + 60);
 /// Maximum segments read of one watch. A week of hours is 168; restarts add more.
 const MAX_SEGMENTS: usize = 1 << 20;
 
-/// Extension of segment names.
 const ENDING: &str = ".ccsd";
 
 /// Why stored profiles cannot be read.

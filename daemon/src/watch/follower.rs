@@ -584,12 +584,9 @@ fn clock_change(expected_ns: u64, now_ns: u64) -> Option<String> {
     (drift > DRIFT_NS).then(|| format!("the clock was set {direction} by {} ms", drift / 1_000_000))
 }
 
-/// How soon processes are gone again.
 #[derive(Clone, Copy, Default)]
 struct Turnover {
-    /// Scans at which processes had gone.
     scans: u32,
-    /// Matching processes of all scans.
     seen: u64,
     /// Of these, those that had gone at the next scan.
     gone: u64,

@@ -33,7 +33,6 @@ pub use follower::WatchStatus;
 pub use rules::{describe, unknown_users};
 pub use scan::user_number;
 
-/// Time between two searches for old segments.
 const RETENTION_PERIOD: Duration = Duration::from_secs(60);
 /// A watch starts another segment at this fraction of its share of the store, so that old segments exist to be removed.
 const SEGMENT_SHARE: u64 = 8;

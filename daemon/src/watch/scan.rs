@@ -19,7 +19,6 @@ use super::rules::{Facts, WatchRule};
 const SHARE: u32 = 500;
 /// Minimum time between two scans: shorter processes are not worth a session.
 const LEAST: Duration = Duration::from_secs(1);
-/// Maximum time between two scans.
 const MOST: Duration = Duration::from_secs(30);
 /// Full checks of a new process: the first may precede its exec, or the move to its control group.
 const CLOSE_LOOKS: u8 = 2;

@@ -7,7 +7,6 @@ pub(crate) const MACHINE: elf::Machine = elf::EM_X86_64;
 pub(crate) const PAGE: u64 = 4096;
 
 pub(crate) enum StubTarget {
-    /// The address of the slot it jumps through.
     Slot(u64),
     /// The index into `.rela.plt` that the stub pushes for the dynamic linker.
     Index(usize),
@@ -37,7 +36,6 @@ pub(crate) fn stub_size(entry_size: u64, code: &[u8]) -> u8 {
     if is_short { 8 } else { 16 }
 }
 
-/// What the dynamic linker stores in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Relocation {
     /// The address of its symbol.

@@ -1,6 +1,5 @@
 //! A form of C++ names that GCC writes and `cpp_demangle` does not parse.
 
-/// Maximum occurrences rewritten in one name.
 const MOST: usize = 64;
 
 /// Rewrites members of types, such as `std::is_same<T>::value` in an expression, for `cpp_demangle`; `None` if the name

@@ -95,7 +95,6 @@ impl JitDump {
         self.parser == JitParser::DumpOver
     }
 
-    /// Remembers a name for moves, if there is room.
     fn follow(&mut self, index: u64, name: &str) {
         let before = self.names.get(&index).map(String::len);
         let bytes = self.name_bytes - before.unwrap_or(0) + name.len();

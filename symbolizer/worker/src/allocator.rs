@@ -51,7 +51,6 @@ fn checked(pointer: *mut u8, bytes: usize) -> *mut u8 {
     pointer
 }
 
-/// Text of bounded length, on the stack.
 struct Message {
     text: [u8; 160],
     length: usize,

@@ -28,7 +28,6 @@ const CONNECTIONS: usize = 8;
 /// but the sampling thread waits for them, so their threads get real-time priority if permitted. (Among 200 busy
 /// threads on two CPUs a normal thread waits 140 ms for its turn, and a process may have 300 images.)
 pub const QUICK: usize = 2;
-/// Time limit for the start of a worker.
 const START_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a start waits for killed processes of the same principal to end, which hold its places. (That of this
 /// machine's own files does not wait: it always has a place.)
@@ -84,7 +83,6 @@ pub enum NoAnswer {
     NoWorker,
 }
 
-/// The failure of a question.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
     #[error("it died")]
@@ -127,7 +125,6 @@ struct RunningWorker {
     child: Child,
     /// Closing it tells the worker to end.
     _control: Channel,
-    /// Its place among the running processes.
     slot: WorkerSlot,
     since: Instant,
     free: Vec<ClientConnection>,
@@ -136,13 +133,11 @@ struct RunningWorker {
 #[derive(Debug)]
 struct ClientState {
     running: Option<RunningWorker>,
-    /// Whether a process is being started.
     starting: bool,
     /// End of the last question.
     used: Instant,
     /// Number of workers started.
     generation: u64,
-    /// Processes that died or were killed for hanging.
     failures: u64,
     starts: VecDeque<Instant>,
     /// Killed workers that have not ended yet, for example because they hang in a read.
@@ -452,7 +447,6 @@ impl Worker {
         }
     }
 
-    /// Starts a process.
     fn begin(&self, generation: u64) -> io::Result<RunningWorker> {
         let slot = self.slots.take(self.principal).ok_or(ErrorKind::ResourceBusy)?;
         let (control, theirs) = Channel::pair()?;
@@ -495,7 +489,6 @@ impl ClientState {
         }
     }
 
-    /// Kills the worker if it still runs.
     fn lose(&mut self, fault: &Fault) {
         let Some(mut running) = self.running.take() else { return };
         self.failures += 1;

@@ -19,7 +19,6 @@ const IMAGE_PART: u64 = 2;
 /// An image of at least this size, debug files included, is read while no other such image is, like one that takes more
 /// memory than a small one.
 const LARGE: u64 = 8 << 20;
-/// Maximum images. Each has one or more files open.
 const MAX_IMAGES: usize = 512;
 /// Unused images are forgotten after this time.
 const MAX_AGE: Duration = Duration::from_secs(300);

@@ -128,7 +128,6 @@ pub enum WorkerRequest {
     },
     /// Parse the next bytes of a file about generated code.
     Code {
-        /// The parser's state.
         parser: JitParser,
         /// The bytes.
         bytes: Vec<u8>,
@@ -166,9 +165,7 @@ impl WorkerRequest {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum WorkerReply {
-    /// The worker has given up its rights.
     Ready,
-    /// Requests the image's file.
     WantImage,
     /// Requests the files at a path.
     WantFiles(Vec<u8>),

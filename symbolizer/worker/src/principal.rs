@@ -69,7 +69,6 @@ pub struct FileLocation {
 const MAX_TABLE_BYTES: u64 = 16 << 20;
 /// Bytes read of another process's table of mounts. Beyond it nothing is known of its mounts.
 const MAX_OTHER_TABLE_BYTES: u64 = 1 << 20;
-/// Maximum ranges of subordinate ids.
 const MAX_RANGES: usize = 65_536;
 /// Interval of looking whether the ranges have changed.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -174,7 +173,6 @@ type Shown = (Box<[u8]>, Box<[u8]>);
 #[derive(Clone, Debug)]
 struct Mount {
     shows: Shown,
-    /// Type of the file system.
     kind: Box<str>,
 }
 

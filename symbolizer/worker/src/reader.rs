@@ -24,7 +24,6 @@ const INSTALLED: &str = "/usr/lib/debug";
 /// Initial number of open files remembered; closed ones are removed when it is reached, and at each doubling.
 const SWEEP_AT: usize = 256;
 
-/// The workers of this process.
 static READER: OnceLock<RemoteReader> = OnceLock::new();
 
 #[derive(Debug)]

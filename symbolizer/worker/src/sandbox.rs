@@ -25,12 +25,10 @@ pub const MAX_FILES: u64 = 4096;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SandboxError {
-    /// The kernel refuses.
     #[error("cannot {what}: {source}")]
     System { what: &'static str, source: io::Error },
     #[error("cannot give up capabilities: {0}")]
     Capabilities(#[from] caps::errors::CapsError),
-    /// The kernel refuses the filter.
     #[error("cannot filter system calls: {0}")]
     Filter(String),
 }

@@ -26,7 +26,6 @@ const MAX_QUESTION: usize = 1 << 20;
 const IDLE: Duration = Duration::from_secs(60);
 /// Stack size of a thread: parsing debug information and demangling recurse to a limited depth. It counts as memory.
 const STACK_BYTES: usize = 4 << 20;
-/// Exit status after a panic.
 const PANICKED: i32 = 70;
 /// Nice value of the worker of this machine's own files, if permitted: the sampling thread waits for its answers. Nobody
 /// waits for those of others, whose files their authors choose.
@@ -129,13 +128,11 @@ fn is_socket(fd: &OwnedFd) -> bool {
     fstat(fd).is_ok_and(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFSOCK)
 }
 
-/// A connection, whose questions are answered one after the other.
 struct ServedConnection {
     channel: Arc<Channel>,
     images: Arc<ImageCache>,
 }
 
-/// The daemon while it waits for an answer.
 #[derive(Debug)]
 struct DaemonAsker(Arc<Channel>);
 
@@ -162,7 +159,6 @@ impl Asker for DaemonAsker {
 }
 
 impl ServedConnection {
-    /// Answers questions until the daemon closes the connection.
     fn serve(self) {
         let mut buffer = Vec::new();
         loop {

@@ -17,7 +17,6 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Argument that makes this program a worker.
 const SERVE: &str = "--serve-as-worker";
 /// Argument that makes it try the action named next in the sandbox.
 const TRY: &str = "--try-in-sandbox";
@@ -108,12 +107,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// This program, which has debug information.
 fn own() -> File {
     File::open(std::env::current_exe().unwrap()).unwrap()
 }
 
-/// Addresses spread over its code.
 fn addresses(elf: &ElfFile) -> Vec<u64> {
     let code = elf.segments().iter().find(|segment| segment.executable).unwrap();
     (0..200).map(|i| code.svma + code.mem_size / 200 * i).collect()
@@ -226,7 +223,6 @@ fn fill_heaps(number: usize) {
     }
 }
 
-/// Performs an action in the sandbox.
 fn attempt(what: &str) {
     let own = std::process::id().cast_signed();
     sandbox::close_inherited().unwrap();
@@ -334,7 +330,6 @@ fn alone(name: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Kills the current worker.
 fn kill_now() {
     kill(Pid::from_raw(worker_pid(Principal::Own).unwrap().cast_signed()), Signal::SIGKILL).unwrap();
 }
@@ -420,7 +415,6 @@ fn stop(pid: u32) {
     }
 }
 
-/// Several files are asked about when the worker dies.
 fn innocent() {
     // Without CPU for the killer, all questions may be answered before.
     assert!((0..10).any(|_| killed_amid_several()));
@@ -470,12 +464,10 @@ fn killed_amid_several() -> bool {
     amid
 }
 
-/// Whether several threads of a worker are running.
 fn is_busy(pid: u32) -> bool {
     threads_in(pid, 'R') > 1
 }
 
-/// Number of threads of a process in a state from /proc.
 fn threads_in(pid: u32, state: char) -> usize {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let is_in = |path: std::path::PathBuf| {
@@ -599,7 +591,6 @@ fn kill_first(uid: u32, ask: impl FnOnce()) {
     });
 }
 
-/// Whether a thread of a worker is running.
 fn is_answering(pid: u32) -> bool {
     threads_in(pid, 'R') > 0
 }

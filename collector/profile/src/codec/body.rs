@@ -9,7 +9,6 @@ use flate2::write::DeflateEncoder;
 use super::wire::{Cursor, Wrong, put_len};
 use crate::limits::MAX_RECORD_BYTES;
 
-/// The body follows as it is.
 const PLAIN: u8 = 0;
 /// The body's length follows, and then the body by deflate.
 const DEFLATED: u8 = 1;

@@ -14,9 +14,7 @@ use crate::squares::{Squares, equal_squares, squared_metrics};
 use crate::stream::sort_charges;
 use crate::update::{ChargeDelta, Update};
 
-/// The weights are the usual ones.
 const PLAIN: u64 = 1;
-/// The sums of squares do not follow.
 const SQUARES: u64 = 1 << 1;
 /// Bits of flags below the number of samples.
 const FLAG_BITS: u32 = 2;

@@ -60,7 +60,6 @@ struct StreamInterval {
 pub struct Written {
     intervals: Vec<StreamInterval>,
     charges: ChargesWritten,
-    /// Contexts of the generation under way, and of the largest.
     contexts: [u32; 2],
     has_generations: bool,
 }
@@ -203,7 +202,6 @@ pub fn compact<R: Read, W: Write>(input: R, out: W, written: &Written) -> Result
     }
 }
 
-/// A stream that is read and written with fewer intervals.
 struct CoarsenedStream<R, W> {
     decoder: Decoder<R>,
     encoder: Encoder<W>,

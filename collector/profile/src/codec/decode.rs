@@ -40,7 +40,6 @@ struct DecodedTables {
     files: Vec<Arc<str>>,
     /// What was charged in this generation of contexts.
     places: Vec<ChargePlace>,
-    /// Of the interval before.
     accounting: AccountingNumbers,
     /// Functions that have flags or fields that this version does not know.
     strange_functions: u64,
@@ -68,7 +67,6 @@ pub struct Decoder<R> {
     payload: Vec<u8>,
     /// Of the update that comes next.
     crashes: Vec<Crash>,
-    /// What its new processes belong to, by their positions.
     memberships: Vec<(u32, Arc<Membership>)>,
     intervals: VecDeque<Update>,
     /// Records and bytes before them.

@@ -42,7 +42,6 @@ impl GenerationJoin {
         }
     }
 
-    /// Makes an update of the old stream one of the new.
     pub(super) fn translate(&mut self, update: &mut Update) {
         if update.begins_generation(self.numbers.len() as u32) {
             self.forget_generation();

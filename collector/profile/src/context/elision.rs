@@ -34,7 +34,6 @@ impl ContextTable {
         !self.has_room(growth, contexts)
     }
 
-    /// Whether doubling a table may use up the budget.
     pub(crate) fn is_tight(&self) -> bool {
         !self.has_room(2 * self.bytes(), 0)
     }

@@ -61,7 +61,6 @@ impl ContextNode {
 pub(super) enum Base {
     /// A stored history, or the root.
     Stored(u32),
-    /// The caller's history.
     Cached(u32),
 }
 

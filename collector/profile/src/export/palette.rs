@@ -72,10 +72,8 @@ const PARTS_BESIDE_DOMINANT: usize = 2;
 /// How much total time counts beside self time.
 const TOTAL_WEIGHT: f64 = 0.1;
 
-/// Before the names of Python functions.
 const PYTHON: &str = "py::";
 
-/// Red, green and blue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Colour(pub(super) u8, pub(super) u8, pub(super) u8);
 

@@ -36,9 +36,7 @@ pub(super) struct ChargedStack<'a> {
     /// Call sites of its callers; empty if not requested.
     pub(super) route: RouteId,
     pub(super) samples: u64,
-    /// By the selected metric.
     pub(super) weight: u64,
-    /// By every metric.
     pub(super) weights: &'a [u64],
 }
 

@@ -91,7 +91,6 @@ impl<'a> ScriptSample<'a> {
     }
 }
 
-/// The next word, and what follows it.
 fn word(text: &str) -> (&str, &str) {
     let text = text.trim_start();
     let (word, rest) = text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()));

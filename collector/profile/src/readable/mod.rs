@@ -28,7 +28,6 @@ const SPECIAL: [&str; 6] = [
 /// What demanglers put behind a name that compilers have appended something to.
 const CLONE: &str = " [clone ";
 
-/// How much of a name is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// Without return type and parameters; long template arguments as `<...>`.

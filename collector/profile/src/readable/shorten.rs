@@ -15,7 +15,6 @@ pub(super) fn long_form(pieces: Vec<NamePiece<'_>>) -> Option<String> {
     Some(Style::LONG.text(&without_type(pieces)?))
 }
 
-/// The path of the function and nothing else.
 pub(super) fn short_form(pieces: Vec<NamePiece<'_>>) -> Option<String> {
     let rust = !pieces.iter().any(is_parameters);
     let path = without_parameters(without_type(pieces)?);
@@ -95,9 +94,7 @@ fn without_qualifiers(mut word: &str) -> &str {
 struct Style {
     /// Characters of a list of template arguments outside of others; longer ones are left out, the innermost first.
     arguments: usize,
-    /// Whether all lists are left out.
     left_out: bool,
-    /// Whether lambdas have their parameters.
     parameters: bool,
     /// A name of Rust: those have no parameters.
     rust: bool,

@@ -254,7 +254,6 @@ impl Side {
     }
 }
 
-/// What each run of a side charged to a function.
 #[derive(Clone, Debug, Default)]
 struct OfRuns {
     own: Vec<Sums>,

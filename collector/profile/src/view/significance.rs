@@ -30,9 +30,7 @@ const MOST: f64 = 1e7;
 #[derive(Clone, Debug, Default)]
 pub(super) struct SideTotals {
     pub(super) runs: Vec<Sums>,
-    /// Of all runs.
     pub(super) all: Sums,
-    /// Threads of all runs.
     pub(super) threads: usize,
 }
 
@@ -96,7 +94,6 @@ pub(super) fn test(totals: [&SideTotals; 2], parts: [&[Sums]; 2], basis: Basis) 
 
 struct ShareOfRuns {
     share: f64,
-    /// Effective number of samples.
     n: f64,
     /// Of each run, its share and the run's part of the side.
     runs: Vec<(f64, f64)>,

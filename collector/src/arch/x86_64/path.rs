@@ -100,7 +100,6 @@ pub enum NextInstruction {
     Branch(u64),
     /// Nowhere: it returns, and the return address is where the stack pointer points.
     Returns,
-    /// Nowhere that is known.
     Lost,
 }
 
@@ -134,7 +133,6 @@ impl Path {
         stored.map_or(SymbolicValue::Memory(place), |(_, value)| *value)
     }
 
-    /// Whether it could be remembered.
     fn store(&mut self, place: SymbolicAddress, value: SymbolicValue) -> bool {
         if let Some((_, stored)) = self.stores.iter_mut().find(|(at, _)| *at == place) {
             *stored = value;
@@ -296,7 +294,6 @@ impl Path {
         }
     }
 
-    /// The address of the memory operand, where it is known.
     fn place(&self, instruction: &Instruction) -> Option<SymbolicAddress> {
         use iced_x86::Register;
         if instruction.memory_index() != Register::None || instruction.segment_prefix() != Register::None {

@@ -316,7 +316,6 @@ fn ends_before(start: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> boo
     (1..=bytes.len()).rev().take_while(|end| bytes.len() - end < ALIGNMENT as usize).any(|end| ends(end) && padded(end))
 }
 
-/// A way from the beginning of a function to a frame.
 struct PathToFrame {
     path: Path,
     /// How far a loop moves the stack pointer each time.
@@ -385,7 +384,6 @@ fn way(start: u64, address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>, 
     found.map(|path| PathToFrame { path, step })
 }
 
-/// Whether a function may end before an address.
 fn ends<C: Fn(u64, u64) -> Option<Arc<[u8]>>>(address: u64, text: &mut Text<'_, C>) -> bool {
     let padding = |instruction: Instruction| matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
     address.is_multiple_of(ALIGNMENT) || text.decode(address).is_none_or(padding)

@@ -73,7 +73,6 @@ impl Goroutine {
         (self.bounds.0..self.bounds.1).contains(&address)
     }
 
-    /// The same, with its stack elsewhere.
     fn moved(mut self, bounds: (u64, u64)) -> Goroutine {
         let distance = bounds.1.wrapping_sub(self.bounds.1);
         self.bounds = bounds;

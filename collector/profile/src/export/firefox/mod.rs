@@ -183,7 +183,6 @@ fn samples(mut cells: Vec<ThreadCell>, columns: &[TimeColumn], unit: Unit) -> Sa
     samples
 }
 
-/// Tables shared by all threads, with indexes of their entries.
 struct TableBuilder<'a> {
     labels: Labels<'a>,
     shared: SharedTables,

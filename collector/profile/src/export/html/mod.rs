@@ -69,7 +69,6 @@ struct Contents<'a> {
     remarks: Vec<String>,
     /// Metrics; or the profile after and the one before.
     layers: Vec<LayerName>,
-    /// Whether the layers are two profiles.
     is_difference: bool,
     stacks: Stacks,
     /// Columns of time that the export has; the page may have fewer.
@@ -86,7 +85,6 @@ struct Contents<'a> {
     max_bytes: usize,
 }
 
-/// The lines of a function as a page has them.
 struct PageSource<'a> {
     function: u32,
     excerpt: &'a SourceExcerpt,
@@ -134,7 +132,6 @@ struct Data<'a> {
     remarks: Vec<String>,
     layers: &'a [LayerName],
     difference: bool,
-    /// File name and path.
     images: Vec<(String, String)>,
     files: Vec<String>,
     /// Name, image, file of the declaration or -1, its line.
@@ -161,7 +158,6 @@ struct Data<'a> {
 
 #[derive(Serialize)]
 struct PackedPalette<'a> {
-    /// On light and on dark ground.
     tones: Vec<[String; 2]>,
     packages: Vec<PackedPackage<'a>>,
     /// For each function: number of its package + 1, of its tone, and of the tone in its package; zeros if it has none.
@@ -570,7 +566,6 @@ struct Numbers<'a> {
     functions: Vec<(String, usize, i64, u32)>,
     full_names: BTreeMap<u32, FullName>,
     modules: BTreeMap<u32, String>,
-    /// The numbers of the functions in the profile.
     ids: Vec<Option<u32>>,
     known: HashMap<u32, u32>,
     images: Vec<(String, String)>,

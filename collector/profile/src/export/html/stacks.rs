@@ -10,9 +10,7 @@ pub(super) struct StackNode {
     pub(super) parent: Option<usize>,
     pub(super) function: u32,
     pub(super) marked: bool,
-    /// The function above may not have called this one.
     pub(super) gap: bool,
-    /// The call may be another in part.
     pub(super) approximate: bool,
     /// The largest share of a total that this stack and all that go on from it have in any layer.
     pub(super) share: f64,
