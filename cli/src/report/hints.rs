@@ -18,13 +18,13 @@ const HIGH_RATE_HZ: u32 = 9_999;
 /// The hints, each a sentence with a command. An interpreter's own functions need no symbols.
 pub fn hints(profile: &Profile, watch: Option<&str>, view: &SummaryView, is_interpreted: bool) -> Vec<String> {
     let stripped = if is_interpreted { None } else { stripped(profile, view) };
-    let origin = Origin::of(profile, watch);
+    let origin = HintTarget::of(profile, watch);
     [waiting(profile, origin), stripped, few(profile, origin)].into_iter().flatten().collect()
 }
 
 /// What was sampled, and so what a user can do to learn more.
 #[derive(Clone, Copy)]
-enum Origin<'a> {
+enum HintTarget<'a> {
     Program,
     /// Many processes, chosen by what they belong to, or all.
     Machine,
@@ -32,13 +32,13 @@ enum Origin<'a> {
     Watch(&'a str),
 }
 
-impl<'a> Origin<'a> {
+impl<'a> HintTarget<'a> {
     fn of(profile: &Profile, watch: Option<&'a str>) -> Self {
         let session = profile.session();
         match watch {
-            Some(name) => Origin::Watch(name),
-            None if session.pids.is_empty() && session.command.is_empty() => Origin::Machine,
-            None => Origin::Program,
+            Some(name) => HintTarget::Watch(name),
+            None if session.pids.is_empty() && session.command.is_empty() => HintTarget::Machine,
+            None => HintTarget::Program,
         }
     }
 }
@@ -48,19 +48,19 @@ fn share(fraction: f64) -> String {
 }
 
 /// A hint if the program mostly waits. A machine has processes that wait and others that do not.
-fn waiting(profile: &Profile, origin: Origin<'_>) -> Option<String> {
+fn waiting(profile: &Profile, origin: HintTarget<'_>) -> Option<String> {
     let accounting = profile.accounting();
     let cpu = accounting.target_cpu_ns.filter(|_| accounting.duration_ns >= LONG_ENOUGH_NS)?;
     let busy = cpu as f64 / accounting.duration_ns as f64;
     let session = profile.session();
     let remedy = match origin {
-        Origin::Machine => return None,
-        Origin::Watch(name) => format!(
+        HintTarget::Machine => return None,
+        HintTarget::Watch(name) => format!(
             "`ccsd report --watch {} --by process` lists its processes, and while one runs, `ccsd dump` with its number \
              shows where it waits",
             sanitise(name)
         ),
-        Origin::Program => {
+        HintTarget::Program => {
             // A program started by ccsd has ended by now; its next run has another id.
             let started = session.command.first() == Some(&session.target);
             let pid = session.pids.first().filter(|_| !started).map_or_else(|| "PID".to_owned(), u32::to_string);
@@ -126,16 +126,16 @@ fn stripped(profile: &Profile, view: &SummaryView) -> Option<String> {
 }
 
 /// A hint if there are few samples.
-fn few(profile: &Profile, origin: Origin<'_>) -> Option<String> {
+fn few(profile: &Profile, origin: HintTarget<'_>) -> Option<String> {
     let (samples, rate) = (profile.accounting().received, profile.session().rate_hz);
     let is_few = samples > 0 && samples < FEW && rate > 0 && rate < HIGH_RATE_HZ;
     let remedy = match origin {
-        Origin::Program => {
+        HintTarget::Program => {
             let factor = (f64::from(HIGH_RATE_HZ) / f64::from(rate.max(1))).round();
             format!("`-F {HIGH_RATE_HZ}` takes {factor} times as many")
         }
-        Origin::Machine => "a longer `--duration` takes more".to_owned(),
-        Origin::Watch(_) => {
+        HintTarget::Machine => "a longer `--duration` takes more".to_owned(),
+        HintTarget::Watch(_) => {
             "a longer time (`--since`) has more, and `rate_hz` in the watch's configuration sets how many are taken"
                 .to_owned()
         }

@@ -42,14 +42,14 @@ pub(super) struct Cells {
     threads: Vec<(String, u32, usize)>,
     /// Name and id of each process, and where in [`Cells::groups`] stands what it belongs to, if that is known.
     processes: Vec<(String, u32, Option<usize>)>,
-    groups: Vec<Group>,
+    groups: Vec<CellGroup>,
     /// In order.
     cells: Vec<CostCell>,
 }
 
 /// What processes belong to, as `--by` names it, with what else a pattern may call it by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-struct Group {
+struct CellGroup {
     unit: String,
     container: String,
     /// The container's id, in full.
@@ -60,7 +60,7 @@ struct Group {
     uid: Option<u32>,
 }
 
-impl Group {
+impl CellGroup {
     fn of(membership: &Membership) -> Self {
         let clean = |text: String| sanitise(&text).into_owned();
         let id = cgroup::container(&membership.cgroup).filter(|_| membership.cgroup != Membership::KERNEL);
@@ -81,7 +81,7 @@ pub(super) struct PackedCells {
     ends: Vec<u64>,
     threads: Vec<(String, u32, usize)>,
     processes: Vec<(String, u32, Option<usize>)>,
-    groups: Vec<Group>,
+    groups: Vec<CellGroup>,
     /// `(node * threads + thread) * columns + column` of each cell, as differences.
     steps: String,
     layers: Vec<PackedLayer>,
@@ -260,13 +260,13 @@ fn add_cells(
 struct Threads {
     threads: Vec<(String, u32, usize)>,
     processes: Vec<(String, u32, Option<usize>)>,
-    groups: Vec<Group>,
+    groups: Vec<CellGroup>,
     /// Of the profile at hand.
     known: HashMap<ThreadId, usize>,
     /// Profiles of one file by other metrics have the same threads.
     same: HashMap<(Process, Thread), usize>,
     same_process: HashMap<Process, usize>,
-    same_group: HashMap<Group, usize>,
+    same_group: HashMap<CellGroup, usize>,
 }
 
 impl Threads {
@@ -297,7 +297,7 @@ impl Threads {
     }
 
     fn group(&mut self, membership: &Membership) -> usize {
-        let group = Group::of(membership);
+        let group = CellGroup::of(membership);
         let next = self.groups.len();
         let number = *self.same_group.entry(group.clone()).or_insert(next);
         if number == next {
