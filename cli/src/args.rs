@@ -172,8 +172,8 @@ pub enum Command {
     /// Name functions of a profile from debug files found later
     ///
     /// A function without a name in the profile is IMAGE+0xADDRESS; the profile has the build id of its image. With the debug
-    /// file of that build id the function gets its name, on any machine. Inlined functions and lines are known only if the debug
-    /// file was there when the profile was collected.
+    /// file of that build id the function gets its name, on any machine, with inlined functions and lines. A function that the
+    /// symbol table named when the profile was collected has no addresses in the profile, and so gets neither.
     #[command(after_long_help = SYMBOLIZE_EXAMPLES)]
     Symbolize(SymbolizeArgs),
     /// Run or query the daemon: status, stop, save, watches, metrics
@@ -208,7 +208,7 @@ pub enum Command {
     /// function may add up to more than the function.
     ///
     /// Source files are read from the paths in the debug information, or as --source-root and --substitute say. A missing
-    /// file, or one that changed after the profile was taken, is reported. A profile has no addresses within functions.
+    /// file, or one that changed after the profile was taken, is reported. A profile has lines, and no addresses within functions that have.
     #[command(after_long_help = ANNOTATE_EXAMPLES)]
     Annotate(AnnotateArgs),
     /// Write a profile in another tool's format

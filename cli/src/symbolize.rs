@@ -24,14 +24,27 @@ pub fn run(args: &SymbolizeArgs) -> Result<Exit, Failure> {
     let mut servers = servers(args)?;
     let target = args.output.as_ref().unwrap_or(&args.file);
     OutputFile::check_contents(target).map_err(Failure::bad_request)?;
+    for dir in &args.debug_dir {
+        if !dir.is_dir() {
+            return Err(Failure::bad_request(anyhow!("--debug-dir {}: there is no such directory", dir.display())));
+        }
+    }
     let mut profile: Option<Profile> = None;
-    read(&args.file, |decoder, record| {
+    let is_whole = read(&args.file, |decoder, record| {
         let profile = profile.get_or_insert_with(|| Profile::new(decoder.session().clone(), ProfileLimits::reading()));
         match record {
             Some(Decoded::Update(update)) => profile.apply(&update).map_err(|error| anyhow!("{error}")),
             _ => Ok(()),
         }
     })?;
+    if !is_whole {
+        let what = "it has no end: its collection was interrupted, or what followed was cut off";
+        if args.output.is_none() {
+            let name = args.file.display();
+            return Err(Failure::bad_request(anyhow!("{name}: {what}; with -o what there is goes to another file")));
+        }
+        warn(format_args!("{}: {what}", args.file.display()));
+    }
     let profile = profile.unwrap_or_else(|| Profile::new(Default::default(), ProfileLimits::reading()));
     let mut dirs: Vec<&Path> = args.debug_dir.iter().map(PathBuf::as_path).collect();
     dirs.push(Path::new(SYSTEM));
@@ -115,19 +128,24 @@ pub fn finder() -> NameFinder<impl FnMut(&Image) -> Option<File>> {
     NameFinder::new(|image: &Image| at_hand(&[Path::new(SYSTEM)], image))
 }
 
+/// Reads a file to its end, or to where it was cut off. Returns whether it has the end that a finished profile has.
 fn read(
     path: &Path,
     mut each: impl FnMut(&Decoder<BufReader<File>>, Option<Decoded>) -> Result<(), anyhow::Error>,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     let name = || path.display().to_string();
     let file = open(path).with_context(|| format!("cannot read {}", path.display())).map_err(Failure::bad_request)?;
     let decoder = Decoder::new(BufReader::with_capacity(1 << 18, file));
     let mut decoder = decoder.map_err(|error| Failure::bad_request(anyhow!("{}: {error}", name())))?;
     each(&decoder, None).map_err(Failure::at_run_time)?;
+    let mut has_end = false;
     loop {
         match decoder.next_record() {
-            Ok(None) | Err(DecodeError::CutOff { .. }) => return Ok(()),
-            Ok(record) => each(&decoder, record).map_err(Failure::at_run_time)?,
+            Ok(None) | Err(DecodeError::CutOff { .. }) => return Ok(has_end),
+            Ok(record) => {
+                has_end |= matches!(record, Some(Decoded::End(_)));
+                each(&decoder, record).map_err(Failure::at_run_time)?;
+            }
             Err(error) => return Err(Failure::bad_request(anyhow!("{}: {error}", name()))),
         }
     }

@@ -1,6 +1,6 @@
 //! Instructions from objdump beside the source lines that they belong to.
 //!
-//! A profile has no addresses within functions, so a line's cost stands once, at its first group of instructions.
+//! Of functions with lines a profile has no addresses, so a line's cost stands once, at its first group of instructions.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;

@@ -2,7 +2,7 @@
 
 use ccsd_profile::origin::{is_generated, is_interpreter};
 use ccsd_profile::view::SummaryView;
-use ccsd_profile::{Profile, sanitise};
+use ccsd_profile::{Profile, notes, sanitise};
 
 /// Minimum share of time in stripped images for a hint.
 const NOTABLE: f64 = 0.1;
@@ -12,6 +12,10 @@ const BUSY: f64 = 0.2;
 const LONG_ENOUGH_NS: u64 = 1_000_000_000;
 /// Fewer samples than this are few.
 const FEW: u64 = 100;
+/// Threads of fewer samples than this have begun when much of what they did was not sampled yet; and so many threads are
+/// no exception.
+const SHORT: u64 = 5;
+const MANY_THREADS: u64 = 20;
 /// The rate suggested for a short program.
 const HIGH_RATE_HZ: u32 = 9_999;
 
@@ -19,7 +23,7 @@ const HIGH_RATE_HZ: u32 = 9_999;
 pub fn hints(profile: &Profile, watch: Option<&str>, view: &SummaryView, is_interpreted: bool) -> Vec<String> {
     let stripped = if is_interpreted { None } else { stripped(profile, view) };
     let origin = HintTarget::of(profile, watch);
-    [waiting(profile, origin), stripped, few(profile, origin)].into_iter().flatten().collect()
+    [biased(profile, origin), waiting(profile, origin), stripped, few(profile, origin)].into_iter().flatten().collect()
 }
 
 /// What was sampled, and so what a user can do to learn more.
@@ -43,6 +47,29 @@ impl<'a> HintTarget<'a> {
     }
 }
 
+/// A hint if most threads have few samples: each has a timer, which has its first sample when the thread has used a whole
+/// period. What threads do at their beginning is then in no sample, however many there are.
+fn biased(profile: &Profile, origin: HintTarget<'_>) -> Option<String> {
+    let (session, received) = (profile.session(), profile.accounting().received);
+    let threads = profile.threads().len() as u64;
+    let has_timers =
+        |note: &String| ![notes::PER_CPU, notes::MACHINE, notes::BY_TICK].iter().any(|by| note.starts_with(by));
+    let remedy = match origin {
+        HintTarget::Machine => return None,
+        HintTarget::Watch(_) => "`layout = \"cpus\"` in the watch's configuration samples CPUs instead",
+        HintTarget::Program => "`--per-cpu` samples CPUs instead",
+    };
+    let is_biased = threads >= MANY_THREADS && received < threads.saturating_mul(SHORT) && session.rate_hz > 0;
+    (is_biased && session.notes.iter().all(has_timers)).then(|| {
+        format!(
+            "hint: {threads} threads have {:.1} samples each, and what a thread does in its first {:.1} ms is in none: shares \
+             and their intervals say nothing about that; {remedy}",
+            received as f64 / threads as f64,
+            1e3 / f64::from(session.rate_hz)
+        )
+    })
+}
+
 fn share(fraction: f64) -> String {
     format!("{:.0}%", fraction * 100.0)
 }
@@ -57,14 +84,14 @@ fn waiting(profile: &Profile, origin: HintTarget<'_>) -> Option<String> {
         HintTarget::Machine => return None,
         HintTarget::Watch(name) => format!(
             "`ccsd report --watch {} --by process` lists its processes, and while one runs, `ccsd dump` with its number \
-             shows where it waits",
+             shows where it waits, if not for a CPU",
             sanitise(name)
         ),
         HintTarget::Program => {
             // A program started by ccsd has ended by now; its next run has another id.
             let started = session.command.first() == Some(&session.target);
             let pid = session.pids.first().filter(|_| !started).map_or_else(|| "PID".to_owned(), u32::to_string);
-            format!("while it runs, `ccsd dump {pid}` shows where it waits")
+            format!("while it runs, `ccsd dump {pid}` shows where it waits, if not for a CPU")
         }
     };
     (busy < BUSY).then(|| format!("hint: on the CPU for {} of the time; {remedy}", share(busy)))
@@ -146,7 +173,7 @@ fn few(profile: &Profile, origin: HintTarget<'_>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use ccsd_profile::view::Selection;
-    use ccsd_profile::{ProfileLimits, SessionInfo};
+    use ccsd_profile::{Process, ProfileLimits, SessionInfo, Thread};
 
     use super::*;
 
@@ -158,6 +185,30 @@ mod tests {
         accounting.target_cpu_ns = Some(100_000_000);
         let view = SummaryView::new(&profile, &Selection::all());
         hints(&profile, watch, &view, false).join("\n")
+    }
+
+    #[test]
+    fn short_threads_are_said_to_be_sampled_with_a_bias() {
+        let told = |threads: u32, notes: Vec<String>| {
+            let session = SessionInfo { rate_hz: 999, pids: vec![1], notes, ..SessionInfo::default() };
+            let mut profile = Profile::new(session, ProfileLimits::default());
+            let (name, parent, membership) = (String::new(), None, None);
+            let process =
+                profile.add_process(Process { pid: 1, start_time: 0, exec_generation: 0, parent, name, membership });
+            for tid in 0..threads {
+                profile.add_thread(Thread { process, tid, name: String::new() });
+            }
+            profile.accounting_mut().received = 90;
+            biased(&profile, HintTarget::of(&profile, None))
+        };
+        let hint = told(40, Vec::new()).unwrap();
+        assert!(
+            hint.starts_with("hint: 40 threads have 2.2 samples each, and what a thread does in its first 1.0 ms"),
+            "{hint}"
+        );
+        assert!(hint.contains("`--per-cpu`"), "{hint}");
+        assert_eq!((told(19, Vec::new()), told(18, Vec::new())), (None, None));
+        assert_eq!(told(40, vec![format!("{} because", notes::PER_CPU)]), None);
     }
 
     #[test]

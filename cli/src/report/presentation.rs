@@ -10,6 +10,9 @@ use crate::functions::NamedFunctions;
 use crate::query::{ShownMetric, metric};
 use crate::style::TextLayout;
 
+/// So many samples are expected where a target has used CPU time: that there is none is no chance.
+const MANY_EXPECTED: u64 = 10;
+
 pub struct Presentation<'a> {
     pub profile: &'a Profile,
     pub labels: Labels<'a>,
@@ -94,6 +97,12 @@ impl<'a> Presentation<'a> {
             None if self.growing => "no samples yet\n".to_owned(),
             // The collection was interrupted within its first second, so the target's activity is unknown.
             None if accounting.expected.is_none() => "no samples\n".to_owned(),
+            // Each thread has a timer, which ends first when the thread has used a whole period.
+            None if accounting.expected.is_some_and(|expected| expected >= MANY_EXPECTED) => {
+                "no samples: none of the threads used as much CPU time as lies between two samples; sample CPUs instead \
+                 (--per-cpu, or layout = \"cpus\" of a watch)\n"
+                    .to_owned()
+            }
             None => "no samples: the target used too little CPU time; try a higher rate (-F, or rate_hz of a watch)\n"
                 .to_owned(),
         }
