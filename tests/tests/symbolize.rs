@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         .test("every_reader_names_what_is_at_hand", &[CC], every_reader)
         .test("only_a_file_of_the_build_id_names", &[CC], other_build_id)
         .test("an_address_that_cannot_be_asked_is_refused", &[CC], refused_address)
+        .test("a_cut_profile_is_not_replaced_by_one_that_looks_whole", &[CC], cut_profile)
         .run()
 }
 
@@ -349,6 +350,23 @@ fn refused_address() {
     let stripped = Stripped::record();
     let refused = EndedProgram::of(&mut stripped.symbolize(&["--debuginfod", "ftp://localhost"]));
     refused.assert_refused(2, &["ftp://localhost", "begins with https:// or http://"]);
+}
+
+fn cut_profile() {
+    let stripped = Stripped::record();
+    let dir = stripped.debug.parent().unwrap().to_str().unwrap().to_owned();
+    let missing = stripped.path("missing");
+    let refused = EndedProgram::of(&mut stripped.symbolize(&["--debug-dir", missing.to_str().unwrap()]));
+    refused.assert_refused(2, &["--debug-dir", "missing: there is no such directory"]);
+    let whole = fs::read(&stripped.profile).unwrap();
+    let cut = &whole[..whole.len() - 20];
+    fs::write(&stripped.profile, cut).unwrap();
+    let refused = EndedProgram::of(&mut stripped.symbolize(&["--debug-dir", &dir]));
+    refused.assert_refused(2, &["it has no end", "with -o what there is goes to another file"]);
+    assert_eq!(fs::read(&stripped.profile).unwrap(), cut, "the file is untouched");
+    let named = stripped.path("named.ccsd");
+    let ended = EndedProgram::of(&mut stripped.symbolize(&["--debug-dir", &dir, "-o", named.to_str().unwrap()]));
+    assert!(ended.status.success() && ended.stderr.contains("it has no end"), "{ended:?}");
 }
 
 /// Serves a directory by TLS: directory, certificate and key; prints the port.
