@@ -95,18 +95,16 @@ pub enum ElfSymbolKind {
     File,
 }
 
-/// Functions of ten bytes in the one unit of the hostile file. Each takes more than 140 bytes in an index.
-const FUNCTIONS: u64 = 12_000_000;
-
-/// Writes sections of debug information: one unit of functions without end.
-fn endless_unit(dir: &Path) -> [(&'static str, PathBuf); 2] {
+/// Writes sections of debug information: one unit of so many functions of ten bytes. Each takes more than 140 bytes in an
+/// index.
+fn endless_unit(functions: u32, dir: &Path) -> [(&'static str, PathBuf); 2] {
     let (abbreviations, unit) = (dir.join("abbreviations"), dir.join("unit"));
     // 1: a unit with low_pc and high_pc (data4), and children; 2: a subprogram with low_pc and high_pc (data1).
     let kinds = [1, 0x11, 1, 0x11, 1, 0x12, 6, 0, 0, 2, 0x2e, 0, 0x11, 1, 0x12, 0x0b, 0, 0, 0];
     fs::write(&abbreviations, kinds).unwrap();
-    let mut bytes = (FUNCTIONS as u32 * 10 + 20).to_le_bytes().to_vec();
+    let mut bytes = (functions * 10 + 20).to_le_bytes().to_vec();
     bytes.extend([4, 0, 0, 0, 0, 0, 8, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f]);
-    for number in 0..FUNCTIONS {
+    for number in 0..u64::from(functions) {
         bytes.push(2);
         bytes.extend((0x1000 + number).to_le_bytes());
         bytes.push(1);
@@ -116,11 +114,11 @@ fn endless_unit(dir: &Path) -> [(&'static str, PathBuf); 2] {
 }
 
 /// The same program with debug information that would take gigabytes of an index, as any user may make it. Written to `dir`.
-pub fn exhausting_program(program: &Path, dir: &Path) -> PathBuf {
+pub fn exhausting_program(program: &Path, functions: u32, dir: &Path) -> PathBuf {
     let hostile = dir.join("hostile");
     let mut objcopy = Command::new("objcopy");
     objcopy.arg("--strip-debug");
-    for (name, part) in endless_unit(dir) {
+    for (name, part) in endless_unit(functions, dir) {
         objcopy.arg("--add-section").arg(format!("{name}={}", part.display()));
     }
     assert!(objcopy.arg(program).arg(&hostile).status().unwrap().success());

@@ -7,7 +7,9 @@ use std::process::{Command, ExitCode, Stdio};
 
 use ccsd_tests::ccsd::{Collecting, EndedProgram, NOBODY, as_user, binary, ccsd};
 use ccsd_tests::daemon::Daemon;
-use ccsd_tests::elf::{CODE, CraftedSection, ElfSymbolKind, NOBITS, STRTAB, SYMTAB, symbol, with_sections};
+use ccsd_tests::elf::{
+    CODE, CraftedSection, ElfSymbolKind, NOBITS, STRTAB, SYMTAB, exhausting_program, symbol, with_sections,
+};
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::suite::{CC, Need, OBJCOPY, Suite, UNSHARE};
 use ccsd_tests::watched::{WatchedService, samples};
@@ -61,31 +63,11 @@ fn read_alone(name: &str, cut: bool, craft: fn(&Path, &Path)) {
     assert_eq!(is_cut, cut, "{name}: {notes:?}");
 }
 
-/// Functions of ten bytes in one unit of debug information, compressed. Each takes more than 140 bytes in an index.
-const FUNCTIONS: u64 = 20_000_000;
-
 fn endless_functions(program: &Path, to: &Path) {
-    // 1: a unit with low_pc and high_pc (data4), and children; 2: a subprogram with low_pc and high_pc (data1).
-    let abbreviations = vec![1, 0x11, 1, 0x11, 1, 0x12, 6, 0, 0, 2, 0x2e, 0, 0x11, 1, 0x12, 0x0b, 0, 0, 0];
-    let mut unit = (FUNCTIONS as u32 * 10 + 20).to_le_bytes().to_vec();
-    unit.extend([4, 0, 0, 0, 0, 0, 8, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f]);
-    for number in 0..FUNCTIONS {
-        unit.push(2);
-        unit.extend((0x1000 + number).to_le_bytes());
-        unit.push(1);
-    }
-    let (plain, part) = (to.with_extension("plain"), |name: &str| to.with_extension(name));
-    fs::write(part("abbreviations"), abbreviations).unwrap();
-    fs::write(part("unit"), unit).unwrap();
-    let mut objcopy = Command::new("objcopy");
-    objcopy.arg("--strip-debug");
-    for (name, file) in [(".debug_abbrev", "abbreviations"), (".debug_info", "unit")] {
-        objcopy.arg("--add-section").arg(format!("{name}={}", part(file).display()));
-    }
-    assert!(objcopy.args([program, &plain]).status().unwrap().success());
+    let dir = scratch();
+    let plain = exhausting_program(program, 20_000_000, dir.path());
     let mut objcopy = Command::new("objcopy");
     assert!(objcopy.arg("--compress-debug-sections=zlib").args([&plain, to]).status().unwrap().success());
-    [plain, part("abbreviations"), part("unit")].iter().for_each(|file| fs::remove_file(file).unwrap());
 }
 
 fn code(program: &Path) -> (u64, u64) {

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::{Command, ExitCode};
 
+use ccsd_profile::view::{FlatView, Selection};
 use ccsd_tests::ccsd::{Collecting, NOBODY, as_user};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::elf::exhausting_program;
@@ -20,7 +21,7 @@ fn main() -> ExitCode {
 fn exhausting_file() {
     let program = build("phases.c", &["-O1"]);
     let dir = scratch();
-    let hostile = exhausting_program(&program, dir.path());
+    let hostile = exhausting_program(&program, 12_000_000, dir.path());
     let daemon = Daemon::start(&[]);
     let own = daemon.worker().unwrap();
     // Root looks at several such programs, each a file of its own.
@@ -42,7 +43,11 @@ fn exhausting_file() {
         other.wait_for_samples(50);
     }
     fixture.go();
-    collecting.wait_for_samples(50);
+    // Of this phase: those of the one before may be written only now.
+    collecting.wait_until(|profile| {
+        let rows = FlatView::new(profile, &Selection::all()).rows;
+        rows.iter().any(|row| row.name == "second" && row.samples_self > 20)
+    });
     fixture.go();
     let _ = fixture.finish();
     let recorded = collecting.wait();

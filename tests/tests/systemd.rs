@@ -185,7 +185,7 @@ static RESULT: LazyLock<String> = LazyLock::new(|| {
     run(Command::new("chroot").arg(&root).args(["dpkg", "-i", "/root/ccsd.deb"]));
     let program = build("forever.c", &["-O1"]);
     fs::copy(&program, root.join("root/forever")).unwrap();
-    fs::copy(exhausting_program(&program, dir.path()), root.join("root/hostile")).unwrap();
+    fs::copy(exhausting_program(&program, 12_000_000, dir.path()), root.join("root/hostile")).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/systemd.sh");
     fs::copy(script, root.join("root/test.sh")).unwrap();
     let unit = "[Unit]\nAfter=multi-user.target\n[Service]\nType=oneshot\nExecStart=/bin/sh /root/test.sh\n\
