@@ -174,6 +174,9 @@ pub enum Command {
     /// A function without a name in the profile is IMAGE+0xADDRESS; the profile has the build id of its image. With the debug
     /// file of that build id the function gets its name, on any machine, with inlined functions and lines. A function that the
     /// symbol table named when the profile was collected has no addresses in the profile, and so gets neither.
+    ///
+    /// Exit status 2 if no function could be named; standard error says why, by image. A profile that was cut short stays marked
+    /// as such.
     #[command(after_long_help = SYMBOLIZE_EXAMPLES)]
     Symbolize(SymbolizeArgs),
     /// Run or query the daemon: status, stop, save, watches, metrics
@@ -197,7 +200,7 @@ pub enum Command {
     /// changes that chance may explain; of the others at most 5% on average are due to chance in sampling. How much runs
     /// differ by themselves is known only with several runs a side (--before, --after).
     ///
-    /// Exit status 3 if something grew by more than --fail-above.
+    /// Exit status 3 if something grew by more than --fail-above, and 2 if one of its profiles cannot be read whole.
     #[command(after_long_help = DIFF_EXAMPLES)]
     Diff(DiffArgs),
     /// Show source code with the time of each line

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0 | success |
 //! | 1 | an error at run time |
-//! | 2 | the request cannot be met: wrong arguments, no such process, function or session, not a profile, not permitted |
+//! | 2 | the request cannot be met: wrong arguments, no such process, function or session, not a profile, not permitted; `diff --fail-above`: a profile that cannot be read whole; `symbolize`: nothing could be named |
 //! | 3 | `diff --fail-above`: something grew significantly by more |
 //! | 70 | a thread of the daemon has failed without which there is no service: `ccsd_daemon::supervisor` |
 //! | 126, 127 | the program cannot be executed, is not found (as in a shell) |

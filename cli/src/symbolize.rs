@@ -1,14 +1,16 @@
 //! `ccsd symbolize`: names functions of a profile from debug files found later, and reports do so with those at hand.
 
+use std::cmp::Reverse;
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, Write, stdout};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use ccsd_collector::ElfFile;
 use ccsd_collector::debuginfod::{Debuginfod, URLS_VARIABLE, fetched_before};
-use ccsd_collector::naming::{NameFinder, NamedLater, find_names};
+use ccsd_collector::naming::{NameFinder, NamedLater, NamelessImage, WhyNameless, find_names};
+use ccsd_collector::{ElfFile, ImageError};
 use ccsd_daemon::OutputFile;
 use ccsd_profile::{DecodeError, Decoded, Decoder, Image, Profile, ProfileLimits, RenamedStream, sanitise};
 use nix::fcntl::OFlag;
@@ -49,13 +51,21 @@ pub fn run(args: &SymbolizeArgs) -> Result<Exit, Failure> {
     let mut dirs: Vec<&Path> = args.debug_dir.iter().map(PathBuf::as_path).collect();
     dirs.push(Path::new(SYSTEM));
     let (names, named) = find_names(&profile, |image| {
-        at_hand(&dirs, image).or_else(|| {
-            servers.as_mut()?.fetch(&image.build_id).unwrap_or_else(|problem| {
-                warn(format_args!("{}: {problem}", sanitise(&image.name)));
-                None
-            })
+        at_hand(&dirs, image).or_else(|mut missing| {
+            let Some(servers) = servers.as_mut() else { return Err(missing) };
+            missing.server = Some(match servers.fetch(&image.build_id) {
+                Ok(Some(file)) => return Ok(file),
+                Ok(None) => "no server has one".to_owned(),
+                Err(problem) => problem,
+            });
+            Err(missing)
         })
     });
+    if named.functions == 0 && named.nameless.iter().any(is_to_be_had) {
+        let target = if args.output.is_some() { "nothing is written" } else { "the file is unchanged" };
+        let (name, reasons) = (args.file.display(), reasons(&named.nameless));
+        return Err(Failure::bad_request(anyhow!("{name}: no function could be named, and {target}{reasons}")));
+    }
     if named.functions > 0 || args.output.is_some() {
         let mut output: Option<(OutputFile, RenamedStream)> = None;
         read(&args.file, |decoder, record| {
@@ -70,28 +80,96 @@ pub fn run(args: &SymbolizeArgs) -> Result<Exit, Failure> {
         })?;
         let mut problem = None;
         if let Some((mut output, _)) = output {
-            output.finish();
+            if is_whole {
+                output.finish();
+            } else {
+                output.finish_cut();
+            }
             problem = output.error().map(ToString::to_string);
         }
         if let Some(problem) = problem {
             return Err(Failure::at_run_time(anyhow!(problem)));
         }
     }
-    let NamedLater { functions, nameless, left_out, without } = named;
-    let mut out = stdout().lock();
-    let text = format!("{} named", counted(functions as u64, "function", "functions"));
-    let rest: Vec<_> = without.iter().map(|name| sanitise(name)).collect();
-    let rest = if nameless == 0 {
-        String::new()
-    } else {
-        format!("; {nameless} without a name still, in {}", rest.join(", "))
-    };
+    let NamedLater { functions, nameless, left_out } = named;
     let too_many = match left_out {
         0 => String::new(),
         count => format!("; of {count} places in them no inlined functions and lines: there are too many"),
     };
-    writeln!(out, "{text}{rest}{too_many}")?;
+    let rest = match nameless.iter().map(|it| it.functions).sum::<usize>() {
+        0 => String::new(),
+        count => format!("; {count} without a name still{}", reasons(&nameless)),
+    };
+    let mut out = stdout().lock();
+    writeln!(out, "{} named{too_many}{rest}", counted(functions as u64, "function", "functions"))?;
     Ok(Exit::SUCCESS)
+}
+
+/// Images that are listed with why their functions have no names.
+const MAX_REASONS: usize = 10;
+
+/// Whether another debug file could name functions of an image.
+fn is_to_be_had(it: &NamelessImage<Box<MissingFile>>) -> bool {
+    !matches!(it.why, WhyNameless::NotInFile { problem: None })
+}
+
+/// The images with most functions that have no name, a line each.
+fn reasons(nameless: &[NamelessImage<Box<MissingFile>>]) -> String {
+    let mut images: Vec<_> = nameless.iter().collect();
+    images.sort_by_key(|it| Reverse(it.functions));
+    let reason = |it: &&NamelessImage<Box<MissingFile>>| {
+        let why = match &it.why {
+            WhyNameless::NoBuildId => "it has no build id, by which a debug file could be known".to_owned(),
+            WhyNameless::NotFound(missing) => missing.to_string(),
+            WhyNameless::Unreadable(error) => format!("its debug file cannot be read: {error}"),
+            WhyNameless::OtherBuild => "its debug file has another build id".to_owned(),
+            WhyNameless::NotInFile { problem: None } => "its debug file has no name for them".to_owned(),
+            WhyNameless::NotInFile { problem: Some(problem) } => format!("its debug file is damaged: {problem}"),
+        };
+        let functions = counted(it.functions as u64, "function", "functions");
+        format!("\n  {functions} of {}: {}", sanitise(&it.image), sanitise(&why))
+    };
+    let mut text: String = images.iter().take(MAX_REASONS).map(reason).collect();
+    if let Some(more) = images.len().checked_sub(MAX_REASONS).filter(|more| *more > 0) {
+        text.push_str(&format!("\n  and {}", counted(more as u64, "more image", "more images")));
+    }
+    text
+}
+
+/// Why there is no debug file of an image.
+struct MissingFile {
+    build_id: String,
+    /// The first file under its name that cannot be used, and why.
+    unusable: Option<(PathBuf, Unusable)>,
+    searched: Vec<PathBuf>,
+    /// What came of asking servers.
+    server: Option<String>,
+}
+
+enum Unusable {
+    Unreadable(ImageError),
+    OtherBuild,
+    /// It has the build id and no names.
+    Nameless,
+}
+
+impl fmt::Display for MissingFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.unusable {
+            Some((path, Unusable::Unreadable(error))) => write!(f, "{} cannot be read: {error}", path.display())?,
+            Some((path, Unusable::OtherBuild)) => {
+                write!(f, "{} is no file of build id {}", path.display(), self.build_id)?;
+            }
+            Some((path, Unusable::Nameless)) => {
+                write!(f, "{} is of its build, but has no names: it is stripped or damaged", path.display())?;
+            }
+            None => {
+                let dirs: Vec<_> = self.searched.iter().map(|dir| dir.display().to_string()).collect();
+                write!(f, "no debug file with build id {} in {}", self.build_id, dirs.join(", "))?;
+            }
+        }
+        self.server.iter().try_for_each(|problem| write!(f, "; {problem}"))
+    }
 }
 
 /// The servers to ask: of the command line, else of the environment, which other programs use too, as far as they can
@@ -125,7 +203,7 @@ pub fn name_at_hand(profile: &mut Profile) {
 
 /// A finder of the names that [`name_at_hand`] finds, for a profile that grows.
 pub fn finder() -> NameFinder<impl FnMut(&Image) -> Option<File>> {
-    NameFinder::new(|image: &Image| at_hand(&[Path::new(SYSTEM)], image))
+    NameFinder::new(|image: &Image| at_hand(&[Path::new(SYSTEM)], image).ok())
 }
 
 /// Reads a file to its end, or to where it was cut off. Returns whether it has the end that a finished profile has.
@@ -160,21 +238,27 @@ fn open(path: &Path) -> std::io::Result<File> {
 }
 
 /// A file with the build id of an image, in directories of debug files or fetched before.
-fn at_hand(dirs: &[&Path], image: &Image) -> Option<File> {
-    let hex: String = image.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
-    let (first, rest) = hex.split_at_checked(2)?;
-    let name = image.name.rsplit('/').next().unwrap_or_default();
-    let paths = dirs.iter().flat_map(|dir| {
-        let mut paths = vec![dir.join(format!(".build-id/{first}/{rest}.debug"))];
-        if !name.is_empty() && name != ".." {
-            paths.extend([dir.join(format!("{name}.debug")), dir.join(name)]);
-        }
-        paths
-    });
-    let is_it = |file: &File| {
-        let elf = file.try_clone().ok().and_then(|file| ElfFile::open_debug(file).ok());
-        // A stripped copy has the same build id.
-        elf.is_some_and(|elf| elf.build_id() == Some(image.build_id.as_slice()) && elf.has_names())
-    };
-    paths.filter_map(|path| open(&path).ok()).find(is_it).or_else(|| fetched_before(&image.build_id))
+fn at_hand(dirs: &[&Path], image: &Image) -> Result<File, Box<MissingFile>> {
+    let build_id: String = image.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let by_build_id = build_id.split_at_checked(2).map(|(first, rest)| format!(".build-id/{first}/{rest}.debug"));
+    let name = image.name.rsplit('/').next().filter(|name| !name.is_empty() && *name != "..");
+    let by_name = name.iter().flat_map(|name| [format!("{name}.debug"), (*name).to_owned()]);
+    let names: Vec<String> = by_build_id.into_iter().chain(by_name).collect();
+    let mut unusable = None;
+    for path in dirs.iter().flat_map(|dir| names.iter().map(|name| dir.join(name))) {
+        let Ok(file) = open(&path) else { continue };
+        let elf = file.try_clone().map_err(ImageError::from).and_then(ElfFile::open_debug);
+        let why = match elf {
+            Err(error) => Unusable::Unreadable(error),
+            Ok(elf) if elf.build_id() != Some(image.build_id.as_slice()) => Unusable::OtherBuild,
+            // A stripped copy has the same build id.
+            Ok(elf) if !elf.has_names() => Unusable::Nameless,
+            Ok(_) => return Ok(file),
+        };
+        unusable = unusable.or(Some((path, why)));
+    }
+    fetched_before(&image.build_id).ok_or_else(|| {
+        let searched = dirs.iter().map(PathBuf::from).collect();
+        Box::new(MissingFile { build_id, unusable, searched, server: None })
+    })
 }

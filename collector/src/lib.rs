@@ -55,7 +55,7 @@ mod watchdog;
 pub use budget::Budget;
 /// An ELF file as it is read for profiles: for whoever asks whether one is what was profiled.
 pub use ccsd_symbolizer::debuginfod;
-pub use ccsd_symbolizer::{Door, ElfFile, FileIdentity, FileRoot, ForUser};
+pub use ccsd_symbolizer::{Door, ElfFile, FileIdentity, FileRoot, ForUser, ImageError};
 pub use error::{Error, Result};
 pub use host::membership::cgroup_path;
 pub use host::selection::{ProcessSelection, path_in_hierarchy};

@@ -5,28 +5,58 @@ use std::fs::File;
 use std::sync::Arc;
 
 use ccsd_profile::{CostCentre, CostCentreId, Image, ImageId, LaterNames, NamedSite, Profile};
-use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Symbols, limits};
+use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, ImageError, Symbols, limits};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-/// The result of [`find_names`].
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct NamedLater {
+/// The result of [`find_names`]. `E` says why no debug file of an image was found.
+#[derive(Debug)]
+pub struct NamedLater<E> {
     /// Functions that have got a name.
     pub functions: usize,
-    /// Functions that have none still.
-    pub nameless: usize,
     /// Places in functions that have got a name whose inlined functions and lines were left out, because there were too many.
     pub left_out: u64,
-    /// Names of images of which no debug file was found, or one that does not help.
-    pub without: BTreeSet<String>,
+    /// Images with functions that have no name still.
+    pub nameless: Vec<NamelessImage<E>>,
+}
+
+/// An image with functions that have no name still.
+#[derive(Debug)]
+pub struct NamelessImage<E> {
+    /// The image's name.
+    pub image: String,
+    /// How many of its functions have none.
+    pub functions: usize,
+    /// Why.
+    pub why: WhyNameless<E>,
+}
+
+/// Why functions of an image have no name still.
+#[derive(Debug)]
+pub enum WhyNameless<E> {
+    /// The image has no build id, by which its debug file would be known.
+    NoBuildId,
+    /// No debug file was found.
+    NotFound(E),
+    /// The debug file cannot be read.
+    Unreadable(ImageError),
+    /// The debug file has another build id.
+    OtherBuild,
+    /// The debug file was read as far as it can be, and has no name for them.
+    NotInFile {
+        /// What could not be read of it.
+        problem: Option<String>,
+    },
 }
 
 /// Finds names for the functions without names of all images that have a build id, with the functions that were inlined and
 /// the lines at the offsets that the profile keeps. `find` opens the debug file of an image, or the image itself with its
 /// symbols; only a file with the image's build id is used.
-pub fn find_names(profile: &Profile, mut find: impl FnMut(&Image) -> Option<File>) -> (LaterNames, NamedLater) {
-    let (mut names, mut result) = (LaterNames::default(), NamedLater::default());
+pub fn find_names<E>(
+    profile: &Profile,
+    mut find: impl FnMut(&Image) -> Result<File, E>,
+) -> (LaterNames, NamedLater<E>) {
+    let (mut names, mut nameless) = (LaterNames::default(), Vec::new());
     let mut by_image: BTreeMap<ImageId, Vec<AddressQuestion>> = BTreeMap::new();
     for (id, offsets) in profile.unnamed_functions() {
         let Some((image, start)) = profile.cost_centre(id).and_then(|it| Some((it.image, it.start?))) else { continue };
@@ -34,28 +64,38 @@ pub fn find_names(profile: &Profile, mut find: impl FnMut(&Image) -> Option<File
     }
     for (image_id, asked) in by_image {
         let Some(image) = profile.image(image_id).cloned() else { continue };
-        let elf = find(&image).and_then(|file| ElfFile::open(file).ok());
-        let elf = elf.filter(|elf| elf.build_id() == Some(image.build_id.as_slice()));
+        let elf = find(&image).map_err(WhyNameless::NotFound);
+        let elf = elf.and_then(|file| ElfFile::open(file).map_err(WhyNameless::Unreadable));
+        let is_same_build = |elf: &ElfFile| elf.build_id() == Some(image.build_id.as_slice());
+        let elf = elf.and_then(|elf| if is_same_build(&elf) { Ok(elf) } else { Err(WhyNameless::OtherBuild) });
         let count = asked.len();
-        let of_image = elf.map(|elf| resolve(elf, image_id, asked)).unwrap_or_default();
-        let nameless = count.saturating_sub(of_image.len());
+        let (of_image, why) = match elf {
+            Ok(elf) => {
+                let (names, problem) = resolve(elf, image_id, asked);
+                (names, WhyNameless::NotInFile { problem })
+            }
+            Err(why) => (LaterNames::default(), why),
+        };
+        let functions = count.saturating_sub(of_image.len());
         names.extend(of_image);
-        result.nameless += nameless;
-        if nameless > 0 {
-            result.without.insert(image.name);
+        if functions > 0 {
+            nameless.push(NamelessImage { image: image.name, functions, why });
         }
     }
-    result.functions = names.len();
-    result.left_out = names.left_out();
-    // Those whose images have no build id have none still.
+    let mut without_build_id: BTreeMap<&str, usize> = BTreeMap::new();
     let is_nameless = |it: &&CostCentre| it.linkage_name.is_none() && it.start.is_some();
     for it in profile.cost_centres().iter().filter(is_nameless) {
         if let Some(image) = profile.image(it.image).filter(|image| image.build_id.is_empty()) {
-            result.nameless += 1;
-            result.without.insert(image.name.clone());
+            *without_build_id.entry(&image.name).or_default() += 1;
         }
     }
-    (names, result)
+    nameless.extend(without_build_id.into_iter().map(|(image, functions)| NamelessImage {
+        image: image.to_owned(),
+        functions,
+        why: WhyNameless::NoBuildId,
+    }));
+    let named = NamedLater { functions: names.len(), left_out: names.left_out(), nameless };
+    (names, named)
 }
 
 /// A function without a name.
@@ -81,15 +121,16 @@ fn cost_centre(image: ImageId, function: &Function) -> CostCentre {
 /// Stack of a thread that looks for names: debug information is nested as deeply as its writer likes.
 pub const NAMING_STACK_BYTES: usize = limits::MAX_DWARF_STACK + (1 << 20);
 
-/// The names of these functions of an image.
-fn resolve(elf: ElfFile, image: ImageId, asked: Vec<AddressQuestion>) -> LaterNames {
+/// The names of these functions of an image, and what could not be read of its debug file.
+fn resolve(elf: ElfFile, image: ImageId, asked: Vec<AddressQuestion>) -> (LaterNames, Option<String>) {
     let look = move || {
         let mut symbols = Symbols::new(Arc::new(elf), DebugFileFinder::system());
         let mut names = LaterNames::default();
         asked.into_iter().for_each(|asked| look_up(&mut symbols, image, asked, &mut names));
-        names
+        (names, symbols.notes().first().cloned())
     };
     let thread = std::thread::Builder::new().stack_size(NAMING_STACK_BYTES).spawn(look);
+    // Whatever ends the thread early leaves the functions without names.
     thread.ok().and_then(|thread| thread.join().ok()).unwrap_or_default()
 }
 

@@ -230,8 +230,18 @@ impl OutputFile {
 
     /// Writes the end record and commits the file.
     pub fn finish(&mut self) {
+        self.end(true);
+    }
+
+    /// Commits the file without an end record: its readers say that the rest is missing.
+    pub fn finish_cut(&mut self) {
+        self.end(false);
+    }
+
+    fn end(&mut self, is_whole: bool) {
         let (Some(encoder), Some(mut sink)) = (self.encoder.take(), self.sink.take()) else { return };
-        let meta = match encoder.finish().and_then(|file| Ok(file.metadata()?)) {
+        let file = if is_whole { encoder.finish() } else { Ok(encoder.into_inner()) };
+        let meta = match file.and_then(|file| Ok(file.metadata()?)) {
             Ok(meta) => meta,
             Err(source) => {
                 self.sink = Some(sink);
@@ -244,7 +254,7 @@ impl OutputFile {
             }
             self.bytes = meta.len();
         }
-        if sink.is_named() && self.error.is_none() && self.bytes <= COMPACTED_BYTES {
+        if is_whole && sink.is_named() && self.error.is_none() && self.bytes <= COMPACTED_BYTES {
             // Who follows the longer file has read its end there. It stays where it cannot be replaced.
             let written = &self.written;
             let compacted = sink.rewrite(self.bytes, |input, mut out| {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ccsd_profile::{
-    ContextId, CostCentre, Encoder, Image, LineId, Metric, Process, Profile, ProfileLimits, SessionInfo, Thread, Unit,
+    ContextId, CostCentre, Encoder, Image, LineId, Metric, Process, Profile, ProfileLimits, Recovery, SessionInfo,
+    Thread, Unit, read_profile,
 };
 use ccsd_tests::ccsd::{EndedProgram, ccsd};
 use ccsd_tests::fixture::scratch;
@@ -14,10 +15,18 @@ use ccsd_tests::suite::Suite;
 use serde_json::Value;
 
 fn main() -> ExitCode {
-    Suite::new().test("growth_ends_with_a_status_of_its_own", &[], growth).run()
+    Suite::new()
+        .test("growth_ends_with_a_status_of_its_own", &[], growth)
+        .test("a_gate_refuses_what_it_cannot_read_whole", &[], refused_gate)
+        .test("a_nameless_profile_of_the_same_program_is_pointed_out", &[], nameless_side)
+        .run()
 }
 
 fn written(dir: &Path, name: &str, functions: &[(&str, u64)]) -> PathBuf {
+    written_with(dir, name, functions, true)
+}
+
+fn written_with(dir: &Path, name: &str, functions: &[(&str, u64)], has_names: bool) -> PathBuf {
     let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
     let session =
         SessionInfo { target: name.to_owned(), event: "cpu-clock".to_owned(), metrics, ..SessionInfo::default() };
@@ -35,9 +44,9 @@ fn written(dir: &Path, name: &str, functions: &[(&str, u64)]) -> PathBuf {
     let mut push = |at, name: &str| {
         let function = profile.add_cost_centre(CostCentre {
             image,
-            linkage_name: Some(name.to_owned()),
+            linkage_name: has_names.then(|| name.to_owned()),
             display_name: None,
-            start: None,
+            start: (!has_names).then(|| name.bytes().fold(0x1000, |sum, byte| sum * 2 + u64::from(byte))),
             file: None,
             line: 0,
             local: false,
@@ -48,6 +57,9 @@ fn written(dir: &Path, name: &str, functions: &[(&str, u64)]) -> PathBuf {
     let contexts: Vec<_> = functions.iter().map(|(name, _)| push(main, name)).collect();
     for (context, (_, samples)) in contexts.into_iter().zip(functions) {
         profile.charge_many(thread, context, LineId::UNKNOWN, *samples, &[samples * 1_000_000]);
+    }
+    if !has_names {
+        profile.accounting_mut().unsymbolised = functions.iter().map(|(_, samples)| samples).sum();
     }
     let mut encoder = Encoder::new(Vec::new(), &session).unwrap();
     encoder.write(&profile.take_update()).unwrap();
@@ -117,4 +129,54 @@ fn growth() {
             .arg(&new),
     )
     .assert_refused(2, &["as many runs"]);
+}
+
+fn refused_gate() {
+    let dir = scratch();
+    let whole = written(dir.path(), "whole", &[("f", 500), ("g", 500)]);
+    let bytes = fs::read(&whole).unwrap();
+    let with = |name: &str, bytes: &[u8]| {
+        let file = dir.path().join(name);
+        fs::write(&file, bytes).unwrap();
+        file
+    };
+    let mut flipped = bytes.clone();
+    let middle = bytes.len() * 3 / 4;
+    flipped[middle] ^= 1;
+    // Cut within the last record, and before it.
+    let end = (0..bytes.len())
+        .rev()
+        .find(|&length| read_profile(&bytes[..length]).is_ok_and(|it| matches!(it.recovery, Recovery::Whole)));
+    let cut =
+        [with("within", &bytes[..bytes.len() - 1]), with("before", &bytes[..end.unwrap()]), with("damaged", &flipped)];
+    for file in &cut {
+        for (before, after) in [(&whole, file), (file, &whole)] {
+            let diff = |options: &[&str]| EndedProgram::of(ccsd(["diff"]).args(options).arg(before).arg(after));
+            let name = file.to_str().unwrap();
+            let ended = diff(&["--fail-above", "5"]);
+            assert_eq!((ended.status.code(), ended.stdout.as_str()), (Some(2), ""), "{ended:?}");
+            let refusal = ended.stderr.lines().find(|line| line.contains("--fail-above")).unwrap();
+            assert!(refusal.contains(name) && refusal.contains("record again"), "{ended:?}");
+            let ended = diff(&[]);
+            assert!(ended.status.success() && ended.stderr.contains(name), "{ended:?}");
+        }
+    }
+    let whole_ones = EndedProgram::of(ccsd(["diff", "--fail-above", "5"]).arg(&whole).arg(&whole));
+    assert!(whole_ones.status.success() && whole_ones.stderr.is_empty(), "{whole_ones:?}");
+}
+
+fn nameless_side() {
+    let dir = scratch();
+    let functions = [("f", 500), ("g", 500)];
+    let named = written(dir.path(), "named", &functions);
+    let nameless = written_with(dir.path(), "name less", &functions, false);
+    let diff = |before: &PathBuf, after: &PathBuf| EndedProgram::of(ccsd(["diff"]).arg(before).arg(after));
+    for ended in [diff(&named, &nameless), diff(&nameless, &named)] {
+        let expected = format!("`ccsd symbolize '{}'`", nameless.display());
+        assert!(ended.status.success() && ended.stderr.contains(&expected), "{ended:?}");
+        assert!(ended.stderr.contains("functions of demo have no names"), "{ended:?}");
+    }
+    for ended in [diff(&named, &named), diff(&nameless, &nameless)] {
+        assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+    }
 }

@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         .test("from_a_server_by_https", &[CC, PYTHON, OPENSSL], from_debuginfod_by_https)
         .test("every_reader_names_what_is_at_hand", &[CC], every_reader)
         .test("only_a_file_of_the_build_id_names", &[CC], other_build_id)
+        .test("where_nothing_is_named_it_says_why_by_image", &[CC], reasons_by_image)
         .test("an_address_that_cannot_be_asked_is_refused", &[CC], refused_address)
         .test("a_cut_profile_is_not_replaced_by_one_that_looks_whole", &[CC], cut_profile)
         .run()
@@ -281,10 +282,10 @@ fn symbolize_by(stripped: &Stripped, url: &str, named: &Path) {
     let began = Instant::now();
     loop {
         let ended = EndedProgram::of(&mut stripped.symbolize(&["--debuginfod", url, "-o", named.to_str().unwrap()]));
-        assert!(ended.status.success(), "{ended:?}");
-        if !ended.stdout.starts_with("0 functions") {
+        if ended.status.success() {
             return;
         }
+        ended.assert_refused(2, &["no function could be named"]);
         assert!(began.elapsed() < Duration::from_secs(60), "{ended:?}");
     }
 }
@@ -342,8 +343,33 @@ fn other_build_id() {
     let dir = stripped.debug.parent().unwrap().to_str().unwrap().to_owned();
     let before = fs::read(&stripped.profile).unwrap();
     let ended = EndedProgram::of(&mut stripped.symbolize(&["--debug-dir", &dir]));
-    assert!(ended.status.success() && ended.stdout.contains("0 functions named; "), "{ended:?}");
+    ended.assert_refused(2, &["profile.ccsd: no function could be named, and the file is unchanged"]);
+    let reason = "/program: ".to_owned() + stripped.debug.to_str().unwrap() + " is no file of build id ";
+    assert!(ended.stderr.contains(&reason), "{ended:?}");
     assert_eq!(fs::read(&stripped.profile).unwrap(), before, "the file is untouched");
+}
+
+fn reasons_by_image() {
+    let stripped = Stripped::record();
+    let debug = fs::read(&stripped.debug).unwrap();
+    let dir = stripped.debug.parent().unwrap().to_str().unwrap().to_owned();
+    let output = stripped.path("output.ccsd");
+    let refused = |reason: &str| {
+        let ended = EndedProgram::of(&mut stripped.symbolize(&["--debug-dir", &dir, "-o", output.to_str().unwrap()]));
+        ended.assert_refused(2, &["no function could be named, and nothing is written"]);
+        let line = ended.stderr.lines().find(|line| line.contains("/program: ")).unwrap_or_default();
+        assert!(line.contains(reason), "{reason:?}: {ended:?}");
+        assert!(!output.exists());
+    };
+    fs::write(&stripped.debug, &debug[..debug.len() / 2]).unwrap();
+    refused("program.debug is of its build, but has no names: it is stripped or damaged");
+    fs::write(&stripped.debug, b"\x7fELF and so on").unwrap();
+    refused("program.debug cannot be read: not an ELF file");
+    fs::remove_file(&stripped.debug).unwrap();
+    refused("no debug file with build id ");
+    fs::write(&stripped.debug, &debug).unwrap();
+    let ended = EndedProgram::of(&mut stripped.symbolize(&["--debug-dir", &dir, "-o", output.to_str().unwrap()]));
+    assert!(ended.status.success() && output.exists(), "{ended:?}");
 }
 
 fn refused_address() {
@@ -367,6 +393,8 @@ fn cut_profile() {
     let named = stripped.path("named.ccsd");
     let ended = EndedProgram::of(&mut stripped.symbolize(&["--debug-dir", &dir, "-o", named.to_str().unwrap()]));
     assert!(ended.status.success() && ended.stderr.contains("it has no end"), "{ended:?}");
+    let report = EndedProgram::of(ccsd(["report"]).arg(&named));
+    assert!(report.stderr.contains("named.ccsd has no end yet") && report.stdout.contains("image_loop"), "{report:?}");
 }
 
 /// Serves a directory by TLS: directory, certificate and key; prints the port.
@@ -407,7 +435,8 @@ fn from_debuginfod_by_https() {
     // Whom nobody trusts is not believed.
     let before = fs::read(&stripped.profile).unwrap();
     let ended = EndedProgram::of(&mut stripped.symbolize(&["--debuginfod", &url]));
-    assert!(ended.stdout.starts_with("0 functions") && ended.stderr.contains("certificate"), "{ended:?}");
+    ended.assert_refused(2, &["no function could be named"]);
+    assert!(ended.stderr.contains("certificate"), "{ended:?}");
     assert_eq!(fs::read(&stripped.profile).unwrap(), before);
     let named = stripped.path("named.ccsd");
     let mut command = stripped.symbolize(&["--debuginfod", &url, "-o", named.to_str().unwrap()]);

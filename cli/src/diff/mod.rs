@@ -2,6 +2,7 @@
 
 mod change;
 mod grew;
+mod names;
 mod runs;
 mod tree;
 
@@ -43,6 +44,12 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         return Err(Failure::bad_request(anyhow!("a flame graph shows all that is wide enough to be seen: no --min")));
     }
     let (mut before, mut after) = sides(args)?;
+    if args.fail_above.is_some() {
+        refuse_cut(&before, &after)?;
+    }
+    if let Some(message) = names::one_sided(&before, &after) {
+        warn(format_args!("{message}"));
+    }
     let (name, unit) = runs::metric(args.query.metric.as_deref(), &before, &after)?;
     // Merging small functions on each side separately would merge different functions.
     let query = QueryArgs { metric: Some(name.clone()), min: None, ..args.query.clone() };
@@ -166,6 +173,23 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let Some(percent) = args.fail_above.filter(|_| !grew.is_empty()) else { return Ok(Exit::SUCCESS) };
     warn(format_args!("{}", grew::message(&grew, percent, args.compares_weights())));
     Ok(Exit::GREW)
+}
+
+/// Refuses profiles of which a part is missing: what they lack may be what grew.
+fn refuse_cut(before: &RunSide, after: &RunSide) -> Result<(), Failure> {
+    let cut: Vec<&str> =
+        before.runs.iter().chain(&after.runs).filter(|run| !run.is_whole).map(|run| run.what.as_str()).collect();
+    if cut.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::bad_request(anyhow!(
+        "--fail-above takes profiles that can be read whole, and {}: record again, or compare what there is without \
+         --fail-above",
+        match cut.as_slice() {
+            [one] => format!("this one cannot: {one}"),
+            several => format!("these cannot: {}", several.join("; ")),
+        }
+    )))
 }
 
 fn order(view: &mut DiffView, args: &DiffArgs) -> Result<(), Failure> {

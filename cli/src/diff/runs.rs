@@ -20,6 +20,8 @@ pub struct LoadedRun {
     pub selection: Selection,
     /// Description: a file, or a time range of a watch.
     pub what: String,
+    /// Whether everything that was collected could be read.
+    pub is_whole: bool,
     pub file: Option<PathBuf>,
     pub session: Option<u32>,
     pub stored: Option<About>,
@@ -75,6 +77,7 @@ impl RunSide {
             profile: Profile::new(SessionInfo::default(), ProfileLimits::default()),
             selection: Selection::all(),
             what: String::new(),
+            is_whole: true,
             file: None,
             session: None,
             stored: None,
@@ -107,12 +110,14 @@ pub fn sides(args: &DiffArgs) -> Result<(RunSide, RunSide), Failure> {
                 format!("{} of {}{time}", sanitise(&loaded.profile.session().target), loaded.path.display())
             }
         };
+        let is_whole = loaded.is_whole();
         let file = (loaded.session.is_none() && loaded.stored.is_none()).then_some(loaded.path);
         let (profile, selection) = (loaded.profile, Selection::all());
         Ok::<LoadedRun, Failure>(LoadedRun {
             profile,
             selection,
             what,
+            is_whole,
             file,
             session: loaded.session,
             stored: loaded.stored,

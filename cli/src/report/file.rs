@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use ccsd_daemon::client::Client;
 use ccsd_profile::codec::{Columns, TimeColumn, columns, read_columns, read_window_with};
-use ccsd_profile::{DecodeError, Intervals, Loaded, Profile, Recovery, TimeWindow, read_profile, read_window};
+use ccsd_profile::{DecodeError, Intervals, Loaded, Profile, Recovery, TimeWindow, notes, read_profile, read_window};
 use jiff::Zoned;
 
 use crate::args::socket::SocketArgs;
@@ -234,6 +234,16 @@ impl LoadedFile {
             counted(all, "interval", "intervals"),
             nanoseconds(longest_ns),
         ))
+    }
+
+    /// Whether everything that was collected could be read. A session that goes on is whole as far as it is.
+    pub fn is_whole(&self) -> bool {
+        let is_recording_cut = || self.profile.session().notes.iter().any(|it| it.starts_with(notes::CUT_RECORDING));
+        let is_file_whole = matches!(self.recovery, Recovery::Whole) && self.finished && !is_recording_cut();
+        match &self.stored {
+            Some(about) => about.problems.is_empty(),
+            None => self.session.is_some() || is_file_whole,
+        }
     }
 
     pub fn messages(&self) -> Vec<String> {

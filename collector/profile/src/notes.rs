@@ -16,6 +16,8 @@ pub const BY_TICK: &str = "sampled by the scheduler's tick";
 pub const NAMELESS_KERNEL: &str = "kernel functions have no names";
 /// Signals that kill a process are not seen.
 pub const NO_CRASH_STACKS: &str = "no stacks of fatal signals";
+/// A recording of another profiler ends early, or a part of it cannot be read.
+pub const CUT_RECORDING: &str = "the recording is cut short";
 
 /// Whether a note says that something else is measured than usual, so that a reader must see it beside the numbers.
 #[must_use]

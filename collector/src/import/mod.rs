@@ -27,7 +27,7 @@ use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ccsd_profile::{Profile, ProfileLimits, SessionInfo, TruncationReason, Unit, Update};
+use ccsd_profile::{Profile, ProfileLimits, SessionInfo, TruncationReason, Unit, Update, notes};
 use linux_perf_event_reader::{AttrFlags, EventRecord, SampleRecord, SamplingPolicy};
 
 use crate::aggregator::Aggregator;
@@ -99,7 +99,7 @@ fn read(
     let session = session(&header, &choice, first, started.map_or(0, |since| since.as_nanos() as u64));
     let mut import = Import::new(&header, session, &choice, first, update);
     if is_cut {
-        import.note("the recording is cut short: it ends within a record".to_owned());
+        import.note(format!("{}: it ends within a record", notes::CUT_RECORDING));
     }
     loop {
         let record = match records.next() {
@@ -109,7 +109,7 @@ fn read(
                 return Err(ImportError::Unsupported("it is compressed in a way that cannot be read".to_owned()));
             }
             Err(error) => {
-                import.note(format!("the file is cut short or damaged: {error}"));
+                import.note(format!("{}, or damaged: {error}", notes::CUT_RECORDING));
                 break;
             }
         };

@@ -133,6 +133,12 @@ impl<W: Write> Encoder<W> {
         Ok(self.out)
     }
 
+    /// The writer, without an end record: the stream stays one that was cut.
+    #[must_use]
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+
     /// Bytes written so far.
     #[must_use]
     pub const fn bytes_written(&self) -> u64 {
