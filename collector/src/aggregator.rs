@@ -8,6 +8,8 @@ mod thread_time;
 mod tick_time;
 mod unseen;
 
+use std::collections::VecDeque;
+
 use ccsd_profile::origin::begins_at_entry;
 use ccsd_profile::{CostCentreId, MAX_SESSION_CRASHES, Process, ProcessId, Profile, Thread, TruncationReason};
 use ccsd_symbolizer::Door;
@@ -53,12 +55,10 @@ pub struct Aggregator {
     cpus: u64,
     rates: RateHistory,
     processes: HashMap<ProcessKey, ProcessId, FxBuildHasher>,
-    /// As many as the profile can tell apart. Those that have ended stay: their children name them.
-    most_processes: usize,
+    /// Those of `processes` that have ended, oldest first. As long as there is room they stay: their children name them.
+    ended_processes: VecDeque<ProcessKey>,
     /// Images that the sampler had no room for, as far as they are counted.
     images_left_out: u64,
-    /// The process that those share which there is no room for.
-    other_process: Option<ProcessId>,
     threads: HashMap<ThreadKey, ThreadState, FxBuildHasher>,
     /// Whether contexts and charges have got room that other tables do not use.
     lent: bool,
@@ -76,8 +76,7 @@ impl Aggregator {
         let metrics = spec.metrics();
         profile.accounting_mut().own.memory_bytes = budget.memory;
         Aggregator {
-            most_processes: profile.limits().processes,
-            other_process: None,
+            ended_processes: VecDeque::new(),
             images_left_out: 0,
             profile,
             resolver: Resolver::new(spec.kernel, budget),
@@ -286,24 +285,34 @@ impl Aggregator {
                 BatchItem::Process { key, parent, pid, start_time, exec_generation, name, membership } => {
                     let parent = parent.and_then(|parent| self.processes.get(&parent).copied());
                     let process = Process { pid, start_time, exec_generation, parent, name, membership };
-                    let id = self.profile.add_process(process);
-                    match self.processes.len() < self.most_processes {
-                        true => drop(self.processes.insert(key, id)),
-                        false => self.other_process = Some(id),
+                    self.processes.insert(key, self.profile.add_process(process));
+                }
+                BatchItem::ProcessEnd(key) => {
+                    self.ended_processes.push_back(key);
+                    if self.ended_processes.len() > self.profile.limits().processes / 2
+                        && let Some(oldest) = self.ended_processes.pop_front()
+                    {
+                        self.processes.remove(&oldest);
                     }
                 }
                 BatchItem::Thread { key, process, tid, name } => {
-                    let known = self.processes.get(&process).copied().or(self.other_process);
-                    let Some(process) = known else { continue };
+                    let Some(&process) = self.processes.get(&process) else { continue };
                     let id = self.profile.add_thread(Thread { process, tid, name });
                     self.threads.insert(key, ThreadState::new(id));
                 }
                 BatchItem::ThreadName { key, process, name } => {
-                    if let Some(&process) = process.as_ref().and_then(|process| self.processes.get(process)) {
-                        self.profile.rename_process(process, &name);
+                    let known = process.as_ref().and_then(|process| self.processes.get_mut(process));
+                    let (thread, mut moved) = (self.threads.get_mut(&key), None);
+                    if let Some(process) = known {
+                        let before = std::mem::replace(process, self.profile.rename_process(*process, &name));
+                        moved = Some(*process).filter(|&process| process != before);
                     }
-                    if let Some(thread) = self.threads.get(&key) {
-                        self.profile.rename_thread(thread.id, &name);
+                    match (thread, moved) {
+                        (Some(thread), Some(process)) => {
+                            thread.id = self.profile.add_thread(Thread { process, tid: 0, name });
+                        }
+                        (Some(thread), None) => self.profile.rename_thread(thread.id, &name),
+                        (None, _) => {}
                     }
                 }
                 BatchItem::ThreadTime { key, ns, is_whole } => {

@@ -222,7 +222,7 @@ fn addresses_beyond_the_budget_are_forgotten_and_found_again() {
     assert!(held <= budget.memory && profile.cost_centres().len() <= budget.profile.cost_centres, "{held}");
 }
 
-/// Processes that come and go: those beyond the budget are one, with the threads that they have.
+/// Processes that come and go: those beyond the budget share an entry, with the threads that they have.
 #[test]
 fn processes_beyond_the_budget_share_a_row() {
     let budget = Budget::of(0);
@@ -244,13 +244,15 @@ fn processes_beyond_the_budget_share_a_row() {
         batch.items.push(BatchItem::Thread { key: ThreadKey(pid), process: key, tid: pid, name: "q".into() });
         push(&mut batch, pid, 0, [u64::from(pid % 7)].into_iter());
         batch.items.push(BatchItem::ThreadEnd(ThreadKey(pid)));
+        batch.items.push(BatchItem::ProcessEnd(key));
     }
     aggregator.absorb(&mut batch);
     let held = aggregator.held_bytes();
     let profile = aggregator.profile_mut();
     let view = ccsd_profile::view::ThreadsView::new(profile, &Selection::all());
     assert_eq!(view.processes.iter().map(|process| process.weight).sum::<u64>(), 7 * u64::from(count));
-    let other = view.processes.iter().find(|process| process.name == "[other]").unwrap();
+    let other = view.processes.iter().find(|process| process.pid == 0).unwrap();
+    assert_eq!(other.name, "q");
     assert!(other.weight >= 7 * u64::from(count) / 2, "{other:?}");
     assert!(profile.processes().len() <= budget.profile.processes && held <= budget.memory / 4, "{held}");
     assert!(profile.accounting().shed.get(Shed::Processes) > 0);

@@ -89,6 +89,8 @@ pub enum BatchItem {
     },
     /// An announced thread has ended.
     ThreadEnd(ThreadKey),
+    /// An announced process has ended, or goes on as another one.
+    ProcessEnd(ProcessKey),
     /// A signal has killed a process: the stack of the thread that it was delivered to.
     Crash {
         /// What happened to whom.

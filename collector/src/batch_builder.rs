@@ -148,7 +148,10 @@ impl BatchBuilder {
             unwinding.remove_thread(thread);
             self.batch.items.push(BatchItem::ThreadEnd(thread));
         }
-        tracker.take_ended_processes().for_each(|process| unwinding.remove_process(process));
+        for process in tracker.take_ended_processes() {
+            unwinding.remove_process(process);
+            self.batch.items.push(BatchItem::ProcessEnd(process));
+        }
     }
 
     pub fn thread_time(&mut self, key: ThreadKey, ns: u64, is_whole: bool) {

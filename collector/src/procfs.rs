@@ -63,6 +63,11 @@ pub fn read(path: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The number of a process's mount namespace; `None` where the process is not there, or may not be looked at.
+pub fn mount_namespace(pid: u32) -> Option<u64> {
+    fs::metadata(format!("/proc/{pid}/ns/mnt")).ok().map(|meta| meta.ino())
+}
+
 /// `/proc/PID/stat` of a process or thread.
 ///
 /// # Errors

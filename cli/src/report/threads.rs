@@ -1,5 +1,7 @@
 //! Processes and their threads.
 
+use std::collections::HashMap;
+
 use ccsd_profile::sanitise;
 use ccsd_profile::view::{Share, ThreadsView};
 
@@ -41,15 +43,18 @@ pub fn text(shown: &Presentation<'_>) -> String {
     let mut left = shown.limit.unwrap_or(usize::MAX);
     // Number, weight and samples of the omitted threads.
     let mut other = (0u64, 0u64, 0u64);
+    let mut programs: HashMap<u32, u32> = HashMap::new();
+    view.processes.iter().for_each(|process| *programs.entry(process.pid).or_default() += 1);
     for process in &view.processes {
         let mut name = sanitise(&process.name).into_owned();
         // Name the program if a process ran several.
-        if view.processes.iter().filter(|other| other.pid == process.pid).count() > 1 {
+        if !process.grouped && programs.get(&process.pid).is_some_and(|&count| count > 1) {
             name.push_str(&format!(" (program {})", process.exec_generation));
         }
         if left > 0 {
             let numbers = (process.weight, process.samples, process.share);
-            row(&mut table, Tone::Strong, numbers, process.pid.to_string(), name);
+            let pid = if process.grouped { "many".to_owned() } else { process.pid.to_string() };
+            row(&mut table, Tone::Strong, numbers, pid, name);
         }
         for thread in &process.threads {
             if thread.share.fraction < shown.min {
@@ -58,8 +63,9 @@ pub fn text(shown: &Presentation<'_>) -> String {
             }
             if left > 0 {
                 let name = format!("    {}", sanitise(&thread.name));
+                let tid = if process.grouped { "many".to_owned() } else { thread.tid.to_string() };
                 let numbers = (thread.weight, thread.samples, thread.share);
-                row(&mut table, Tone::Plain, numbers, thread.tid.to_string(), name);
+                row(&mut table, Tone::Plain, numbers, tid, name);
             } else {
                 other = (other.0 + 1, other.1.saturating_add(thread.weight), other.2.saturating_add(thread.samples));
             }

@@ -218,12 +218,7 @@ impl RenamedStream {
         for image in &update.images {
             to.add_image(image.clone());
         }
-        for process in &update.processes {
-            to.add_process(process.clone());
-        }
-        for thread in &update.threads {
-            to.add_thread(thread.clone());
-        }
+        to.copy_runners(&update.processes, &update.threads);
         for (id, name) in &update.renamed_processes {
             to.rename_process(ProcessId(id.0), name);
         }

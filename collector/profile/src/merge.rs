@@ -1,12 +1,13 @@
 //! Merging profiles (I7), and comparing them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use hashbrown::HashSet;
 
 use crate::error::MergeError;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, RouteId, ThreadId};
-use crate::model::{CostCentre, Metric};
+use crate::model::{CostCentre, Membership, Metric};
 use crate::profile::Profile;
 use crate::remap::remap;
 use crate::squares::Squares;
@@ -136,6 +137,7 @@ impl Profile {
             let line = self.line(charge.line);
             let key = ChargeKey {
                 process: process.map(|p| (p.pid, p.start_time, p.exec_generation)).unwrap_or_default(),
+                group: process.filter(|it| it.is_grouped()).map(|it| (it.name.clone(), it.membership.clone())),
                 tid: thread.map(|thread| thread.tid).unwrap_or_default(),
                 history: histories.get(&charge.context).cloned().unwrap_or_default(),
                 line: line.map(|line| (line.file.to_string(), line.line)).unwrap_or_default(),
@@ -214,6 +216,8 @@ pub struct ChargeSums {
 pub struct ChargeKey {
     /// Pid, start time, exec generation.
     pub process: (u32, u64, u32),
+    /// Name and membership of processes that share an entry.
+    pub group: Option<(String, Option<Arc<Membership>>)>,
     /// Thread id.
     pub tid: u32,
     /// Functions and marks, oldest first.

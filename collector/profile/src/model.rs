@@ -64,6 +64,32 @@ pub struct Process {
     pub membership: Option<Arc<Membership>>,
 }
 
+impl Process {
+    /// The exec generation of entries that several processes share. Processes of their own do not get as far.
+    const GROUPED: u32 = 1 << 31;
+
+    /// The entry of all processes of one name that belong to the same, for when the table is nearly full.
+    pub(crate) const fn grouped(name: String, membership: Option<Arc<Membership>>) -> Process {
+        Process { pid: 0, start_time: 0, exec_generation: Process::GROUPED, parent: None, name, membership }
+    }
+
+    /// Whether several processes share this entry; its PID is 0 then, and it is told from others by its name and
+    /// membership.
+    #[must_use]
+    pub const fn is_grouped(&self) -> bool {
+        self.pid == 0 && self.exec_generation >= Process::GROUPED
+    }
+
+    /// Name and PID as text shows them, as in `make (7)`; `make (many)` of an entry that several share.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self.is_grouped() {
+            true => format!("{} (many)", self.name),
+            false => format!("{} ({})", self.name, self.pid),
+        }
+    }
+}
+
 /// What a process belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Membership {

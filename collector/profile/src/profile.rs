@@ -9,12 +9,12 @@ use crate::crash::{Crash, MAX_CRASH_FRAMES, MAX_CRASH_INNER, MAX_CRASH_OUTER, MA
 use crate::generation::{Generation, Generations};
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, ProcessId, RouteId, ThreadId};
 use crate::limits::{MAX_METRICS, MAX_NOTE_BYTES, MAX_NOTES, MAX_STRING_BYTES, ProfileLimits};
-use crate::model::{CostCentre, Image, Line, Process, SessionInfo, Thread};
+use crate::model::{CostCentre, Image, Line, Membership, Process, SessionInfo, Thread};
 use crate::naming::Namings;
 use crate::routes::RouteTable;
 use crate::shed::Shed;
 use crate::squares::Squares;
-use crate::symbols::{Files, InternTable, clip, clip_string};
+use crate::symbols::{Files, Identity, InternTable, clip, clip_string};
 use crate::uncertain::Uncertain;
 use crate::update::DefinitionCounts;
 
@@ -212,7 +212,7 @@ impl Profile {
             return ImageId(i);
         }
         if self.is_full(self.images.len() + 1, self.limits.images, image.name.len(), Shed::Images) {
-            image = Image { name: "[other]".into(), build_id: Vec::new() };
+            image = Image { name: OTHER.to_owned(), build_id: Vec::new() };
             if let Some(i) = self.images.find(&(&image.name, &image.build_id)) {
                 return ImageId(i);
             }
@@ -251,7 +251,7 @@ impl Profile {
         for text in [linkage_name, display_name, file].into_iter().flatten() {
             clip_string(text);
         }
-        if let Some(i) = self.cost_centres.find(&crate::symbols::Identity::key(&cost_centre)) {
+        if let Some(i) = self.cost_centres.find(&cost_centre.key()) {
             return CostCentreId(i);
         }
         if self.is_full(self.cost_centres.len(), limit, 0, Shed::Functions)
@@ -268,7 +268,7 @@ impl Profile {
             }
             cost_centre =
                 CostCentre { image, start, line, linkage_name: None, display_name: None, file: None, local: false };
-            if let Some(i) = self.cost_centres.find(&crate::symbols::Identity::key(&cost_centre)) {
+            if let Some(i) = self.cost_centres.find(&cost_centre.key()) {
                 return CostCentreId(i);
             }
         }
@@ -328,7 +328,8 @@ impl Profile {
         LineId(self.lines.insert(Line { file, line }))
     }
 
-    /// The process with this identity (pid, start time, exec generation), added if it is new.
+    /// The process with this identity (pid, start time, exec generation), added if it is new. Where three quarters of the
+    /// table are taken, it is the one entry of all further processes of this name and membership.
     pub fn add_process(&mut self, mut process: Process) -> ProcessId {
         clip_string(&mut process.name);
         if let Some(membership) =
@@ -336,17 +337,36 @@ impl Profile {
         {
             *membership = Arc::default();
         }
-        if let Some(i) = self.processes.find(&(process.pid, process.start_time, process.exec_generation)) {
+        if let Some(i) = self.processes.find(&process.key()) {
             return ProcessId(i);
         }
         if process.parent.is_some_and(|parent| parent.index() >= self.processes.len()) {
             process.parent = None;
         }
-        if self.is_full(self.processes.len() + 1, self.limits.processes, process.name.len(), Shed::Processes) {
-            return self.other_process();
+        let limit = self.limits.processes;
+        let own = if process.is_grouped() { limit } else { limit - limit / 4 };
+        if self.is_full(self.processes.len() + 1, own, process.name.len(), Shed::Processes) {
+            return self.grouped_process(process.name, process.membership);
         }
         self.string_bytes += process.name.len();
         ProcessId(self.processes.insert(process))
+    }
+
+    /// The entry that all further processes of this name and membership share. Of ever new names, an eighth of the
+    /// table is kept for those that do not go by their names, so that what they belong to is known still.
+    fn grouped_process(&mut self, name: String, membership: Option<Arc<Membership>>) -> ProcessId {
+        let limit = self.limits.processes;
+        for (name, limit) in [(name, limit - limit / 8), (OTHER.to_owned(), limit)] {
+            let group = Process::grouped(name, membership.clone());
+            if let Some(i) = self.processes.find(&group.key()) {
+                return ProcessId(i);
+            }
+            if self.processes.len() + 1 < limit && self.has_room_for(group.name.len()) {
+                self.string_bytes += group.name.len();
+                return ProcessId(self.processes.insert(group));
+            }
+        }
+        self.other_process()
     }
 
     /// The thread with this identity (process, tid), added if it is new.
@@ -355,12 +375,41 @@ impl Profile {
         if let Some(i) = self.threads.find(&(thread.process.0, thread.tid)) {
             return ThreadId(i);
         }
-        let full = self.is_full(self.threads.len() + 1, self.limits.threads, thread.name.len(), Shed::Threads);
-        if full || self.processes.get(thread.process.0).is_none() {
+        let Some(process) = self.processes.get(thread.process.0) else { return self.other_thread() };
+        if process.is_grouped() {
+            let shared = Thread { process: thread.process, tid: 0, name: process.name.clone() };
+            return self.shared_thread(shared);
+        }
+        let limit = self.limits.threads;
+        if self.is_full(self.threads.len() + 1, limit - limit / 4, thread.name.len(), Shed::Threads) {
+            return self.shared_thread(Thread { process: thread.process, tid: 0, name: OTHER.to_owned() });
+        }
+        self.string_bytes += thread.name.len();
+        ThreadId(self.threads.insert(thread))
+    }
+
+    /// The thread that stands for several of a process.
+    fn shared_thread(&mut self, thread: Thread) -> ThreadId {
+        if let Some(i) = self.threads.find(&thread.key()) {
+            return ThreadId(i);
+        }
+        if self.threads.len() + 1 >= self.limits.threads || !self.has_room_for(thread.name.len()) {
             return self.other_thread();
         }
         self.string_bytes += thread.name.len();
         ThreadId(self.threads.insert(thread))
+    }
+
+    /// Adds the processes and threads of another profile, which have the same numbers here as there.
+    pub(crate) fn copy_runners(&mut self, processes: &[Process], threads: &[Thread]) {
+        for process in processes {
+            self.string_bytes += process.name.len();
+            self.processes.insert(process.clone());
+        }
+        for thread in threads {
+            self.string_bytes += thread.name.len();
+            self.threads.insert(thread.clone());
+        }
     }
 
     /// Whether one more than `len` entries, with a name of so many bytes, is too much. If so it is counted.
@@ -380,18 +429,11 @@ impl Profile {
 
     /// The process that those share which there is no room for.
     fn other_process(&mut self) -> ProcessId {
-        let other = Process {
-            pid: 0,
-            start_time: 0,
-            exec_generation: u32::MAX,
-            parent: None,
-            membership: None,
-            name: "[other]".into(),
-        };
-        if let Some(i) = self.processes.find(&(0, 0, u32::MAX)) {
-            return ProcessId(i);
+        let other = Process { exec_generation: u32::MAX, ..Process::grouped(OTHER.to_owned(), None) };
+        match self.processes.find(&other.key()) {
+            Some(i) => ProcessId(i),
+            None => ProcessId(self.processes.insert(other)),
         }
-        ProcessId(self.processes.insert(other))
     }
 
     /// The thread that those share which there is no room for.
@@ -400,25 +442,32 @@ impl Profile {
         if let Some(i) = self.threads.find(&(process.0, 0)) {
             return ThreadId(i);
         }
-        ThreadId(self.threads.insert(Thread { process, tid: 0, name: "[other]".into() }))
+        ThreadId(self.threads.insert(Thread { process, tid: 0, name: OTHER.to_owned() }))
     }
 
-    /// Gives a process a new name. Nothing happens if it does not exist.
-    pub fn rename_process(&mut self, id: ProcessId, name: &str) {
+    /// Gives a process a new name, and returns its entry: another one, if it shares one. Nothing happens if it does not
+    /// exist.
+    pub fn rename_process(&mut self, id: ProcessId, name: &str) -> ProcessId {
         if let Some(process) = self.processes.get_mut(id.0)
             && process.name != clip(name)
         {
+            if process.is_grouped() {
+                let membership = process.membership.clone();
+                return self.grouped_process(clip(name).to_owned(), membership);
+            }
             process.name = clip(name).to_owned();
             if id.0 < self.sent.counts.processes {
                 self.sent.renamed_processes.push(id);
             }
         }
+        id
     }
 
     /// Gives a thread a new name. Nothing happens if it does not exist.
     pub fn rename_thread(&mut self, id: ThreadId, name: &str) {
         if let Some(thread) = self.threads.get_mut(id.0)
             && thread.name != clip(name)
+            && !self.processes.get(thread.process.0).is_some_and(Process::is_grouped)
         {
             thread.name = clip(name).to_owned();
             if id.0 < self.sent.counts.threads {
@@ -696,6 +745,9 @@ impl Profile {
 
 /// Name of the cost centre of CPU time that no sample stands for.
 const NOT_SAMPLED: &str = "[not sampled]";
+
+/// Name of what stands for entries that there was no room for.
+const OTHER: &str = "[other]";
 
 /// Callers examined for a sample without a row, innermost first. More are a recursion over many functions.
 const MAX_CALLERS: usize = 4096;

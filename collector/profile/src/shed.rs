@@ -19,9 +19,9 @@ causes! {
     /// Images that got no entry of their own.
     Images => "images", "an image got no entry and counts as [other] or [unknown]",
     /// Processes that got no entry of their own.
-    Processes => "processes", "a process got no entry and counts as [other]",
+    Processes => "processes", "a process got no entry of its own and counts with others of its name",
     /// Threads that got no entry of their own.
-    Threads => "threads", "a thread got no entry and counts as [other]",
+    Threads => "threads", "a thread got no entry of its own and counts as [other] of its process",
     /// Times that all addresses remembered were forgotten.
     Addresses => "addresses", "what is known of all addresses was forgotten, to be found out again",
     /// Pieces of generated code whose names had no room.

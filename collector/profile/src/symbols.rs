@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::limits::MAX_STRING_BYTES;
-use crate::model::{CostCentre, Image, Line, Process, Thread};
+use crate::model::{CostCentre, Image, Line, Membership, Process, Thread};
 
 pub(crate) trait Identity {
     type Key<'a>: Hash + Eq
@@ -48,9 +48,10 @@ impl Identity for Line {
 }
 
 impl Identity for Process {
-    type Key<'a> = (u32, u64, u32);
+    type Key<'a> = (u32, u64, u32, Option<(&'a str, Option<&'a Membership>)>);
     fn key(&self) -> Self::Key<'_> {
-        (self.pid, self.start_time, self.exec_generation)
+        let group = self.is_grouped().then(|| (self.name.as_str(), self.membership.as_deref()));
+        (self.pid, self.start_time, self.exec_generation, group)
     }
 }
 

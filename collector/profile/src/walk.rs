@@ -60,12 +60,7 @@ impl Profile {
     /// A profile of the same session, processes, threads and images, under the same ids, without functions and charges.
     pub(crate) fn emptied(&self) -> Profile {
         let mut new = Profile::with_all_metrics(self.session.clone(), ProfileLimits::reading());
-        for process in self.processes() {
-            new.add_process(process.clone());
-        }
-        for thread in self.threads() {
-            new.add_thread(thread.clone());
-        }
+        new.copy_runners(self.processes(), self.threads());
         for image in self.images() {
             new.add_image(image.clone());
         }

@@ -3,6 +3,9 @@
 
 mod common;
 
+use std::sync::Arc;
+
+use ccsd_profile::query::Grouping;
 use ccsd_profile::view::{FlatView, LinesView, Selection, ThreadsView};
 use ccsd_profile::*;
 use common::{Maker, session};
@@ -138,7 +141,7 @@ fn each_limit_alone_is_counted_and_sheds_to_its_row() {
         let elides = matches!(table, Shed::Contexts | Shed::Charges | Shed::Names | Shed::Functions);
         assert_eq!(elided > 0, elides, "{}", table.key());
         let others = profile.images().iter().filter(|image| image.name == "[other]").count()
-            + profile.processes().iter().filter(|process| process.name == "[other]").count()
+            + profile.processes().iter().filter(|process| process.is_grouped()).count()
             + profile.threads().iter().filter(|thread| thread.name == "[other]").count();
         assert_eq!(others > 0, matches!(table, Shed::Images | Shed::Processes | Shed::Threads), "{}", table.key());
         assert!(profile.contexts().bytes() <= limits.context_bytes, "{}", table.key());
@@ -147,6 +150,61 @@ fn each_limit_alone_is_counted_and_sheds_to_its_row() {
         let loaded = read_profile(&encoder.finish().unwrap()[..]).unwrap();
         assert_eq!(loaded.profile.accounting(), profile.accounting());
     }
+}
+
+/// Of more processes than there is room for, those of one name and unit share an entry; where even names are too many, what
+/// each belongs to is known still.
+#[test]
+fn processes_beyond_the_table_keep_name_and_unit() {
+    let limits = ProfileLimits { processes: 64, ..ProfileLimits::default() };
+    let mut profile = Profile::new(session(), limits);
+    let charge = |profile: &mut Profile, pid, name: &str, unit: &str| {
+        let membership = Membership { cgroup: format!("/system.slice/{unit}.service"), ..Membership::default() };
+        let (name, membership) = (name.to_owned(), Some(Arc::new(membership)));
+        let process = Process { pid, start_time: 1, exec_generation: 0, parent: None, name, membership };
+        let process = profile.add_process(process);
+        let thread = profile.add_thread(Thread { process, tid: pid, name: "worker".into() });
+        profile.charge(thread, ContextId::ROOT, LineId::UNKNOWN, &[1]);
+        (process, thread)
+    };
+    for pid in 1..=1_000 {
+        charge(&mut profile, pid, "make", "a");
+        charge(&mut profile, 10_000 + pid, "make", "b");
+        charge(&mut profile, 20_000 + pid, "cc1", "b");
+    }
+    let sums = |profile: &Profile, by| {
+        let grouped = profile.by(by);
+        let view = FlatView::new(&grouped, &Selection::all());
+        view.rows.iter().map(|row| (row.name.to_string(), row.self_weight)).collect::<Vec<_>>()
+    };
+    let mut many: Vec<_> = profile.processes().iter().filter(|it| it.is_grouped()).map(Process::label).collect();
+    many.sort();
+    assert_eq!(many, ["cc1 (many)", "make (many)", "make (many)"]);
+    assert_eq!(sums(&profile, Grouping::Unit), [("b.service".to_owned(), 2_000), ("a.service".to_owned(), 1_000)]);
+    // A process that changes its name does not take the others with it.
+    let (before, thread) = charge(&mut profile, 5_000, "make", "a");
+    let after = profile.rename_process(before, "cc1");
+    assert_ne!(after, before);
+    profile.rename_thread(thread, "cc1");
+    assert_eq!(profile.thread(thread).map(|it| &*it.name), Some("make"));
+    assert_eq!(profile.rename_process(before, "cc1"), after);
+
+    for pid in 0..1_000 {
+        charge(&mut profile, 30_000 + pid, &format!("name {pid}"), "c");
+    }
+    assert!(profile.processes().len() <= 64);
+    assert_eq!(sums(&profile, Grouping::Unit)[..2], [("b.service".to_owned(), 2_000), ("a.service".to_owned(), 1_001)]);
+    assert_eq!(sums(&profile, Grouping::Unit)[2], ("c.service".to_owned(), 1_000));
+
+    // Another profile's are the same by name and unit, and a file keeps them apart.
+    let mut encoder = Encoder::new(Vec::new(), profile.session()).unwrap();
+    encoder.write(&profile.take_update()).unwrap();
+    let mut read = read_profile(&encoder.finish().unwrap()[..]).unwrap().profile;
+    assert_eq!(read.canonical(), profile.canonical());
+    let entries = read.processes().len();
+    read.merge(&profile).unwrap();
+    assert_eq!(read.processes().len(), entries);
+    assert_eq!(sums(&read, Grouping::Unit)[2], ("c.service".to_owned(), 2_000));
 }
 
 /// What a stack that was cut short is charged to must stay, however many functions there are.

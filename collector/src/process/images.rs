@@ -228,11 +228,9 @@ impl Images {
         let Some((key, file)) = file.and_then(|file| Some((key(&file)?, file))) else {
             return self.intern(ImageIdentity::Name(name.clone()), &name, mapped.pid, || OpenedImage::NoImage);
         };
-        let kept = file.try_clone();
+        let kept = file.try_clone().ok().filter(|file| self.has_number(file));
         let index = self.open_key(&name, mapped.pid, &key, file);
-        if let Ok(file) = kept
-            && index != ImageIndex::UNKNOWN
-        {
+        if let Some(file) = kept.filter(|_| index != ImageIndex::UNKNOWN) {
             self.recent.keep(&mapped, file, key, index);
         }
         index
@@ -292,9 +290,13 @@ impl Images {
 
     /// Whether the file of an image may stay open: a new file has the lowest number that is free.
     fn may_keep(&mut self, file: &File) -> bool {
-        let may = u64::try_from(file.as_raw_fd()).is_ok_and(|number| number < self.most_files) && self.has_share();
+        let may = self.has_number(file) && self.has_share();
         self.stats.without_file += u64::from(!may);
         may
+    }
+
+    fn has_number(&self, file: &File) -> bool {
+        u64::try_from(file.as_raw_fd()).is_ok_and(|number| number < self.most_files)
     }
 
     /// Bounds the files from now on.

@@ -1,10 +1,8 @@
-//! The files of the last mappings, kept open for a moment, for programs that map the same few files ten thousand times
-//! a
-//! second.
+//! The files of the last mappings, kept open for a moment: where thousands of processes start in a second, they map the
+//! same few files.
 //!
 //! Looking for a file takes a dozen system calls. An open file's inode cannot be reused; whether it has been written to
-//! is
-//! asked each time.
+//! is asked each time. Processes in other mount namespaces have it from somebody else, so they look for it themselves.
 
 use std::fs::File;
 
@@ -12,9 +10,11 @@ use ccsd_worker::FileKey;
 
 use super::image::ImageIndex;
 use super::mapped_file::MappedFile;
+use crate::procfs;
 
-/// How many there are at most: programs that map many files once each gain nothing from more.
-const MOST: usize = 8;
+/// How many there are at most: a compiler, an assembler and a shell with their libraries. Programs that map many files once
+/// each gain nothing from more.
+const MOST: usize = 24;
 
 #[derive(Debug, Default)]
 pub struct RecentFiles {
@@ -25,7 +25,7 @@ pub struct RecentFiles {
 
 #[derive(Debug)]
 struct RecentFile {
-    pid: u32,
+    namespace: u64,
     device: (u32, u32),
     inode: u64,
     path: Box<[u8]>,
@@ -36,18 +36,21 @@ struct RecentFile {
 
 impl RecentFiles {
     pub fn image(&self, mapped: &MappedFile<'_>) -> Option<ImageIndex> {
-        let is_it = |recent: &&RecentFile| {
-            let RecentFile { pid, device, inode, path, .. } = recent;
-            (*pid, *device, *inode, &**path) == (mapped.pid, mapped.device, mapped.inode, mapped.path)
-        };
-        let recent = self.list.iter().find(is_it)?;
-        (ccsd_worker::file_key(&recent.file, Some(recent.pid)).ok()? == recent.key).then_some(recent.image)
+        let is_file = |it: &&RecentFile| (it.device, it.inode, &*it.path) == (mapped.device, mapped.inode, mapped.path);
+        let mut known = self.list.iter().filter(is_file).peekable();
+        known.peek()?;
+        let namespace = procfs::mount_namespace(mapped.pid)?;
+        let recent = known.find(|it| it.namespace == namespace)?;
+        (ccsd_worker::file_key(&recent.file, Some(mapped.pid)).ok()? == recent.key).then_some(recent.image)
     }
 
     pub fn keep(&mut self, mapped: &MappedFile<'_>, file: File, key: FileKey, image: ImageIndex) {
         let &MappedFile { pid, device, inode, path, .. } = mapped;
-        let recent = RecentFile { pid, device, inode, path: path.into(), file, key, image };
-        let same = |old: &RecentFile| (old.pid, old.device, old.inode, &old.path) == (pid, device, inode, &recent.path);
+        let Some(namespace) = procfs::mount_namespace(pid) else { return };
+        let recent = RecentFile { namespace, device, inode, path: path.into(), file, key, image };
+        let same = |old: &RecentFile| {
+            (old.namespace, old.device, old.inode, &old.path) == (namespace, device, inode, &recent.path)
+        };
         if let Some(position) = self.list.iter().position(same) {
             self.list[position] = recent;
         } else if self.list.len() < MOST {
@@ -79,8 +82,9 @@ mod tests {
         let meta = file.metadata().unwrap();
         let device = (libc::major(meta.dev()), libc::minor(meta.dev()));
         let path_bytes = path.as_os_str().as_bytes();
+        let pid = std::process::id();
         let mapped =
-            MappedFile { pid: 1, start: 0, end: 4096, device, inode: meta.ino(), build_id: &[], path: path_bytes };
+            MappedFile { pid, start: 0, end: 4096, device, inode: meta.ino(), build_id: &[], path: path_bytes };
         let key = ccsd_worker::file_key(&file, None).unwrap();
         let mut recent = RecentFiles::default();
         let keep = |recent: &mut RecentFiles, mapped: &MappedFile<'_>| {
@@ -88,21 +92,29 @@ mod tests {
         };
         keep(&mut recent, &mapped);
         assert_eq!(recent.image(&MappedFile { start: 8192, end: 9000, ..mapped }), Some(ImageIndex(7)));
+        // Another process maps it, too.
+        assert_eq!(
+            recent.image(&MappedFile { pid: std::os::unix::process::parent_id(), ..mapped }),
+            Some(ImageIndex(7))
+        );
         for other in [
-            MappedFile { pid: 2, ..mapped },
+            MappedFile { pid: u32::MAX - 10, ..mapped },
             MappedFile { inode: mapped.inode + 1, ..mapped },
             MappedFile { device: (device.0 + 1, device.1), ..mapped },
             MappedFile { path: b"/other", ..mapped },
         ] {
             assert_eq!(recent.image(&other), None, "{other:?}");
         }
+        recent.list[0].namespace += 1;
+        assert_eq!(recent.image(&mapped), None, "those of another mount namespace have it from elsewhere");
+        recent.clear();
         // The same again takes no other's place; so many others do, and no more are kept.
         for _ in 0..2 * MOST {
             keep(&mut recent, &mapped);
         }
-        (0..MOST as u32 - 1).for_each(|pid| keep(&mut recent, &MappedFile { pid: 100 + pid, ..mapped }));
+        (0..MOST as u64 - 1).for_each(|other| keep(&mut recent, &MappedFile { inode: other, ..mapped }));
         assert_eq!((recent.image(&mapped), recent.list.len()), (Some(ImageIndex(7)), MOST));
-        keep(&mut recent, &MappedFile { pid: 200, ..mapped });
+        keep(&mut recent, &MappedFile { inode: 1 << 60, ..mapped });
         assert_eq!((recent.image(&mapped), recent.list.len()), (None, MOST));
         keep(&mut recent, &mapped);
         std::fs::write(&path, "xy").unwrap();

@@ -24,7 +24,7 @@ const PADDING: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 pub(super) enum Effort {
     /// For what is written while a session goes on: two thirds of the time of the usual level 6, for one percent more.
     Live = 4,
-    Last = 9,
+    Last = 6,
 }
 
 pub(super) fn pack(body: &mut Vec<u8>, effort: Effort) {

@@ -78,7 +78,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
             let process = thread.and_then(|thread| profile.process(thread.process));
             let name = match (thread, process) {
                 (Some(thread), Some(process)) => {
-                    format!("{} ({}), thread {} ({})", process.name, process.pid, thread.name, thread.tid)
+                    format!("{}, thread {} ({})", process.label(), thread.name, thread.tid)
                 }
                 _ => "[unknown]".to_owned(),
             };

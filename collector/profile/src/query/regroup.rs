@@ -283,7 +283,7 @@ fn runner(profile: &Profile, by: Grouping, id: ThreadId) -> String {
         (Grouping::Container, ..) => membership.map_or_else(|| UNKNOWN_GROUP.to_owned(), Membership::container),
         (Grouping::User, ..) => membership.map_or_else(|| UNKNOWN_GROUP.to_owned(), Membership::user),
         (Grouping::Thread, Some(thread), _) => format!("{} ({})", thread.name, thread.tid),
-        (_, _, Some(process)) => format!("{} ({})", process.name, process.pid),
+        (_, _, Some(process)) => process.label(),
         _ => "[unknown]".to_owned(),
     }
 }

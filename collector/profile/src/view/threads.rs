@@ -41,6 +41,9 @@ pub struct ProcessRow {
     pub start_time: u64,
     /// Which of its programs, counted by exec.
     pub exec_generation: u32,
+    /// Whether it stands for several of this name, which have no entries of their own; its PID is 0 then.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub grouped: bool,
     /// Name.
     pub name: String,
     /// Weight of its threads.
@@ -102,6 +105,7 @@ impl ThreadsView {
                 pid: process.pid,
                 start_time: process.start_time,
                 exec_generation: process.exec_generation,
+                grouped: process.is_grouped(),
                 name: process.name.clone(),
                 weight: 0,
                 samples: 0,
