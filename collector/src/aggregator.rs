@@ -129,6 +129,7 @@ impl Aggregator {
         let kernel = usage::aside_ns(Aside::KernelNames);
         // Another thread may be reading the kernel's names already.
         let beside = self.resolver.kernel_names_beside_ns();
+        self.resolver.begin();
         self.started_ns = (usage::own_cpu_ns().saturating_sub(kernel).saturating_sub(beside), kernel);
     }
 

@@ -11,6 +11,7 @@ mod kernel;
 mod kernel_store;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use ccsd_profile::{CostCentre, CostCentreId, Image, ImageId, LineId, Profile, ProfileLimits, Shed, notes};
 use ccsd_symbolizer::{DebugFileFinder, Door, Function};
@@ -23,7 +24,7 @@ use crate::process::images::{ImageIndex, MappedImage};
 use crate::system;
 use crate::unwind::Frame;
 use crate::usage::{Aside, aside, aside_briefly};
-use image_symbols::{DroppedImages, ImageSymbols, SymbolBatch};
+use image_symbols::{DroppedImages, ImageSymbols, Rereading, SymbolBatch};
 use kernel::KernelNames;
 
 /// Frames resolved between checks of what images hold: adding up costs as much as resolving ten. Also checked after
@@ -80,6 +81,7 @@ pub struct Resolver {
     /// Samples that ended in code that has got a name since, and were counted as nameless.
     named_later: u64,
     left: DroppedImages,
+    rereading: Rereading,
     /// Through which the session opens files; it knows what was withheld.
     door: Door,
 }
@@ -107,6 +109,7 @@ impl Resolver {
             generation: 0,
             named_later: 0,
             left: DroppedImages::default(),
+            rereading: Rereading::default(),
             door: Door::default(),
         }
     }
@@ -119,6 +122,11 @@ impl Resolver {
         }
         self.door = door;
         self
+    }
+
+    /// Says that samples are taken from now on: what names cost, the session's target pays.
+    pub fn begin(&mut self) {
+        self.rereading.began = Some(Instant::now());
     }
 
     /// Enters the next image, in order of [`ImageIndex`].
@@ -243,7 +251,7 @@ impl Resolver {
         let (line, named) = if frame.image == ImageIndex::KERNEL {
             self.kernel_frame(profile, frame.address)
         } else if aside_briefly(Aside::Images, || self.find_functions(frame)) != Told::Known {
-            let centre = profile.add_cost_centre(self.nameless(frame));
+            let (centre, _) = self.bare(profile, frame);
             return Resolved::one(centre, false, time.saturating_add(RETRY_NS));
         } else {
             self.user_frame(profile, frame)
@@ -266,18 +274,29 @@ impl Resolver {
         CostCentre { image, linkage_name: None, display_name: None, start: None, file: None, line: 0, local: false }
     }
 
-    fn user_frame(&mut self, profile: &mut Profile, frame: Frame) -> (LineId, bool) {
+    /// The function of a frame that is in none known: its address stands for it, as long as they are few.
+    fn bare(&mut self, profile: &mut Profile, frame: Frame) -> (CostCentreId, LineId) {
         let nameless = self.nameless(frame);
-        let Some(image) = self.images.get_mut(frame.image.0 as usize) else { return (LineId::UNKNOWN, false) };
+        let known = profile.find_cost_centre(nameless.image, None, Some(frame.address), None);
+        let image = self.images.get_mut(frame.image.0 as usize).filter(|image| image.elf.is_some());
+        let is_told = image.is_some_and(|image| {
+            let has_room = image.bare_addresses < MAX_BARE_ADDRESSES;
+            image.bare_addresses += u32::from(has_room && known.is_none());
+            has_room || known.is_some()
+        });
+        let start = is_told.then_some(frame.address);
+        let line = if is_told { profile.add_offset(0) } else { LineId::UNKNOWN };
+        (profile.add_cost_centre(CostCentre { start, ..nameless }), line)
+    }
+
+    fn user_frame(&mut self, profile: &mut Profile, frame: Frame) -> (LineId, bool) {
         if self.functions.is_empty() {
-            let is_told = image.elf.is_some() && image.bare_addresses < MAX_BARE_ADDRESSES;
-            image.bare_addresses += u32::from(is_told);
-            let start = is_told.then_some(frame.address);
-            self.arena.push(profile.add_cost_centre(CostCentre { start, ..nameless }));
-            let line = if is_told { profile.add_offset(0) } else { LineId::UNKNOWN };
+            let (centre, line) = self.bare(profile, frame);
+            self.arena.push(centre);
             self.arena_lines.push(line);
             return (line, false);
         }
+        let Some(image) = self.images.get(frame.image.0 as usize) else { return (LineId::UNKNOWN, false) };
         let text = |name: &Option<Arc<str>>| name.as_deref().map(str::to_owned);
         let mut line = LineId::UNKNOWN;
         for function in self.functions.iter().rev() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use ccsd_profile::ImageId;
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function};
@@ -59,6 +60,31 @@ pub(super) struct SymbolBatch {
 impl Default for SymbolBatch {
     fn default() -> Self {
         SymbolBatch { has_dropped: false, asks_together: true, unknown: Vec::new(), answers: HashMap::default() }
+    }
+}
+
+/// One part in this many of a session's time may go into reading images again whose names were dropped.
+const REREAD_PART: u128 = 32;
+
+/// The time that reading images again takes. Where all that runs does not fit in memory, this would take most of a CPU.
+#[derive(Default)]
+pub(super) struct Rereading {
+    /// When sampling began. Without a beginning nothing waits for the names, as with a recording of another profiler.
+    pub(super) began: Option<Instant>,
+    spent_ns: u128,
+    /// Questions that were not answered for this reason.
+    pub(super) refused: u64,
+}
+
+impl Rereading {
+    pub(super) fn may(&mut self) -> bool {
+        let may = self.began.is_none_or(|began| self.spent_ns * REREAD_PART <= began.elapsed().as_nanos());
+        self.refused += u64::from(!may);
+        may
+    }
+
+    pub(super) fn spend(&mut self, since: Instant) {
+        self.spent_ns += since.elapsed().as_nanos();
     }
 }
 

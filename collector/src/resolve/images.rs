@@ -5,6 +5,7 @@
 //! image are asked for at once.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use ccsd_profile::{Profile, Shed};
 use ccsd_worker::{ImageNames, Told};
@@ -38,6 +39,11 @@ impl Resolver {
         let Some(image) = self.images.get_mut(frame.image.0 as usize) else { return Told::Known };
         image.used = self.resolved;
         let Some(elf) = &image.elf else { return Told::Known };
+        let is_again = image.names.is_none() && image.drops > 0;
+        if is_again && !self.rereading.may() {
+            return Told::NotNow;
+        }
+        let began = is_again.then(Instant::now);
         self.left.loaded |= image.names.is_none();
         let (most, symbols_only) = (self.budget.debug_information_of_one(), image.has_symbols_only());
         let new =
@@ -63,6 +69,9 @@ impl Resolver {
             asked.dedup();
         }
         let (all, told) = names.resolve(&asked);
+        if let Some(began) = began {
+            self.rereading.spend(began);
+        }
         if told != Told::Known {
             self.left.not_asked += u64::from(told == Told::NotNow);
             return told;
@@ -126,7 +135,18 @@ impl Resolver {
         let nobody = (not_asked > 0).then(|| {
             format!("{not_asked} times there were no names, because the process that reads images had failed too often")
         });
-        nobody.into_iter().chain(self.images.iter().flat_map(of_image)).chain(self.left.notes.iter().cloned())
+        let refused = self.rereading.refused;
+        let late = (refused > 0).then(|| {
+            format!(
+                "{refused} times there were no names, because to read images again would have taken too long; with more \
+                 memory (--memory) they stay"
+            )
+        });
+        nobody
+            .into_iter()
+            .chain(late)
+            .chain(self.images.iter().flat_map(of_image))
+            .chain(self.left.notes.iter().cloned())
     }
 }
 
@@ -173,5 +193,14 @@ mod tests {
         let notes: Vec<_> = resolver.notes().collect();
         assert!(resolver.images[2..].iter().all(ImageSymbols::has_symbols_only), "{notes:?}");
         assert!(names.iter().all(|name| name.is_some() && *name == names[0]), "{names:?}");
+        // Where samples are taken, reading them again may take only a part of the time.
+        resolver.begin();
+        resolver.rereading.spend(Instant::now().checked_sub(std::time::Duration::from_secs(3600)).unwrap());
+        let dropped = resolver.images[2..].iter().position(|image| image.names.is_none()).unwrap() as u32 + 2;
+        let frame = Frame { image: ImageIndex(dropped), address: entry + 1000 };
+        let resolved = resolver.resolve(&mut profile, frame, 0);
+        let centre = profile.cost_centre(resolver.cost_centres(&resolved)[0]).unwrap();
+        assert_eq!((centre.linkage_name.as_deref(), centre.start), (None, Some(frame.address)));
+        assert!(!resolved.named && resolver.notes().any(|note| note.starts_with("1 times there were no names")));
     }
 }
