@@ -117,6 +117,15 @@ def go(folder):
     return [target]
 
 
+def gofmt(_folder):
+    root = subprocess.run([tool("go", "golang-go"), "env", "GOROOT"], check=True, capture_output=True, text=True).stdout.strip()
+    return [os.path.realpath(tool("gofmt", "golang-go")), "-l", os.path.join(root, "src", "")]
+
+
+def openssl(_folder):
+    return [tool("openssl", "openssl"), "speed", "-seconds", "1", "-evp", "aes-128-gcm"]
+
+
 def xz(folder):
     return [tool("xz", "xz-utils"), "-9", "-T1", "-k", "-c", generated(folder, XZ_FUNCTIONS)]
 
@@ -138,6 +147,9 @@ PROGRAMS = [
     Program("node", "node --perf-basic-prof: recursion, JSON, sorting, generators", node),
     Program("java", "java -XX:+PreserveFramePointer -XX:+DumpPerfMapAtExit: recursion, lambdas, streams", java),
     Program("go", "goroutines with deep stacks, sorting, JSON, garbage collection", go),
+    Program("gofmt", "the formatter of Go on the standard library: parsing, printing, garbage collection", gofmt),
+    Program("openssl", "openssl speed -evp aes-128-gcm, stripped: assembly whose unwind tables are wrong", openssl),
+    Program("musl", "sorting and printing with musl, whose functions have no unwind tables", compiled("musl-gcc", "musl-tools", "sort.c")),
     Program("xz", "xz -9, stripped", xz),
     Program("cpp", "recursive C++: virtual calls, lambdas, templates, exceptions", compiled("g++", "g++", "recursive.cpp")),
     Program("deep", "recursion 100,000 calls deep, sampled at every depth", compiled("gcc", "gcc", "deep.c")),
