@@ -119,7 +119,8 @@ def go(folder):
 
 def gofmt(_folder):
     root = subprocess.run([tool("go", "golang-go"), "env", "GOROOT"], check=True, capture_output=True, text=True).stdout.strip()
-    return [os.path.realpath(tool("gofmt", "golang-go")), "-l", os.path.join(root, "src", "")]
+    folders = [os.path.join(root, "src", name) for name in ("net", "crypto", "runtime", "encoding", "internal")]
+    return [os.path.realpath(tool("gofmt", "golang-go")), "-l", *folders]
 
 
 def openssl(_folder):

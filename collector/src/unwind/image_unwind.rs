@@ -368,6 +368,7 @@ impl ImageUnwind {
         }
         let address = next.wrapping_sub(u64::from(called));
         let (tables, elf, symbols) = (&self.tables, &self.elf, &self.symbols);
+        let go = self.go.as_ref();
         let (functions, function_rows) = (&mut self.functions, &mut self.function_rows);
         self.histories.entry(key).or_insert_with(|| {
             let Some(elf) = elf else { return FrameHistory::default() };
@@ -393,8 +394,10 @@ impl ImageUnwind {
                     FrameHistory { entered: None, begins_thread: true }
                 }
                 Err(_) => {
-                    let by_symbol = symbols.get_or_init(|| elf.symbol_starts()).find(address);
-                    let entered = by_symbol.and_then(entered_from);
+                    // A stripped program of Go has neither tables nor symbols, and a list of its functions.
+                    let start = go.and_then(|go| Some(go.function(address)?.start));
+                    let start = start.or_else(|| symbols.get_or_init(|| elf.symbol_starts()).find(address));
+                    let entered = start.and_then(entered_from);
                     let entered = entered.or_else(|| prologue::entered(next, called, &code));
                     FrameHistory { entered, begins_thread: false }
                 }
