@@ -204,9 +204,55 @@ pub struct TargetStats {
     pub uncounted_ns: u64,
     /// User time and all time of the target, in the same unit, as the kernel accounts for them, where known.
     pub user_share: Option<(u64, u64)>,
+    /// What control groups used while they alone were sampled; `counted` is without it.
+    pub grouped: GroupedStats,
+}
+
+/// What was counted of control groups while they alone were sampled, and what became of their samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupedStats {
+    pub counted: EventCounts,
+    pub judged: JudgedSamples,
+}
+
+/// What became of samples where a filter decides which are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JudgedSamples {
+    pub received: u64,
+    /// Of processes that are known not to fit.
+    pub others: u64,
+}
+
+impl JudgedSamples {
+    pub fn minus(self, before: JudgedSamples) -> JudgedSamples {
+        JudgedSamples {
+            received: self.received.saturating_sub(before.received),
+            others: self.others.saturating_sub(before.others),
+        }
+    }
+
+    pub fn plus(self, more: JudgedSamples) -> JudgedSamples {
+        JudgedSamples {
+            received: self.received.saturating_add(more.received),
+            others: self.others.saturating_add(more.others),
+        }
+    }
+
+    /// The part of a number that belongs to processes of the filter. Missing samples are taken to divide like the others.
+    #[must_use]
+    pub fn own_part(self, all: u64) -> u64 {
+        part_of(all, self.received.into(), u128::from(self.received) + u128::from(self.others))
+    }
 }
 
 impl BatchCounts {
+    /// What became of all samples by the filter.
+    #[must_use]
+    pub fn judged(&self) -> JudgedSamples {
+        let others = self.tracker.filtered.saturating_sub(self.tracker.unjudged);
+        JudgedSamples { received: self.samples.received, others }
+    }
+
     /// How many of the records lost were probably samples; see [`BatchCounts::samples_of`].
     #[must_use]
     pub fn lost_samples(&self) -> u64 {

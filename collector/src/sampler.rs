@@ -11,6 +11,7 @@ mod attach;
 mod channels;
 mod clocks;
 mod duplicate_events;
+mod group_events;
 mod hurry;
 mod pipeline;
 mod rate;
@@ -42,6 +43,7 @@ use crate::procfs;
 use crate::sched_priority::{Urgency, become_favoured, become_ordinary, become_urgent};
 use crate::usage::{Aside, aside_ns, thread_cpu_ns};
 use attach::{RefusedPids, refusal};
+use group_events::GroupEvents;
 use hurry::{Hurry, LateReads};
 use pipeline::Pipeline;
 use rate::RateControl;
@@ -79,6 +81,7 @@ pub struct Sampler {
     ended_threads: u64,
     hurry: Hurry,
     rate: RateControl,
+    groups: GroupEvents,
 }
 
 /// When the sampling thread does what, nanoseconds of [`now_ns`].
@@ -127,6 +130,7 @@ impl Sampler {
             ended_threads: 0,
             hurry: Hurry::default(),
             rate,
+            groups: GroupEvents::default(),
         })
     }
 
@@ -223,6 +227,10 @@ impl Sampler {
         self.source.drain();
         self.started = Some(now_ns());
         self.source.events.count_machine();
+        if self.source.pipeline.tracker.is_restricted() {
+            self.groups = GroupEvents::begin();
+            self.groups.review(&mut self.source, &self.sleep, now_ns());
+        }
         self.source.events.begin_cpus();
     }
 
@@ -285,6 +293,7 @@ impl Sampler {
         self.round(now.saturating_sub(MARGIN_NS));
         self.source.pipeline.tracker.judge(now_ns());
         self.source.pipeline.tracker.review_memberships(now_ns());
+        self.groups.review(&mut self.source, &self.sleep, now_ns());
         if self.ends_with_target && self.source.pipeline.tracker.is_empty() {
             return false;
         }
@@ -344,6 +353,7 @@ impl Sampler {
         if self.observes_machine {
             pipeline.tracker.forget_ended();
             time.set_user_share(events.machine_times().map(|times| (times.user, times.busy)));
+            time.count_grouped(self.groups.stats(events, &pipeline.counts()));
         } else if self.attached {
             pipeline.tracker.forget_the_dead();
             time.read_ticks(&pipeline.tracker.pids());

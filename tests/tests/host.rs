@@ -33,6 +33,8 @@ fn main() -> ExitCode {
         .test("a_group_a_container_a_user", &[CC, Need::Root, Need::Cgroup2], groups)
         .test("sums_are_the_kernel_s", &[CC, Need::Root, Need::Cgroup2], sums)
         .test("changes_of_groups", &[CC, Need::Root, Need::Cgroup2], changes_of_groups)
+        .test("a_group_is_sampled_by_the_kernel", &[CC, Need::Root, Need::Cgroup2], by_kernel)
+        .test("a_group_that_is_made_again", &[CC, Need::Root, Need::Cgroup2], made_again)
         .test("nothing_fits_yet", &[Need::Root], nothing_fits)
         .run()
 }
@@ -366,6 +368,76 @@ fn changes_of_groups() {
     let recorded = collecting.stop();
     recorded.assert_whole();
     assert_eq!(recorded.processes().len(), 2, "{:#?}", recorded.processes());
+}
+
+/// Samples of other programs that were taken and dropped.
+fn dropped(recorded: &Recorded) -> u64 {
+    let notes = &recorded.profile.session().notes;
+    let number = notes.iter().find_map(|note| note.strip_suffix(" samples of other programs were taken and dropped"));
+    number.map_or(0, |number| number.parse().unwrap())
+}
+
+/// Of a small group on a busy machine only the group is sampled, and all of it, by the kernel's own account.
+fn by_kernel() {
+    let tree = CgroupTree::new();
+    let program = forever();
+    let fixtures = [(); 4].map(|()| Running::start(&program, &[]));
+    let [first, second, ..] = fixtures.each_ref().map(Running::pid);
+    tree.join("group/below", first);
+    tree.join("group", second);
+    tree.freeze(true);
+    let before = tree.cpu_ns("group");
+    let collecting = collect(&["--cgroup", &format!("{}/group", tree.path)]);
+    tree.freeze(false);
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    tree.freeze(true);
+    let used = (tree.cpu_ns("group") - before) as f64;
+    let recorded = collecting.stop();
+    tree.freeze(false);
+    recorded.assert_whole();
+    let accounting = recorded.profile.accounting();
+    let notes = &recorded.profile.session().notes;
+    let note = notes.iter().find(|note| note.starts_with("only what ran in control groups was sampled: "));
+    assert!(note.is_some_and(|note| note.ends_with(&format!("{}/group", tree.path))), "{notes:?}");
+    // The other two would have given as many as the group.
+    assert!(dropped(&recorded) * 10 < accounting.received, "{} of {accounting:?}", dropped(&recorded));
+    let pids: Vec<u32> = recorded.processes().iter().map(|process| process.pid).collect();
+    assert!(pids.len() == 2 && pids.contains(&first) && pids.contains(&second), "{:#?}", recorded.processes());
+    let period = 1e9 / f64::from(recorded.profile.session().rate_hz);
+    let missing = accounting.missing() as f64 / accounting.expected.unwrap() as f64;
+    let sampled: u64 = recorded.flat().rows.iter().map(|row| row.self_weight).sum();
+    let most = 4.0 * (used * period).sqrt() + used * (missing + 0.02) + 2.0 * period;
+    assert!((sampled as f64 - used).abs() < most, "{sampled} of {used}, {most}: {accounting:?}");
+    // What is expected is what the kernel has counted of the group, however busy the machine was.
+    let counted = accounting.target_cpu_ns.unwrap() as f64;
+    assert!((counted - used).abs() < used * 0.02 + 2e7, "{counted} of {used}: {accounting:?}");
+    let expected = accounting.expected.unwrap() as f64 * period;
+    assert!((expected - counted).abs() < counted * 0.02 + 2e7, "{expected} of {counted}: {accounting:?}");
+}
+
+/// A unit that is restarted has another group of the same path: what runs there is sampled from its beginning.
+fn made_again() {
+    let tree = CgroupTree::new();
+    let program = forever();
+    let first = Running::start(&program, &[]);
+    tree.join("again.service", first.pid());
+    let pid = first.pid();
+    let mut collecting = collect(&["--unit", "again.service"]);
+    collecting.wait_until(|profile| samples_of(profile, pid) > 100);
+    drop(first);
+    while std::fs::remove_dir(tree.group("again.service")).is_err() {}
+    let mut shell = shell_in(&tree, "again.service", &format!("exec {} 1000", program.display()));
+    let pid = shell.id();
+    assert_eq!(shell.wait().unwrap().code(), Some(5));
+    let used = tree.cpu_ns("again.service") as f64;
+    collecting.wait_until(|profile| samples_of(profile, pid) > 0);
+    let recorded = collecting.stop();
+    recorded.assert_whole();
+    let accounting = recorded.profile.accounting();
+    let period = 1e9 / f64::from(recorded.profile.session().rate_hz);
+    let part = accounting.received as f64 / (accounting.received + accounting.lost).max(1) as f64;
+    let samples = samples_of(&recorded.profile, pid) as f64;
+    assert!(samples > 0.85 * part * used / period, "{samples} of {used} ns: {accounting:?}");
 }
 
 fn nothing_fits() {

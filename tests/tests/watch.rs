@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use ccsd_tests::ccsd::{EndedProgram, NOBODY, as_user, ccsd};
+use ccsd_tests::cgroup::CgroupTree;
 use ccsd_tests::fixture::{Running, scratch};
 use ccsd_tests::suite::{CC, Need, Suite};
 use ccsd_tests::watched::{PATIENCE, WatchedService, samples};
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         .test("as_systemd_runs_it", &[], as_systemd_runs_it)
         .test("cpu_use_of_all_watches", &[CC], all_watches)
         .test("short_processes_are_sampled_on_cpus", &[CC, Need::Root], short_processes)
+        .test("a_watch_of_a_group_samples_it_alone", &[CC, Need::Root, Need::Cgroup2], a_group)
         .test("a_watch_of_everything", &[CC, Need::Root], everything)
         .test("a_service_that_hangs_is_not_at_work", &[CC], a_hung_service)
         .test("gaps_are_listed", &[CC], gaps_are_listed)
@@ -402,6 +404,28 @@ fn short_processes() {
     let report = service.stored(&["report", "-v", "--watch", "chosen", "--since", "-1h"]);
     assert!(report.stdout.contains("CPUs are sampled, and samples of other processes dropped"), "{report:?}");
     assert!(!report.stdout.contains("-F"), "{report:?}");
+}
+
+fn a_group() {
+    let tree = CgroupTree::new();
+    let service = WatchedService::start("");
+    let fixture = Running::start(&service.program, &[]);
+    let outside = Running::start(&service.program, &[]);
+    tree.join("watched.service", fixture.pid());
+    let path = format!("{}/watched.service", tree.path);
+    add_watches(
+        &service,
+        &format!(
+            "[[watch]]\nname = \"grouped\"\ncgroup = {path:?}\nlayout = \"cpus\"\nrate_hz = 499\ninterval = \"1s\"\n"
+        ),
+    );
+    service.until("the group is sampled", || samples(&status_of(&service, "grouped")) > 200);
+    let report = service.stored(&["report", "-v", "--by", "process", "--watch", "grouped", "--since", "-1h"]);
+    let note = format!("only what ran in control groups was sampled: {path}");
+    assert!(report.stdout.contains(&note), "{report:?}");
+    let number = |pid: u32| format!("({pid})");
+    assert!(report.stdout.contains(&number(fixture.pid())), "{report:?}");
+    assert!(!report.stdout.contains(&number(outside.pid())), "{report:?}");
 }
 
 fn everything() {

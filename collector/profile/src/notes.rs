@@ -6,6 +6,8 @@ pub const USER_ONLY: &str = "user code only";
 pub const SMALL_RINGS: &str = "the locked-memory allowance gives";
 /// CPUs are sampled instead of threads.
 pub const PER_CPU: &str = "sampled per CPU instead of per thread";
+/// Where CPUs are sampled: the kernel sampled the processes of these control groups alone.
+pub const BY_GROUP: &str = "only what ran in control groups was sampled";
 /// All that ran was sampled, or a part of it; how busy the machine was.
 pub const MACHINE: &str = "this machine";
 /// One event per thread and CPU gives both the samples and the records of mappings, so they share a ring.

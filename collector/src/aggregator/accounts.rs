@@ -45,16 +45,22 @@ impl Aggregator {
                     counts.target.user_share,
                 ),
             };
+            let grouped = counts.target.grouped;
+            let of_groups = |all: u64| if all == 0 { 0 } else { grouped.judged.own_part(all) };
+            let used_by_groups = of_groups(grouped.counted.used);
+            let expected_of_groups = of_groups(
+                self::expected(spec.kernel, Some(grouped.counted.due_milli), counts.target.user_share).unwrap_or(0),
+            );
             // The events count the time of processes that do not fit the filter, too.
             let own = |all: u64| match self.layout {
-                EventLayout::Cpus => own_share(all, counts),
+                EventLayout::Cpus => counts.judged().minus(grouped.judged).own_part(all),
                 EventLayout::Threads | EventLayout::Compact => {
                     let expected = expected.unwrap_or(0);
                     part_of(all, expected.saturating_sub(counts.tracker.filtered).into(), expected.into())
                 }
             };
-            accounting.target_cpu_ns = used.map(own);
-            accounting.expected = expected.map(own);
+            accounting.target_cpu_ns = used.map(own).map(|ns| ns.saturating_add(used_by_groups));
+            accounting.expected = expected.map(own).map(|samples| samples.saturating_add(expected_of_groups));
         }
         accounting.lost = lost_samples(counts, accounting.expected);
         let charged = self.charge_unseen(counts, last);
@@ -117,13 +123,6 @@ impl Aggregator {
 
 const SLOW: &str = "samples were lost because ccsd had to wait for the CPU; it would not as root, or where it may have \
                     real-time priority (`ulimit -r 1`)";
-
-/// The part of a number that belongs to processes of the filter. Missing samples are taken to divide like the others.
-fn own_share(all: u64, counts: &BatchCounts) -> u64 {
-    let own = u128::from(counts.samples.received);
-    let others = counts.tracker.filtered.saturating_sub(counts.tracker.unjudged);
-    part_of(all, own, own + u128::from(others))
-}
 
 /// How many lost samples were probably the target's, where others are sampled too: the kernel does not say.
 fn own_part(lost: u64, counts: &BatchCounts) -> u64 {
@@ -275,7 +274,7 @@ mod tests {
         let of = |received, filtered, unjudged| {
             let tracker = TrackerStats { filtered, unjudged, others: filtered, ..TrackerStats::default() };
             let samples = SampleStats { received, ..SampleStats::default() };
-            own_share(1_000, &BatchCounts { samples, tracker, ..BatchCounts::default() })
+            BatchCounts { samples, tracker, ..BatchCounts::default() }.judged().own_part(1_000)
         };
         assert_eq!(of(900, 0, 0), 1_000, "all is the target's");
         assert_eq!((of(450, 450, 0), of(0, 900, 0)), (500, 0));

@@ -21,13 +21,19 @@ pub struct ProcessGroups {
     /// Paths of its control groups in all hierarchies, the one that names units and containers first.
     pub cgroups: Vec<String>,
     pub uid: Option<u32>,
+    /// Path in the hierarchy of version 2; empty where there is none.
+    pub unified: String,
 }
 
 impl ProcessGroups {
     /// Reads them. `None` where the process has ended.
     pub fn read(pid: u32) -> Option<ProcessGroups> {
-        let cgroups = cgroup_paths(&procfs::read(&format!("/proc/{pid}/cgroup")).ok()?);
-        Some(ProcessGroups { cgroups, uid: procfs::own_pid_and_user(pid).1 })
+        let file = procfs::read(&format!("/proc/{pid}/cgroup")).ok()?;
+        Some(ProcessGroups {
+            cgroups: cgroup_paths(&file),
+            uid: procfs::own_pid_and_user(pid).1,
+            unified: unified_path(&file),
+        })
     }
 
     /// The path that names its unit and its container.
@@ -47,7 +53,7 @@ pub struct Memberships {
 impl Memberships {
     /// What a process belongs to now. `None` where it has ended.
     pub fn of(&mut self, pid: u32) -> Option<Arc<Membership>> {
-        let ProcessGroups { mut cgroups, uid } = ProcessGroups::read(pid).filter(|groups| groups.uid.is_some())?;
+        let ProcessGroups { mut cgroups, uid, .. } = ProcessGroups::read(pid).filter(|groups| groups.uid.is_some())?;
         let cgroup = if cgroups.is_empty() { String::new() } else { cgroups.swap_remove(0) };
         let cgroup = if cgroup.len() > MAX_PATH { String::new() } else { cgroup };
         // They are in the root group, as processes may be.
@@ -71,6 +77,14 @@ impl Memberships {
 fn parts(line: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let mut parts = line.splitn(3, |&byte| byte == b':');
     Some((parts.next()?, parts.next()?, parts.next()?))
+}
+
+/// The path of a process's control group of version 2 from `/proc/PID/cgroup`; empty where there is none.
+#[must_use]
+pub fn unified_path(file: &[u8]) -> String {
+    let mut lines = file.split(|&byte| byte == b'\n').filter_map(parts);
+    let found = lines.find(|(number, controllers, _)| *number == b"0" && controllers.is_empty());
+    found.map_or_else(String::new, |(_, _, path)| String::from_utf8_lossy(path).into_owned())
 }
 
 /// The path of a process's control group from `/proc/PID/cgroup`: systemd's own hierarchy, or version 2.
@@ -116,6 +130,8 @@ mod tests {
         assert_eq!(cgroup_path(hybrid), "/system.slice/a:b.service");
         assert_eq!(cgroup_path(b"1:name=systemd:/\n0::/system.slice/b.service\n"), "/system.slice/b.service");
         assert_eq!(cgroup_path(b"1:name=systemd:/\n"), "/");
+        assert_eq!(unified_path(hybrid), "/system.slice/other");
+        assert_eq!((unified_path(b"1:name=systemd:/x\n"), unified_path(b"0:cpu:/x\n")), (String::new(), String::new()));
         for hostile in [&b""[..], b":", b"::::", b"0", b"x:y:z\n\n\n", b"0:\xff:\xff"] {
             assert_eq!(cgroup_path(hostile), "", "{hostile:?}");
         }

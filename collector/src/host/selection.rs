@@ -72,6 +72,19 @@ impl ProcessSelection {
                 && container().is_some_and(|found| self.containers.iter().any(|name| found.is_called(name))))
     }
 
+    /// The outermost group on a path of version 2 whose processes are selected, whoever they are; empty if none is. Only of
+    /// one unit, group or container by its name: processes that a pattern or a user selects may be anywhere.
+    fn group_on(&self, path: &str) -> String {
+        let one = [&self.units, &self.cgroups, &self.containers].map(|names| names.as_slice()).concat();
+        let [name] = one.as_slice() else { return String::new() };
+        if !self.users.is_empty() || (!self.units.is_empty() && name.contains(['*', '?'])) {
+            return String::new();
+        }
+        let ends = path.char_indices().filter(|&(at, letter)| at > 0 && letter == '/').map(|(at, _)| at);
+        let mut above = ends.chain([path.len()]).filter_map(|end| path.get(..end));
+        above.find(|above| self.selects_path(above)).unwrap_or_default().to_owned()
+    }
+
     fn excludes(&self, name: &str) -> bool {
         self.excluded.iter().any(|pattern| WildMatch::new(pattern).matches(name))
     }
@@ -119,6 +132,10 @@ impl ProcessFilter for ProcessSelection {
         }
     }
 
+    fn group_of(&self, pid: u32) -> Option<String> {
+        Some(self.group_on(&ProcessGroups::read(pid)?.unified))
+    }
+
     fn keeps_executed(&self, executed: &Executed<'_>) -> Option<bool> {
         if !self.keeps_name(executed.name) {
             return Some(false);
@@ -132,7 +149,7 @@ mod tests {
     use super::*;
 
     fn groups(path: &str, uid: u32) -> ProcessGroups {
-        ProcessGroups { cgroups: vec![path.to_owned(), "/".to_owned()], uid: Some(uid) }
+        ProcessGroups { cgroups: vec![path.to_owned(), "/".to_owned()], uid: Some(uid), unified: path.to_owned() }
     }
 
     fn list(of: &str) -> Vec<String> {
@@ -169,6 +186,38 @@ mod tests {
             assert!(!of(wanted).selects(&groups("/a/b", 0)), "{wanted}");
         }
         assert_eq!(path_in_hierarchy("/a/b"), "/a/b");
+    }
+
+    #[test]
+    fn the_group_around_what_is_selected() {
+        let (none, id) = (ProcessSelection::default(), "0123456789abcdef0123456789abcdef");
+        let unit = ProcessSelection { units: list("a.service"), ..none.clone() };
+        for (path, group) in [
+            ("/system.slice/a.service/worker/x", "/system.slice/a.service"),
+            ("/system.slice/a.service", "/system.slice/a.service"),
+            ("/system.slice/b.service", ""),
+            ("/", ""),
+            ("", ""),
+        ] {
+            assert_eq!(unit.group_on(path), group, "{path}");
+        }
+        let slice = ProcessSelection { units: list("system.slice"), ..none.clone() };
+        assert_eq!(slice.group_on("/system.slice/a.service"), "/system.slice");
+        let cgroup = ProcessSelection { cgroups: list("a/b/"), ..none.clone() };
+        assert_eq!((cgroup.group_on("/a/b/c"), cgroup.group_on("/a/bc")), ("/a/b".to_owned(), String::new()));
+        let container = ProcessSelection { containers: list(&id[..12]), ..none.clone() };
+        assert_eq!(container.group_on(&format!("/docker/{id}/init.scope")), format!("/docker/{id}"));
+        // Names that are left out are left out of a group's, too; what may be anywhere is in no group.
+        let without = ProcessSelection { excluded: list("x"), ..unit.clone() };
+        assert_eq!(without.group_on("/a.service"), "/a.service");
+        for anywhere in [
+            none.clone(),
+            ProcessSelection { users: vec![0], ..unit.clone() },
+            ProcessSelection { units: list("a.*"), ..none.clone() },
+            ProcessSelection { cgroups: list("/b"), ..unit },
+        ] {
+            assert_eq!(anywhere.group_on("/a.service"), "", "{anywhere:?}");
+        }
     }
 
     #[test]

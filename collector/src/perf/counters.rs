@@ -23,6 +23,19 @@ pub struct EventCounts {
     pub due_milli: u64,
 }
 
+impl EventCounts {
+    /// With what events of a period of `period_ns` have counted.
+    pub fn plus(self, counted: Option<EventCounts>, period_ns: u64) -> EventCounts {
+        let counted = counted.unwrap_or_default();
+        let due = u128::from(counted.used) * 1000 / u128::from(period_ns.max(1));
+        EventCounts {
+            used: self.used.saturating_add(counted.used),
+            ticks: self.ticks.saturating_add(counted.ticks),
+            due_milli: self.due_milli.saturating_add(u64::try_from(due).unwrap_or(u64::MAX)),
+        }
+    }
+}
+
 /// What events say together, all opened with the format of `spec`'s samples.
 pub fn sum_of<'a>(events: impl Iterator<Item = &'a OwnedFd>, spec: &EventSpec) -> CounterTotals {
     let (format, by_tick) = (spec.read_format(), matches!(spec.event, Event::Tick { .. }));
@@ -71,6 +84,8 @@ mod tests {
         let counted = |used| Some(EventCounts { used, ..EventCounts::default() });
         let mut past = Past::default();
         assert_eq!(past.with(None, 1_000), None);
+        let twice = EventCounts::default().plus(counted(4_000), 2_000).plus(counted(500), 1_000).plus(None, 1);
+        assert_eq!((twice.used, twice.due_milli), (4_500, 2_500));
         assert_eq!(past.with(counted(10_500), 1_000).unwrap().due_milli, 10_500);
         // Threads: the old events are closed, and the new ones begin at zero.
         past.before = past.with(counted(10_500), 1_000).unwrap();

@@ -16,11 +16,30 @@ pub fn open(
     cpu: i32,
     leader: Option<BorrowedFd<'_>>,
 ) -> io::Result<OwnedFd> {
+    open_with(attr, (pid, cpu), leader, perf::bindings::PERF_FLAG_FD_CLOEXEC.into())
+}
+
+/// Opens one event on the processes of a control group, and of those below it, while they run on a CPU. The group is its
+/// open directory.
+///
+/// # Errors
+/// The errno of `perf_event_open(2)`: EBADF for a group of a hierarchy without perf events.
+pub fn open_on_group(attr: &perf::bindings::perf_event_attr, group: BorrowedFd<'_>, cpu: i32) -> io::Result<OwnedFd> {
+    let flags = perf::bindings::PERF_FLAG_FD_CLOEXEC | perf::bindings::PERF_FLAG_PID_CGROUP;
+    open_with(attr, (group.as_raw_fd(), cpu), None, flags.into())
+}
+
+fn open_with(
+    attr: &perf::bindings::perf_event_attr,
+    (pid, cpu): (i32, i32),
+    leader: Option<BorrowedFd<'_>>,
+    flags: std::ffi::c_ulong,
+) -> io::Result<OwnedFd> {
     let mut attr = *attr;
-    let group = leader.map_or(-1, |fd| fd.as_raw_fd());
+    let leader = leader.map_or(-1, |fd| fd.as_raw_fd());
     // SAFETY: `attr` is a live, initialised perf_event_attr with its own size in `size`; the kernel reads it (and
-    // writes `size` on E2BIG). The other arguments are integers.
-    let fd = unsafe { perf::perf_event_open(&mut attr, pid, cpu, group, perf::bindings::PERF_FLAG_FD_CLOEXEC.into()) };
+    // writes `size` on E2BIG). The other arguments are integers, among them descriptors that are open for the call.
+    let fd = unsafe { perf::perf_event_open(&mut attr, pid, cpu, leader, flags) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -28,6 +28,7 @@ use super::signals::{self, FatalSignals, SignalPoint, Unwatched};
 use super::sorter::EventSorter;
 use super::{closer, event, tick};
 use crate::error::{Error, Result, doing};
+use crate::host::cgroups::ControlGroup;
 use crate::machine_time::{MachineTime, MachineTimes};
 use crate::procfs;
 use crate::system;
@@ -61,6 +62,20 @@ pub struct EventSet {
     past: Past,
     /// The machine's own time, where all that runs is the target.
     machine: Option<MachineTime>,
+    /// The control groups whose processes the events sample. None where everything that runs on a CPU is sampled.
+    groups: Arc<[ControlGroup]>,
+    grouped: GroupedTime,
+}
+
+/// What was counted while control groups alone were sampled.
+#[derive(Debug, Default)]
+struct GroupedTime {
+    /// By events that are closed.
+    past: EventCounts,
+    /// The machine's time meanwhile, until the last change of what is sampled, nanoseconds.
+    machine_ns: u64,
+    /// The machine's time when groups began to be sampled, if they are.
+    since: Option<u64>,
 }
 
 /// Events on one CPU of a thread that may have inherited others on that CPU.
@@ -134,6 +149,8 @@ impl EventSet {
             uncounted: false,
             past: Past::default(),
             machine: None,
+            groups: Arc::new([]),
+            grouped: GroupedTime::default(),
         };
         if layout == EventLayout::Cpus {
             set.open_cpus().map_err(|error| match error.raw_os_error() {
@@ -309,18 +326,55 @@ impl EventSet {
     }
 
     fn open_cpus(&mut self) -> io::Result<()> {
-        let (mut sampling, tracking) = self.spec.whole_cpu_attrs();
+        let (_, tracking) = self.spec.whole_cpu_attrs();
+        for (&cpu, (_, changes)) in self.cpus.iter().zip(&self.owners) {
+            let fd = event::open(&tracking, -1, cpu, None)?;
+            event::redirect(&fd, changes)?;
+            self.others.push(fd);
+        }
         // Until it is known what runs: see `begin_cpus`.
-        sampling.set_disabled(1);
-        for (&cpu, (samples, changes)) in self.cpus.iter().zip(&self.owners) {
-            let events = [(&tracking, changes, &mut self.others), (&sampling, samples, &mut self.samplers)];
-            for (attr, owner, kept) in events {
-                let fd = event::open(attr, -1, cpu, None)?;
+        self.samplers = self.open_cpu_samplers(&self.spec, &[])?;
+        Ok(())
+    }
+
+    /// Opens the events that sample CPUs, switched off: of control groups, or of all that runs where there are none.
+    fn open_cpu_samplers(&self, spec: &EventSpec, groups: &[ControlGroup]) -> io::Result<Vec<OwnedFd>> {
+        let (mut attr, _) = spec.whole_cpu_attrs();
+        attr.set_disabled(1);
+        let mut opened = Vec::new();
+        for (&cpu, (owner, _)) in self.cpus.iter().zip(&self.owners) {
+            let events = match groups {
+                [] => vec![event::open(&attr, -1, cpu, None)?],
+                groups => groups
+                    .iter()
+                    .map(|group| event::open_on_group(&attr, group.directory(), cpu))
+                    .collect::<io::Result<_>>()?,
+            };
+            for fd in events {
                 event::redirect(&fd, owner)?;
-                kept.push(fd);
+                opened.push(fd);
             }
         }
-        Ok(())
+        Ok(opened)
+    }
+
+    /// The control groups whose processes alone are sampled; none where all that runs is.
+    pub fn groups(&self) -> &Arc<[ControlGroup]> {
+        &self.groups
+    }
+
+    /// What the events counted while control groups alone were sampled. It is not in what
+    /// [`EventSet::read_counters`] counts.
+    pub fn grouped_counts(&self) -> EventCounts {
+        let present = if self.groups.is_empty() { None } else { sum_of(self.samplers.iter(), &self.spec).counted };
+        self.grouped.past.plus(present, self.spec.period_ns())
+    }
+
+    /// The machine's time without that in which control groups alone were sampled.
+    fn machine_time_sampled(&self) -> Option<u64> {
+        let busy = self.machine_times()?.busy;
+        let grouped = self.grouped.since.map_or(0, |since| busy.saturating_sub(since));
+        Some(busy.saturating_sub(self.grouped.machine_ns).saturating_sub(grouped))
     }
 
     /// For a process that is about to end: what takes long to close is closed after its end, by a child.
@@ -383,7 +437,7 @@ impl EventSet {
     /// What is counted where one event counts and another one samples.
     fn counted_of_threads(&self) -> Option<EventCounts> {
         if self.machine.is_some() {
-            return self.machine_times().map(|times| EventCounts { used: times.busy, ..EventCounts::default() });
+            return self.machine_time_sampled().map(|used| EventCounts { used, ..EventCounts::default() });
         }
         sum_of(self.counting.iter(), &EventSpec { tells_lost: false, ..self.spec }).counted
     }

@@ -18,6 +18,14 @@ pub trait ProcessFilter: fmt::Debug + Send + Sync {
         None
     }
 
+    /// The path, in the hierarchy of version 2, of the outermost control group around a process that fits, if every
+    /// process that fits is in that group or in another one that is found like this. Empty where there is none such, and
+    /// `None` where the process has ended.
+    fn group_of(&self, pid: u32) -> Option<String> {
+        let _ = pid;
+        Some(String::new())
+    }
+
     /// Judges a process that [`ProcessFilter::keeps_after_exec`] left undecided, by records and /proc; if it has ended,
     /// by its parent's groups and user. `None` if undecided.
     fn keeps_executed(&self, executed: &Executed<'_>) -> Option<bool> {

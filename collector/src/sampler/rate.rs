@@ -1,5 +1,6 @@
 //! Replaces the sampling events: at another rate ([`RateController`]), or with the user's call chain once Go is seen.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashSet;
@@ -8,6 +9,7 @@ use super::source::{BETWEEN_READS, RecordSource, close_elsewhere};
 use crate::batch::BatchCounts;
 use crate::clock::now_ns;
 use crate::error::{Error, Result};
+use crate::host::cgroups::ControlGroup;
 use crate::pace::{RateChange, RateController, RateWindow, SampleCost, WINDOW_NS};
 use crate::perf::attr::EventSpec;
 use crate::perf::layout::EventLayout;
@@ -103,8 +105,15 @@ impl RateControl {
     }
 }
 
+/// Replaces the events by those of another `spec`.
 fn renew_events(source: &mut RecordSource, spec: EventSpec) -> Result<()> {
-    let mut renewal = source.events.prepare(spec)?;
+    let groups = Arc::clone(source.events.groups());
+    renew_events_on(source, spec, groups)
+}
+
+/// The same on other control groups.
+pub fn renew_events_on(source: &mut RecordSource, spec: EventSpec, groups: Arc<[ControlGroup]>) -> Result<()> {
+    let mut renewal = source.events.prepare(spec, groups)?;
     let layout = source.events.layout();
     source.pipeline.events.prepare(&spec);
     if layout != EventLayout::Cpus {

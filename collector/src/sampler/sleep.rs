@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use crate::error::{Result, doing};
+use crate::host::cgroups::ControlGroup;
 use crate::perf::ring_buffer::RingBuffer;
 
 /// Those that end a sleep are named, at most so many. The others end the next one.
@@ -28,6 +29,12 @@ impl Sleep {
             Ok(Sleep(epoll))
         });
         made.map_err(std::io::Error::from).map_err(doing("wait for samples"))
+    }
+
+    /// The sleep ends, too, when a control group gets its first process or loses its last, for as long as it is open.
+    pub fn watch_group(&self, group: &ControlGroup) {
+        // Without it the group is looked at when the sleep ends anyway.
+        let _ = self.0.add(group.events(), EpollEvent::new(EpollFlags::EPOLLPRI, 0));
     }
 
     pub fn for_ms(&self, most: u16) {

@@ -3,7 +3,7 @@
 use hashbrown::HashMap;
 
 use super::clocks::ProcessClocks;
-use crate::batch::TargetStats;
+use crate::batch::{GroupedStats, TargetStats};
 use crate::perf::counters::EventCounts;
 use crate::procfs;
 
@@ -42,6 +42,11 @@ impl TargetTime {
 
     pub fn count(&mut self, counted: Option<EventCounts>) {
         self.stats.counted = counted;
+    }
+
+    /// What was counted and judged while control groups alone were sampled.
+    pub fn count_grouped(&mut self, grouped: GroupedStats) {
+        self.stats.grouped = grouped;
     }
 
     /// Reads how the kernel splits the time of live processes, where nobody waits for them.

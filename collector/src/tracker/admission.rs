@@ -62,6 +62,10 @@ impl Admission {
         self.owner.is_some() || self.filter.is_some()
     }
 
+    pub fn filter(&self) -> Option<&dyn ProcessFilter> {
+        self.filter.as_deref()
+    }
+
     pub fn has_filter(&self) -> bool {
         self.filter.is_some()
     }

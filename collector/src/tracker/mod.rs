@@ -5,6 +5,7 @@
 mod admission;
 pub mod scan;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::backoff::Backoff;
@@ -430,6 +431,14 @@ impl Tracker {
     #[cfg(test)]
     pub fn set_next_review(&mut self, at: u64) {
         self.admission.set_next_review(at);
+    }
+
+    /// The paths of the control groups, of version 2, that have all processes of which samples are kept; empty paths for
+    /// those that are in none. See [`ProcessFilter::group_of`].
+    pub fn group_paths(&self) -> BTreeSet<String> {
+        let Some(filter) = self.admission.filter() else { return BTreeSet::new() };
+        let kept = self.table.pids().into_iter().filter(|&pid| !self.is_withheld(pid));
+        kept.filter_map(|pid| filter.group_of(pid)).collect()
     }
 
     /// Whether samples are kept of some processes alone: those of a user, or those that fit a filter.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ccsd_collector::procfs::Stat;
-use ccsd_collector::{Executed, FileIdentity, ProcessFilter, cgroup_path};
+use ccsd_collector::{Executed, FileIdentity, ProcessFilter, ProcessSelection, cgroup_path};
 use ccsd_profile::cgroup::units;
 use wildmatch::WildMatch;
 
@@ -157,6 +157,8 @@ pub struct WatchRule {
     cgroup: Option<WildMatch>,
     exe: Option<WildMatch>,
     comm: Option<WildMatch>,
+    /// The one unit or group around all processes that match, if there is one.
+    around: ProcessSelection,
     /// Names of users, and what is known of them. Shared by all copies of the rule.
     names: Vec<String>,
     users: Arc<Mutex<Vec<RuleUser>>>,
@@ -174,7 +176,14 @@ impl WatchRule {
             true => WildMatch::new(comm),
             false => WildMatch::new(clip(comm, COMM_BYTES)),
         });
+        let one = |pattern: &Option<SelectorPattern>| -> Vec<String> {
+            let name = pattern.iter().map(|pattern| pattern.0.clone());
+            name.filter(|name| !name.contains(['*', '?'])).collect()
+        };
+        let units = one(&watch.unit);
+        let cgroups = if units.is_empty() { one(&watch.cgroup) } else { Vec::new() };
         let rule = WatchRule {
+            around: ProcessSelection { units, cgroups, ..ProcessSelection::default() },
             of_everything: watch.is_of_everything(),
             unit: wild(&watch.unit),
             cgroup: wild(&watch.cgroup),
@@ -290,6 +299,10 @@ impl ProcessFilter for WatchRule {
             // What it belongs to stays, but for a user who changes by executing a privileged program: that is looked at soon.
             true => (was_kept && self.exe.is_none()).then_some(true),
         }
+    }
+
+    fn group_of(&self, pid: u32) -> Option<String> {
+        self.around.group_of(pid)
     }
 
     fn keeps_executed(&self, executed: &Executed<'_>) -> Option<bool> {

@@ -12,14 +12,16 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 
 use super::{EventSet, LateEvents, OpenOutcome, open_sampler, revoked};
 use crate::clock::now_ns;
 use crate::error::{Result, doing};
+use crate::host::cgroups::ControlGroup;
 use crate::perf::attr::EventSpec;
-use crate::perf::counters::sum_of;
+use crate::perf::counters::{EventCounts, sum_of};
 use crate::perf::event;
 use crate::perf::layout::EventLayout;
 
@@ -29,6 +31,7 @@ pub struct Renewal {
     leaders: Vec<OwnedFd>,
     members: Vec<OwnedFd>,
     late: HashMap<u64, LateEvents>,
+    groups: Arc<[ControlGroup]>,
 }
 
 impl Renewal {
@@ -48,26 +51,20 @@ pub struct Switched {
 }
 
 impl EventSet {
-    /// Begins to prepare events of another `spec`.
+    /// Begins to prepare events of another `spec`, or of other control groups, where CPUs are sampled.
     ///
     /// # Errors
     /// What opening events on CPUs came to, where those are sampled.
-    pub fn prepare(&self, spec: EventSpec) -> Result<Renewal> {
+    pub fn prepare(&self, spec: EventSpec, groups: Arc<[ControlGroup]>) -> Result<Renewal> {
         // They are switched on by hand, also where the first ones waited for `execve`.
         let spec = EventSpec { enable_on_exec: false, ..spec };
-        let mut renewal = Renewal { spec, leaders: Vec::new(), members: Vec::new(), late: HashMap::new() };
-        if self.layout == EventLayout::Cpus {
-            let (mut attr, _) = spec.whole_cpu_attrs();
-            attr.set_disabled(1);
-            for (&cpu, (owner, _)) in self.cpus.iter().zip(&self.owners) {
-                let opened = event::open(&attr, -1, cpu, None).and_then(|fd| {
-                    event::redirect(&fd, owner)?;
-                    Ok(fd)
-                });
-                renewal.leaders.push(opened.map_err(doing("open perf events on all CPUs"))?);
+        let leaders = match self.layout {
+            EventLayout::Cpus => {
+                self.open_cpu_samplers(&spec, &groups).map_err(doing("open perf events on all CPUs"))?
             }
-        }
-        Ok(renewal)
+            EventLayout::Threads | EventLayout::Compact => Vec::new(),
+        };
+        Ok(Renewal { spec, leaders, members: Vec::new(), late: HashMap::new(), groups })
     }
 
     /// Prepares it for a thread, but where CPUs are sampled. `late` as with [`EventSet::open_thread`].
@@ -107,9 +104,22 @@ impl EventSet {
         Ok(())
     }
 
+    /// Notes that other control groups are sampled from now on, after the present events have counted this.
+    fn change_groups(&mut self, groups: Arc<[ControlGroup]>, counted: Option<EventCounts>) {
+        let busy = self.machine_times().map_or(0, |times| times.busy);
+        if !self.groups.is_empty() {
+            self.grouped.past = self.grouped.past.plus(counted, self.spec.period_ns());
+        }
+        if let Some(since) = self.grouped.since.take() {
+            self.grouped.machine_ns = self.grouped.machine_ns.saturating_add(busy.saturating_sub(since));
+        }
+        self.grouped.since = (!groups.is_empty()).then_some(busy);
+        self.groups = groups;
+    }
+
     /// Lets the prepared events take the place of those that sample.
     pub fn switch(&mut self, renewal: Renewal) -> Switched {
-        let Renewal { spec, leaders, members, late } = renewal;
+        let Renewal { spec, leaders, members, late, groups } = renewal;
         let by_cpu = self.layout == EventLayout::Cpus;
         let old_late = std::mem::replace(&mut self.late, late);
         let replaced = if by_cpu { &mut self.samplers } else { &mut self.counting };
@@ -127,6 +137,9 @@ impl EventSet {
         // The old ones stand still: what they have counted is theirs to tell for as long as they are open.
         let sampled = sum_of(old.iter().chain(old_late.values().map(|late| &late.sampling)), &self.spec);
         self.past.lost = self.past.lost.saturating_add(sampled.lost);
+        if by_cpu {
+            self.change_groups(groups, sampled.counted);
+        }
         let counted = if by_cpu { self.counted_of_threads() } else { sampled.counted };
         if let Some(total) = self.past.with(counted, self.spec.period_ns()) {
             self.past.before = total;
