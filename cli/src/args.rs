@@ -336,6 +336,16 @@ mod tests {
     }
 
     #[test]
+    fn the_rate_has_the_name_that_it_has_in_a_configuration() {
+        let frequency = |line: &str| match parse(line).unwrap().command {
+            Command::Record(args) => args.collect.frequency,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(frequency("ccsd record --rate 49 -- x"), Frequency::Hz(49));
+        assert_eq!(frequency("ccsd record --frequency max -- x"), Frequency::Max);
+    }
+
+    #[test]
     fn every_command_is_in_one_group() {
         let mut command = Cli::grouped();
         command.build();

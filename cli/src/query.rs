@@ -1,5 +1,6 @@
 //! The query options shared by `report`, `export` and `diff`.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,6 +9,8 @@ use ccsd_profile::query::{Filter, Grouping, Pattern, Preset, Pruned, QueryError}
 use ccsd_profile::view::{Selection, Total, ViewColumn};
 use ccsd_profile::{CostCentreId, Profile, Unit, sanitise};
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, StyledStr, TypedValueParser};
+use clap::error::{ContextKind, ContextValue};
 use serde::Serialize;
 
 use crate::exit::Failure;
@@ -94,13 +97,56 @@ fn pattern(text: &str) -> Result<Pattern, String> {
     text.parse().map_err(|error: ccsd_profile::query::PatternError| error.to_string())
 }
 
-fn by() -> impl clap::builder::TypedValueParser<Value = Grouping> {
-    use clap::builder::{PossibleValuesParser, TypedValueParser};
-    PossibleValuesParser::new(Grouping::ALL.map(Grouping::name)).try_map(|text| text.parse::<Grouping>())
+/// Words for what has another name here, and that name.
+const OTHER_WORDS: [(&str, &str); 12] = [
+    ("cgroup", "unit or container"),
+    ("service", "unit"),
+    ("slice", "unit"),
+    ("pod", "container"),
+    ("uid", "user"),
+    ("pid", "process"),
+    ("comm", "process"),
+    ("tid", "thread"),
+    ("dso", "module"),
+    ("image", "module"),
+    ("symbol", "function"),
+    ("source", "file"),
+];
+
+fn by() -> GroupingParser {
+    GroupingParser(PossibleValuesParser::new(Grouping::ALL.map(Grouping::name)))
 }
 
-fn column() -> impl clap::builder::TypedValueParser<Value = ViewColumn> {
-    use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+/// Parses what `--by` names, and suggests names that are spelled quite differently, which clap does not.
+#[derive(Clone)]
+struct GroupingParser(PossibleValuesParser);
+
+impl TypedValueParser for GroupingParser {
+    type Value = Grouping;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Grouping, clap::Error> {
+        let meant = OTHER_WORDS.iter().find(|(word, _)| value.eq_ignore_ascii_case(word));
+        let parser = self.0.clone().try_map(|text| text.parse::<Grouping>());
+        parser.parse_ref(command, argument, value).map_err(|mut error| {
+            if let Some((_, name)) = meant {
+                let tip = StyledStr::from(format!("did you mean {name}?"));
+                error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+            }
+            error
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        self.0.possible_values()
+    }
+}
+
+fn column() -> impl TypedValueParser<Value = ViewColumn> {
     let value = |column: ViewColumn| match column.heading() == column.name() {
         true => PossibleValue::new(column.name()),
         false => PossibleValue::new(column.heading()).alias(column.name()),
@@ -298,6 +344,35 @@ pub fn metric(profile: &Profile, name: Option<&str>) -> Result<(usize, ShownMetr
             let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             let asked = name.map_or_else(String::new, |name| format!(" {:?}", sanitise(name)));
             Err(Failure::bad_request(anyhow!("the profile has no metric{asked}; it has: {has}")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        query: QueryArgs,
+    }
+
+    #[test]
+    fn other_words_for_groupings_are_pointed_out() {
+        let parse = |word: &str| Command::try_parse_from(["report", "--by", word]);
+        let refused = |word: &str| parse(word).map(|command| command.query.by).unwrap_err().to_string();
+        let of_groups = refused("cgroup");
+        assert!(of_groups.contains("did you mean unit or container?") && of_groups.contains("module"), "{of_groups}");
+        // What is spelled much alike, clap suggests.
+        let misspelt = refused("proces");
+        assert!(misspelt.contains("'process'") && !misspelt.contains("did you mean"), "{misspelt}");
+        assert_eq!(parse("unit").unwrap().query.by, Grouping::Unit);
+        for (word, names) in OTHER_WORDS {
+            assert!(word.parse::<Grouping>().is_err(), "{word}");
+            assert!(names.split(" or ").all(|name| name.parse::<Grouping>().is_ok()), "{names}");
         }
     }
 }

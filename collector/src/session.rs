@@ -350,7 +350,7 @@ fn layouts(choice: ChosenEvent, options: &Options, pids: &[u32]) -> Result<Vec<(
 }
 
 /// What to know of the costs of a session that is not alone.
-const SHARED: &str = "collected by a daemon: its CPU time is that of the two threads of this session and of what names took, its memory that \
+const SHARED: &str = "its CPU time is that of the two threads of this session and of what names took, its memory that \
      of all sessions, without that of the process that reads images";
 /// What to know of [`EventLayout::Cpus`].
 const OTHERS_TOO: &str = "(samples of other programs are taken, too, and dropped)";
@@ -408,7 +408,7 @@ impl Prepared {
         let (mut events, mut sorter) = EventSet::new(choice.spec, layout, options.budget.rings, &mut choice.notes)?;
         options.files.iter().for_each(|files| events.share_files(Arc::clone(files)));
         if !options.own_process {
-            choice.notes.push(SHARED.to_owned());
+            choice.notes.push(format!("{}: {SHARED}", notes::BY_DAEMON));
         }
         // It may observe what it likes, and whoever asks may know all of it.
         let trusted = options.owner.is_none() && options.whole_machine;

@@ -24,7 +24,7 @@ pub struct CollectArgs {
     ///
     /// The default is not a round number: at 1000, samples would run in step with work that a program does every
     /// millisecond.
-    #[arg(short = 'F', long = "frequency", value_name = "HZ", default_value = "999", value_parser = frequency, allow_negative_numbers = true)]
+    #[arg(short = 'F', long = "frequency", visible_alias = "rate", value_name = "HZ", default_value = "999", value_parser = frequency, allow_negative_numbers = true)]
     pub frequency: Frequency,
     /// Choose the rate so that sampling costs at most PERCENT (0.01 to 25) of the target's CPU time
     ///

@@ -1,8 +1,9 @@
 //! Hints when the answer lies elsewhere: functions without symbols, and waiting time.
 
+use ccsd_daemon::config::WatchName;
 use ccsd_profile::origin::{is_generated, is_interpreter};
 use ccsd_profile::view::SummaryView;
-use ccsd_profile::{Profile, notes, sanitise};
+use ccsd_profile::{Profile, SessionInfo, notes, sanitise};
 
 /// Minimum share of time in stripped images for a hint.
 const NOTABLE: f64 = 0.1;
@@ -37,14 +38,22 @@ enum HintTarget<'a> {
 }
 
 impl<'a> HintTarget<'a> {
-    fn of(profile: &Profile, watch: Option<&'a str>) -> Self {
+    fn of(profile: &'a Profile, watch: Option<&'a str>) -> Self {
         let session = profile.session();
         match watch {
             Some(name) => HintTarget::Watch(name),
+            None if is_segment(session) => HintTarget::Watch(&session.target),
             None if session.pids.is_empty() && session.command.is_empty() => HintTarget::Machine,
             None => HintTarget::Program,
         }
     }
+}
+
+/// Whether a profile is a segment of a watch, opened as a file: the target is the watch's name. Of a session it is
+/// a name with a number, or several words.
+fn is_segment(session: &SessionInfo) -> bool {
+    let is_by_daemon = session.notes.iter().any(|note| note.starts_with(notes::BY_DAEMON));
+    is_by_daemon && session.command.is_empty() && WatchName::is_valid(&session.target)
 }
 
 /// A hint if most threads have few samples: each has a timer, which has its first sample when the thread has used a whole
@@ -84,17 +93,22 @@ fn waiting(profile: &Profile, origin: HintTarget<'_>) -> Option<String> {
         HintTarget::Machine => return None,
         HintTarget::Watch(name) => format!(
             "`ccsd report --watch {} --by process` lists its processes, and while one runs, `ccsd dump` with its number \
-             shows where it waits, if not for a CPU",
+             shows what each thread waits for",
             sanitise(name)
         ),
         HintTarget::Program => {
             // A program started by ccsd has ended by now; its next run has another id.
             let started = session.command.first() == Some(&session.target);
             let pid = session.pids.first().filter(|_| !started).map_or_else(|| "PID".to_owned(), u32::to_string);
-            format!("while it runs, `ccsd dump {pid}` shows where it waits, if not for a CPU")
+            format!("while it runs, `ccsd dump {pid}` shows what each thread waits for")
         }
     };
-    (busy < BUSY).then(|| format!("hint: on the CPU for {} of the time; {remedy}", share(busy)))
+    (busy < BUSY).then(|| {
+        format!(
+            "hint: on the CPU for {} of the time; the rest it waited, for a free CPU or for something else: {remedy}",
+            share(busy)
+        )
+    })
 }
 
 /// A hint for an interpreter or virtual machine whose functions have no names.
@@ -173,7 +187,7 @@ fn few(profile: &Profile, origin: HintTarget<'_>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use ccsd_profile::view::Selection;
-    use ccsd_profile::{Process, ProfileLimits, SessionInfo, Thread};
+    use ccsd_profile::{Process, ProfileLimits, Thread};
 
     use super::*;
 
@@ -224,5 +238,15 @@ mod tests {
         let watch = hints_of(SessionInfo { pids: vec![77], ..SessionInfo::default() }, Some("web"));
         assert!(watch.contains("`rate_hz`") && watch.contains("--watch web --by process"), "{watch}");
         assert!(!watch.contains("-F") && !watch.contains("77"), "{watch}");
+        // A segment of a watch as a file, and a daemon's session on a program.
+        let by_daemon = |target: &str| SessionInfo {
+            pids: vec![77],
+            target: target.to_owned(),
+            notes: vec![format!("{}: its CPU time is that of two threads", notes::BY_DAEMON)],
+            ..SessionInfo::default()
+        };
+        assert_eq!(hints_of(by_daemon("web"), None), watch);
+        let session = hints_of(by_daemon("web (77)"), None);
+        assert!(session.contains("`ccsd dump 77`") && session.contains("-F 9999"), "{session}");
     }
 }

@@ -16,6 +16,8 @@ pub const COMPACT: &str = "one event per thread and CPU";
 pub const BY_TICK: &str = "sampled by the scheduler's tick";
 /// The kernel's functions have no names.
 pub const NAMELESS_KERNEL: &str = "kernel functions have no names";
+/// A daemon collected it, among others.
+pub const BY_DAEMON: &str = "collected by a daemon";
 /// Signals that kill a process are not seen.
 pub const NO_CRASH_STACKS: &str = "no stacks of fatal signals";
 /// A recording of another profiler ends early, or a part of it cannot be read.
