@@ -73,13 +73,6 @@ pub enum RuleSource {
     Registers,
 }
 
-#[derive(Clone, Debug, Default)]
-struct FrameHistory {
-    entered: Option<EnteredFrame>,
-    /// Whether it is the first of a thread.
-    begins_thread: bool,
-}
-
 #[derive(Debug, Default)]
 pub struct ImageUnwind {
     /// What is added to an SVMA to get an address in ccsd's own space, wrapping; and where the image's part of that begins.
@@ -104,7 +97,7 @@ pub struct ImageUnwind {
     rows: HashMap<u64, Box<[FrameLayout]>, FxBuildHasher>,
     row_count: usize,
     /// What the instructions before say of some frames.
-    histories: HashMap<(u64, bool), FrameHistory, FxBuildHasher>,
+    entered: HashMap<(u64, bool), Option<EnteredFrame>, FxBuildHasher>,
     /// The functions of these whose beginning is known, by that. `None` for those that each frame has to be followed in.
     functions: HashMap<u64, Option<FunctionFrames>, FxBuildHasher>,
     function_rows: usize,
@@ -194,7 +187,7 @@ impl ImageUnwind {
     /// Bytes that the answers take, beside the unwind information itself and its indexes.
     pub fn remembered(&self) -> usize {
         let maps = self.covered.allocation_size() + self.special.allocation_size();
-        let kept = self.rows.allocation_size() + self.histories.allocation_size() + self.functions.allocation_size();
+        let kept = self.rows.allocation_size() + self.entered.allocation_size() + self.functions.allocation_size();
         let rows = kept + (self.row_count + self.function_rows) * size_of::<FrameLayout>() + self.tables.row_bytes();
         let symbols = self.symbols.get().map_or(0, SymbolStarts::bytes);
         maps + rows + symbols + self.go.as_ref().map_or(0, GoCode::bytes)
@@ -351,27 +344,27 @@ impl ImageUnwind {
         PointerRule::FRAME_POINTER.apply(sp, bp, read).ok().filter(|caller| believed(caller.ip, None))
     }
 
+    /// Whether a call returns to an address that is the first of a thread.
+    pub fn begins_thread(&self, next: u64) -> bool {
+        let Some(elf) = &self.elf else { return false };
+        let address = next.wrapping_sub(1);
+        !self.is_go(address)
+            && self.tables.with_kept_row(address, |_| Ok(())).is_err()
+            && prologue::begins_thread(next, &|address, len| elf.code(address, len))
+    }
+
     /// How the frame's function has entered it, by its instructions up to `next` (for a caller, after the call).
     pub fn entered(&mut self, next: u64, called: bool) -> Option<&EnteredFrame> {
-        self.history(next, called).entered.as_ref()
-    }
-
-    /// Whether a call returns to an address that is the first of a thread.
-    pub fn begins_thread(&mut self, next: u64) -> bool {
-        self.history(next, true).begins_thread
-    }
-
-    fn history(&mut self, next: u64, called: bool) -> &FrameHistory {
         let key = (next, called);
-        if self.histories.len() >= MAX_FOLLOWED && !self.histories.contains_key(&key) {
-            self.histories.clear();
+        if self.entered.len() >= MAX_FOLLOWED && !self.entered.contains_key(&key) {
+            self.entered.clear();
         }
         let address = next.wrapping_sub(u64::from(called));
         let (tables, elf, symbols) = (&self.tables, &self.elf, &self.symbols);
         let go = self.go.as_ref();
         let (functions, function_rows) = (&mut self.functions, &mut self.function_rows);
-        self.histories.entry(key).or_insert_with(|| {
-            let Some(elf) = elf else { return FrameHistory::default() };
+        let find = || {
+            let elf = elf.as_ref()?;
             let code = |address, len| elf.code(address, len);
             let mut entered_from = |start: u64| {
                 if *function_rows >= MAX_FOLLOWED || functions.len() >= MAX_FOLLOWED {
@@ -389,20 +382,18 @@ impl ImageUnwind {
                 }
             };
             match tables.with_kept_row(address, |row| Ok(row.found.start)) {
-                Ok(start) => FrameHistory { entered: entered_from(start), begins_thread: false },
-                Err(_) if called && prologue::begins_thread(next, &code) => {
-                    FrameHistory { entered: None, begins_thread: true }
-                }
+                Ok(start) => entered_from(start),
+                Err(_) if called && prologue::begins_thread(next, &code) => None,
                 Err(_) => {
                     // A stripped program of Go has neither tables nor symbols, and a list of its functions.
                     let start = go.and_then(|go| Some(go.function(address)?.start));
                     let start = start.or_else(|| symbols.get_or_init(|| elf.symbol_starts()).find(address));
                     let entered = start.and_then(entered_from);
-                    let entered = entered.or_else(|| prologue::entered(next, called, &code));
-                    FrameHistory { entered, begins_thread: false }
+                    entered.or_else(|| prologue::entered(next, called, &code))
                 }
             }
-        })
+        };
+        self.entered.entry(key).or_insert_with(find).as_ref()
     }
 
     /// How the instructions from an address on, which no table covers, leave their frame; none where that cannot be told.
