@@ -136,7 +136,10 @@ impl Profile {
             let process = thread.and_then(|thread| self.process(thread.process));
             let line = self.line(charge.line);
             let key = ChargeKey {
-                process: process.map(|p| (p.pid, p.start_time, p.exec_generation)).unwrap_or_default(),
+                process: process
+                    .map(Identity::key)
+                    .map(|(pid, start, generation, _)| (pid, start, generation))
+                    .unwrap_or_default(),
                 group: process.filter(|it| it.is_grouped()).map(|it| (it.name.clone(), it.membership.clone())),
                 tid: thread.map(|thread| thread.tid).unwrap_or_default(),
                 history: histories.get(&charge.context).cloned().unwrap_or_default(),

@@ -66,7 +66,7 @@ pub struct Process {
 
 impl Process {
     /// The exec generation of entries that several processes share. Processes of their own do not get as far.
-    const GROUPED: u32 = 1 << 31;
+    pub(crate) const GROUPED: u32 = 1 << 31;
 
     /// The entry of all processes of one name that belong to the same, for when the table is nearly full.
     pub(crate) const fn grouped(name: String, membership: Option<Arc<Membership>>) -> Process {

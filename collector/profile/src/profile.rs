@@ -348,6 +348,14 @@ impl Profile {
         if self.is_full(self.processes.len() + 1, own, process.name.len(), Shed::Processes) {
             return self.grouped_process(process.name, process.membership);
         }
+        self.insert_process(process)
+    }
+
+    /// Readers tell processes apart by number, start and generation, so that each entry has a generation of its own.
+    fn insert_process(&mut self, mut process: Process) -> ProcessId {
+        if process.is_grouped() {
+            process.exec_generation = Process::GROUPED.saturating_add(self.processes.len() as u32);
+        }
         self.string_bytes += process.name.len();
         ProcessId(self.processes.insert(process))
     }
@@ -362,8 +370,7 @@ impl Profile {
                 return ProcessId(i);
             }
             if self.processes.len() + 1 < limit && self.has_room_for(group.name.len()) {
-                self.string_bytes += group.name.len();
-                return ProcessId(self.processes.insert(group));
+                return self.insert_process(group);
             }
         }
         self.other_process()
@@ -429,11 +436,8 @@ impl Profile {
 
     /// The process that those share which there is no room for.
     fn other_process(&mut self) -> ProcessId {
-        let other = Process { exec_generation: u32::MAX, ..Process::grouped(OTHER.to_owned(), None) };
-        match self.processes.find(&other.key()) {
-            Some(i) => ProcessId(i),
-            None => ProcessId(self.processes.insert(other)),
-        }
+        let other = Process::grouped(OTHER.to_owned(), None);
+        self.processes.find(&other.key()).map_or_else(|| self.insert_process(other), ProcessId)
     }
 
     /// The thread that those share which there is no room for.

@@ -50,8 +50,10 @@ impl Identity for Line {
 impl Identity for Process {
     type Key<'a> = (u32, u64, u32, Option<(&'a str, Option<&'a Membership>)>);
     fn key(&self) -> Self::Key<'_> {
-        let group = self.is_grouped().then_some((self.name.as_str(), self.membership.as_deref()));
-        (self.pid, self.start_time, self.exec_generation, group)
+        if self.is_grouped() {
+            return (0, 0, 0, Some((self.name.as_str(), self.membership.as_deref())));
+        }
+        (self.pid, self.start_time, self.exec_generation, None)
     }
 }
 

@@ -196,6 +196,9 @@ fn processes_beyond_the_table_keep_name_and_unit() {
     assert_eq!(sums(&profile, Grouping::Unit)[..2], [("b.service".to_owned(), 2_000), ("a.service".to_owned(), 1_001)]);
     assert_eq!(sums(&profile, Grouping::Unit)[2], ("c.service".to_owned(), 1_000));
 
+    // Readers of earlier versions tell them apart, too.
+    let numbers = profile.processes().iter().map(|it| (it.pid, it.start_time, it.exec_generation));
+    assert_eq!(numbers.collect::<std::collections::HashSet<_>>().len(), profile.processes().len());
     // Another profile's are the same by name and unit, and a file keeps them apart.
     let mut encoder = Encoder::new(Vec::new(), profile.session()).unwrap();
     encoder.write(&profile.take_update()).unwrap();
