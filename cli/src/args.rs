@@ -30,10 +30,10 @@ use report::{REPORT_EXAMPLES, ReportArgs};
 use service::{DAEMON_EXAMPLES, DaemonArgs, TOP_EXAMPLES, TopArgs};
 use symbolize::{SYMBOLIZE_EXAMPLES, SymbolizeArgs};
 
-/// A sampling profiler for Linux whose profiles survive recursion
+/// A sampling profiler for Linux: where a native program spends its CPU time
 ///
-/// ccsd samples the call stacks of native programs and charges every sample to its cost-centre stack, in which recursion
-/// is folded away. It needs no rebuild, never stops the program, and counts whatever it loses.
+/// ccsd samples the call stacks of native programs. It needs no rebuild, never stops the program to sample it, folds
+/// recursion so that profiles stay small, and counts every sample that it loses.
 #[derive(Debug, Parser)]
 #[command(name = "ccsd", version, max_term_width = 80, after_long_help = EXAMPLES)]
 pub struct Cli {
@@ -117,10 +117,10 @@ pub enum Command {
     ///
     /// Runs a program, samples its call stacks until it ends, writes a profile and prints a short report.
     ///
-    /// The program keeps its input and output, ccsd prints to standard error, and ends with the program's exit status. On a
-    /// terminal, the first Ctrl-C prints the stacks of all threads; a second within two seconds is passed on to the
-    /// program and ends the collection. SIGTERM, and SIGINT without a terminal, in a pipeline or a script, end the
-    /// collection with file and report; ccsd then waits for the program until it ends or a second signal comes.
+    /// The program keeps its input and output. ccsd prints to standard error and ends with the program's exit status. On a
+    /// terminal, the first Ctrl-C prints the stacks of all threads; a second within two seconds goes to the program, too,
+    /// and ends the collection. Elsewhere SIGINT, and everywhere SIGTERM, end the collection with file and report; ccsd then
+    /// waits for the program until it ends or a second signal comes.
     #[command(after_long_help = RECORD_EXAMPLES, override_usage = "ccsd record [OPTIONS] [--] PROGRAM [ARGS]...")]
     Record(RecordArgs),
     /// Profile running processes
@@ -165,15 +165,15 @@ pub enum Command {
     /// Convert a recording of `perf record`
     ///
     /// Reads perf.data, recorded with `--call-graph dwarf` (ccsd unwinds the stacks) or `-g` (the kernel has unwound them by
-    /// frame pointers), and writes a profile for `report`, `top`, `diff` and `export`. Programs and libraries are read from
-    /// their old paths, if they have not changed.
+    /// frame pointers), or the text of `perf script`, and writes a profile. Programs and libraries are read from their old
+    /// paths, if they have not changed.
     #[command(after_long_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
     /// Name functions of a profile from debug files found later
     ///
-    /// A function without a name in the profile is IMAGE+0xADDRESS; the profile has the build id of its image. With the debug
-    /// file of that build id the function gets its name, on any machine, with inlined functions and lines. A function that the
-    /// symbol table named when the profile was collected has no addresses in the profile, and so gets neither.
+    /// A profile of a stripped program has functions such as IMAGE+0xADDRESS, and the build id of each image. The debug file
+    /// of that build id gives them names, inlined functions and lines, on any machine. Functions that had a name when the
+    /// profile was collected keep it, and get no lines: the profile has no addresses of them.
     ///
     /// Exit status 2 if no function could be named; standard error says why, by image. A profile that was cut short stays marked
     /// as such.
@@ -185,20 +185,21 @@ pub enum Command {
     /// sessions of `attach --detach` go on without a client.
     #[command(after_long_help = DAEMON_EXAMPLES)]
     Daemon(DaemonArgs),
-    /// Watch a profile grow, on the whole screen or (--plain) as lines
+    /// Show what uses the CPU now, on the whole screen or (--plain) as lines
     ///
-    /// Shows functions, the tree of calls, callers and callees, threads and a flame graph, updated about once a second.
-    /// Filter as you type, unfold, compare with an earlier moment, dump the stacks of all threads, save. The key ? lists all keys.
+    /// Shows functions, the tree of calls, callers and callees, threads and a flame graph of a process, the machine, a
+    /// session or a file, updated about once a second. The key ? lists all keys: filter, unfold, compare with an earlier
+    /// moment, print the stacks of all threads, save.
     #[command(after_long_help = TOP_EXAMPLES)]
     Top(TopArgs),
     /// Compare two profiles
     ///
     /// Compares two profiles, several runs before with several after, or two times of a watch, function by function.
     ///
-    /// Functions are matched by name and by the file name of their image, so two builds of a program can be compared. The
-    /// change is that of the share of all samples; use --absolute (weights) where both runs did the same work. A ~ marks
-    /// changes that chance may explain; of the others at most 5% on average are due to chance in sampling. How much runs
-    /// differ by themselves is known only with several runs a side (--before, --after).
+    /// Functions are matched by name and by the file name of their image, so two builds of a program can be compared. A
+    /// row shows the change of a function's share of all samples; use --absolute (weights) where both runs did the same work.
+    /// A ~ marks changes that chance may explain; of the others at most 5% on average are due to chance in sampling. Only
+    /// several runs a side (--before, --after) show how much runs differ by themselves.
     ///
     /// Exit status 3 if something grew by more than --fail-above, and 2 if one of its profiles cannot be read whole.
     #[command(after_long_help = DIFF_EXAMPLES)]
@@ -211,7 +212,7 @@ pub enum Command {
     /// function may add up to more than the function.
     ///
     /// Source files are read from the paths in the debug information, or as --source-root and --substitute say. A missing
-    /// file, or one that changed after the profile was taken, is reported. A profile has lines, and no addresses within functions that have.
+    /// file, or one that changed after the profile was taken, is reported.
     #[command(after_long_help = ANNOTATE_EXAMPLES)]
     Annotate(AnnotateArgs),
     /// Write a profile in another tool's format
@@ -271,7 +272,7 @@ Examples:
   ccsd import -e cycles                    one of several events
   ccsd import && ccsd report --metric page-faults
                                            with -e '{cpu-clock,page-faults}:S'
-  ccsd import script.txt                   what perf printed elsewhere, as here:
+  ccsd import script.txt                   text that perf printed like this:
   perf script --header --no-inline --max-stack 65535 \\
     -F comm,pid,tid,time,event,period,ip,sym,dso > script.txt";
 

@@ -32,7 +32,8 @@ pub struct AnnotateArgs {
     pub context: u32,
     /// Show the instructions of each line, by objdump
     ///
-    /// Costs are of lines: of functions with lines a profile has no addresses. The program must have the build id of the profile.
+    /// Costs stay those of lines: a profile has no addresses within functions that have lines. The program must have the
+    /// build id of the profile.
     #[arg(long)]
     pub asm: bool,
     /// Print the full accounting: samples, losses, stacks, cost, notes

@@ -42,7 +42,7 @@ pub struct DiffArgs {
     pub absolute: bool,
     /// Compare weights per second of wall time: for watches whose times differ in length
     ///
-    /// A watch is idle where nothing is stored. Of CPU time in nanoseconds, s/s is the number of CPUs in use.
+    /// Time without stored samples counts as idle. For CPU time in nanoseconds, the unit s/s is the number of CPUs in use.
     #[arg(long, conflicts_with_all = ["absolute", "svg", "tree"])]
     pub rate: bool,
     /// Write a flame graph (SVG) of the second profile, coloured by its change
@@ -86,15 +86,15 @@ pub struct DiffArgs {
 pub const DIFF_EXAMPLES: &str = "\
 Examples:
   ccsd diff before.ccsd after.ccsd
-  ccsd diff --watch nginx --since -1h --against -25h..-24h     now and yesterday
+  ccsd diff --watch nginx --since -1h --against -25h..-24h   now and yesterday
   ccsd diff --significant --total before.ccsd after.ccsd
   ccsd diff --tree --min 2 before.ccsd after.ccsd
-  ccsd diff --absolute --by module before.ccsd after.ccsd      for the same work
-  ccsd diff --rate --watch all --since -10m --against yesterday..today     CPUs in use
+  ccsd diff --absolute --by module before.ccsd after.ccsd    for the same work
+  ccsd diff --rate --watch all --since -10m --against yesterday..today
   ccsd diff --svg diff.svg before.ccsd after.ccsd
-  ccsd diff --before a?.ccsd --after b?.ccsd                   several runs each
-  ccsd diff --fail-above 5% --before old/* --after new/*       for CI
-  ccsd diff --against +0..+10s --since +10s profile.ccsd       times of a run";
+  ccsd diff --before a?.ccsd --after b?.ccsd                 several runs each
+  ccsd diff --fail-above 5% --before old/* --after new/*     for CI
+  ccsd diff --against +0..+10s --since +10s profile.ccsd     times of one run";
 
 impl DiffArgs {
     /// Whether weights are compared, not shares.

@@ -32,8 +32,8 @@ pub struct ExportArgs {
     pub diff: Vec<ProfileSource>,
     /// Leave source out of html
     ///
-    /// Otherwise it has the lines of the functions with the most self time whose source files are here, up to a twenty-fourth
-    /// of --max-size.
+    /// By default the page has the source of the functions with the most self time, if their files are here, up to 1/24 of
+    /// --max-size.
     #[arg(long)]
     pub no_source: bool,
     /// Look for source files here: by their whole path in the debug information, then by shorter ends of it

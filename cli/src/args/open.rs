@@ -20,8 +20,8 @@ pub struct OpenArgs {
     pub source: ProfileSource,
     /// Leave source out of the page
     ///
-    /// Otherwise it has the lines of the functions with the most self time whose source files are here, up to a twenty-fourth
-    /// of --max-size.
+    /// By default the page has the source of the functions with the most self time, if their files are here, up to 1/24 of
+    /// --max-size.
     #[arg(long)]
     pub no_source: bool,
     /// Look for source files here: by their whole path in the debug information, then by shorter ends of it
@@ -31,8 +31,8 @@ pub struct OpenArgs {
     pub stored: StoredArgs,
     /// Serve the page at an address of this machine until Ctrl-C, instead of from a file
     ///
-    /// ccsd listens on 127.0.0.1 only, and the address has a random token: without it there is no page. The page of a
-    /// session that runs is made anew every five seconds, that of a file when the file changes; it keeps its place.
+    /// ccsd listens on 127.0.0.1 only, and the address has a random token. The page of a running session is updated every
+    /// five seconds, that of a file when the file changes; the view stays.
     #[arg(long)]
     pub serve: bool,
     /// With --serve: the port [default: one that is free]
@@ -87,6 +87,7 @@ Examples:
   ccsd open --focus parse old.ccsd         only stacks with parse
   ccsd open perf.data
   ccsd open --serve session:3              live, until Ctrl-C
-  ccsd open --serve                        profile.ccsd, again when it is recorded anew
-  ccsd open --serve --port 8123            elsewhere: ssh -L 8123:127.0.0.1:8123 HOST
+  ccsd open --serve                        profile.ccsd, and each new version of it
+  ccsd open --serve --port 8123            and on your machine:
+                                           ssh -L 8123:127.0.0.1:8123 HOST
   ccsd open --no-browser                   print the file's name";

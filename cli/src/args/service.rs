@@ -194,7 +194,7 @@ pub struct WatchesArgs {
 pub const WATCHES_EXAMPLES: &str = "\
 Examples:
   ccsd daemon watches
-  ccsd daemon watches --since 03:10 --until 03:12              which watch used the CPU
+  ccsd daemon watches --since 03:10 --until 03:12    which watch used the CPU
   ccsd daemon watches --json | jq '.watches[] | {name, bytes}'";
 
 /// Arguments of `ccsd top`.

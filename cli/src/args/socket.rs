@@ -21,7 +21,7 @@ pub struct SocketArgs {
 pub struct ByArgs {
     #[command(flatten)]
     pub socket: SocketArgs,
-    /// Use a daemon, or fail [default: if there is one that this user may use]
+    /// Use a daemon, or fail [default: use one if this user may]
     #[arg(long, group = "by")]
     pub daemon: bool,
     /// Use no daemon

@@ -18,9 +18,8 @@ pub struct StoredArgs {
     /// Start of the time, or a range: +10s, 03:10, 2026-11-21T03:10, +10s..+20s
     ///
     /// In a file, +10s is ten seconds after its start, -10s ten seconds before its end. In a watch, -1h is an hour ago;
-    /// `today` and `yesterday` work, too. A profile has intervals of about a second, longer ones in a file of many. Of a file,
-    /// those with most of their time in the range count; of a watch, all that overlap the range. The report shows their exact
-    /// range.
+    /// `today` and `yesterday` work, too. Time is stored in intervals of about a second, longer in long profiles. Of a file,
+    /// intervals that lie mostly in the range count; of a watch, all that overlap it. The report shows the exact range.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, help_heading = "Time")]
     pub since: Option<When>,
     /// End of the time

@@ -12,8 +12,8 @@ pub struct SymbolizeArgs {
     pub file: PathBuf,
     /// Look for debug files here, too
     ///
-    /// As DIR/.build-id/ab/cdef.debug, by the build id of an image, or by the image's file name, with or without .debug. Without
-    /// it only /usr/lib/debug and what debuginfod has fetched before are searched.
+    /// Either DIR/.build-id/ab/cdef.debug, by the build id of an image, or the image's file name, with or without .debug.
+    /// ccsd also searches /usr/lib/debug and the files that debuginfod has fetched before.
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
     /// Ask these debuginfod servers, separated by blanks [default: $DEBUGINFOD_URLS, else none]
@@ -29,6 +29,6 @@ pub struct SymbolizeArgs {
 
 pub const SYMBOLIZE_EXAMPLES: &str = "\
 Examples:
-  ccsd symbolize profile.ccsd                                  with what is in /usr/lib/debug
+  ccsd symbolize profile.ccsd              with files of /usr/lib/debug
   ccsd symbolize --debug-dir build/debug -o named.ccsd profile.ccsd
   ccsd symbolize --debuginfod http://localhost:8002 profile.ccsd";
