@@ -1,6 +1,5 @@
 //! Simulates a large machine: samples of this process are fed through unwinding and aggregation as if from 128 CPUs,
-//! 10,000
-//! threads and 5,000 processes.
+//! 10,000 threads and 5,000 processes.
 //!
 //! cargo bench -p ccsd-benches --bench machine [-- CPUS THREADS PROCESSES]
 

@@ -1,9 +1,8 @@
 //! Job control for the recorded program on a terminal.
 //!
 //! The program gets its own process group and ccsd stays in the foreground, so that Ctrl-C reaches only ccsd. If the
-//! program
-//! is stopped for using the terminal, ccsd gives it the foreground, and Ctrl-C and Ctrl-Z go to the program. When it is
-//! suspended, ccsd suspends itself, for the user's shell; when continued, ccsd restores the former state.
+//! program is stopped for using the terminal, ccsd gives it the foreground, and Ctrl-C and Ctrl-Z go to the program.
+//! When it is suspended, ccsd suspends itself, for the user's shell; when continued, ccsd restores the former state.
 
 use std::io::{self, IsTerminal, stderr, stdin, stdout};
 use std::os::fd::AsFd;

@@ -29,8 +29,7 @@ const EXPORTS: AllowedContents =
 ///
 /// # Errors
 /// Unless `force`, other files than ccsd's exports are left alone; so are files and links of other users, and
-/// directories.
-/// Devices and FIFOs are written.
+/// directories. Devices and FIFOs are written.
 pub fn write(path: &Path, bytes: &[u8], force: bool) -> Result<(), Failure> {
     destination::write(path, bytes, (!force).then_some(EXPORTS)).map_err(|error| match error {
         DestinationError::Write { .. } => Failure::at_run_time(error),

@@ -1,12 +1,10 @@
 //! Signals during a collection: SIGINT, SIGTERM and SIGHUP end it, except for Ctrl-C on a terminal.
 //!
 //! On a terminal the first Ctrl-C prints all stacks, a second one within two seconds ends the collection. The
-//! terminal's
-//! signals are passed on to a recorded program in its own process group ([`Job`]).
+//! terminal's signals are passed on to a recorded program in its own process group ([`Job`]).
 //!
 //! Without a terminal, or in a script or a pipeline, the program is in the same group and gets SIGINT directly. A
-//! signal sent
-//! to ccsd alone with kill(2) is passed on.
+//! signal sent to ccsd alone with kill(2) is passed on.
 
 use std::fs;
 use std::io;
@@ -84,8 +82,7 @@ pub struct Signals {
 
 impl Signals {
     /// Catches signals from now on. Call after the fork, as the program must inherit ccsd's original signal settings.
-    /// `child`
-    /// receives passed-on signals.
+    /// `child` receives passed-on signals.
     ///
     /// # Errors
     /// If no handler can be installed.

@@ -86,8 +86,7 @@ pub fn range(since: Option<&str>, until: Option<&str>, now: &Zoned) -> Result<Ti
 }
 
 /// Parses `--since` and `--until` for a file of `length_ns` from `started_unix_ns`: the times of [`range`], offsets
-/// from its
-/// start (`+1m30s`) and its end (`-10s`). A time of day is the one nearest to the start.
+/// from its start (`+1m30s`) and its end (`-10s`). A time of day is the one nearest to the start.
 ///
 /// # Errors
 /// A sentence that describes the mistake.

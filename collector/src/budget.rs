@@ -2,8 +2,7 @@
 //!
 //! Every table has a fixed part of the total ([`Budget::of`]). A full table sheds: entries go to a coarser place
 //! (`[elided]`, `[other]`, `[unknown]`) or are forgotten and found out again, and are counted ([`ccsd_profile::Shed`]).
-//! No
-//! weight is lost. Nothing is allocated before it is needed.
+//! No weight is lost. Nothing is allocated before it is needed.
 //!
 //! Contexts and charges grow with time: near their limit, they get half of what other tables do not use
 //! ([`Budget::lend`]).

@@ -2,8 +2,7 @@
 //!
 //! A *budget* of overhead says how many samples a second are affordable at what one costs. Where samples are *missing*
 //! because the machine does not keep up, the rate is halved, step by step, and doubled again after a good while.
-//! Everything
-//! here is a pure function of its inputs. Threads that end before their first sample do not lower the rate.
+//! Everything here is a pure function of its inputs. Threads that end before their first sample do not lower the rate.
 
 use crate::error::{Error, Result};
 

@@ -1,10 +1,8 @@
 //! The sampling thread: rings in, batches of unwound stacks out.
 //!
 //! Owns the rings, the process table and the unwinder. Stacks are unwound in the ring, as their bytes are gone
-//! afterwards;
-//! names and contexts are the aggregator's. If that falls behind, the batch grows to a limit, then samples are dropped
-//! and
-//! counted; mappings, forks and names never are.
+//! afterwards; names and contexts are the aggregator's. If that falls behind, the batch grows to a limit, then samples
+//! are dropped and counted; mappings, forks and names never are.
 
 mod active_events;
 mod attach;
@@ -99,8 +97,7 @@ impl Sampler {
     }
 
     /// A sampler for `events`, whose rings are `sorter`, of all processes or an owner's. An update is due every
-    /// `interval`.
-    /// `pace` has the current rate and decides its changes.
+    /// `interval`. `pace` has the current rate and decides its changes.
     ///
     /// # Errors
     /// [`Error::OpenFiles`]
@@ -169,8 +166,7 @@ impl Sampler {
     }
 
     /// Opens the events of every thread of `pids`, and with `children` of all descendants, until a scan of /proc finds
-    /// no thread
-    /// that is neither open nor inherited.
+    /// no thread that is neither open nor inherited.
     ///
     /// # Errors
     /// [`Error::DiedDuringAttach`] if all are gone before any could be opened, [`Error::NotPermitted`],

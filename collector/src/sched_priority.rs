@@ -1,12 +1,9 @@
 //! Running soon after waking, where many threads want the CPU.
 //!
 //! A ring holds some 64 ms of the largest samples. Among 200 busy threads on two CPUs a waking thread waits 140 ms
-//! (measured;
-//! neither a shorter slice nor nice -20 helps), and half of the samples are lost. A real-time thread does not wait, and
-//! takes
-//! no more CPU than later, as long as there is not too much work: [`Urgency`] sees to that. (From one that never sleeps
-//! the
-//! kernel keeps 5% of each second.)
+//! (measured; neither a shorter slice nor nice -20 helps), and half of the samples are lost. A real-time thread does
+//! not wait, and takes no more CPU than later, as long as there is not too much work: [`Urgency`] sees to that. (From
+//! one that never sleeps the kernel keeps 5% of each second.)
 
 use std::io;
 

@@ -67,8 +67,7 @@ impl Session {
     }
 
     /// The same for a child of anybody that has yet to call `execve`. Whoever started it lets it go, and calls
-    /// [`Session::stop`]
-    /// at its end.
+    /// [`Session::stop`] at its end.
     ///
     /// # Errors
     /// As [`Session::record`], and those of [`check_target`].
@@ -177,13 +176,11 @@ impl Session {
     }
 
     /// Follows more processes and all descendants; followed ones stay as they are. Returns those that the kernel
-    /// refuses; ended
-    /// ones are no error. Events must be read meanwhile, by this or another thread.
+    /// refuses; ended ones are no error. Events must be read meanwhile, by this or another thread.
     ///
     /// # Errors
     /// [`Error::TooManyFiles`]: some threads are not followed then. [`Error::Ended`] after the end, or if the sampling
-    /// thread
-    /// hangs.
+    /// thread hangs.
     pub fn add(&self, pids: &[u32]) -> Result<Vec<u32>> {
         let (answer, answered) = bounded(1);
         let add = SamplerCommand::Add { pids: pids.to_vec(), answer };
@@ -253,8 +250,7 @@ impl Drop for Session {
 ///
 /// # Errors
 /// [`Error::ForeignProc`], [`Error::NoSuchProcess`], [`Error::NotAProcess`], [`Error::Itself`],
-/// [`Error::KernelThread`],
-/// [`Error::Zombie`].
+/// [`Error::KernelThread`], [`Error::Zombie`].
 pub fn check_target(pid: u32) -> Result<()> {
     if !procfs::is_ours() {
         return Err(Error::ForeignProc);

@@ -1,14 +1,11 @@
 //! What two threads of ccsd remember of a thread's last stack, so that the next one is sent as the difference.
 //!
 //! Stacks change at their inner end: only frames not in [`Common`] with the last one are sent. The outer part of a deep
-//! stack
-//! stays in reserve when the recursion returns, so that a later stack can share it again.
+//! stack stays in reserve when the recursion returns, so that a later stack can share it again.
 //!
 //! The writer, the unwinder's [`ShadowStack`](crate::unwind::shadow::ShadowStack), finds what is in common and
-//! remembers the
-//! stack by [`LastStack::write`]. The reader, the aggregator, takes that from its own [`LastStack`] by
-//! [`LastStack::begin`],
-//! adds the other frames, and ends with [`LastStack::end`]. It remembers no less than the writer.
+//! remembers the stack by [`LastStack::write`]. The reader, the aggregator, takes that from its own [`LastStack`] by
+//! [`LastStack::begin`], adds the other frames, and ends with [`LastStack::end`]. It remembers no less than the writer.
 
 /// Maximum frames beyond the reserve remembered of a stack: each once deep thread without room for a reserve would hold
 /// its whole stack.

@@ -1,10 +1,8 @@
 //! Whether the sampling thread still works.
 //!
 //! It opens files and reads memory that others may have to serve: file systems in user space or on the network, the
-//! target's
-//! `userfaultfd`. If these do not answer, the kernel keeps the thread until ccsd ends. What can be foreseen is avoided;
-//! for
-//! the rest the session can be ended without the thread and what it held.
+//! target's `userfaultfd`. If these do not answer, the kernel keeps the thread until ccsd ends. What can be foreseen is
+//! avoided; for the rest the session can be ended without the thread and what it held.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,8 +1,7 @@
 //! Dumps for clients: stacks of processes that the client may see but could not dump itself.
 //!
 //! A dump stops threads for a moment and costs the daemon CPU time. So a process has one dump at a time, few run at
-//! once, and
-//! untrusted users are rate-limited.
+//! once, and untrusted users are rate-limited.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

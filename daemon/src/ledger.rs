@@ -1,10 +1,8 @@
 //! The ledger: what each principal takes of the service, and the shares that bound it.
 //!
 //! Root, the daemon's own user and the members of group `ccsd` are one principal, with shares that no other user can
-//! take.
-//! Each other user is one; subordinate user ids (subuid(5)) count for their owner. A user gets at most a quarter of
-//! what
-//! other users leave of their common share, so there is always something left for the next.
+//! take. Each other user is one; subordinate user ids (subuid(5)) count for their owner. A user gets at most a quarter
+//! of what other users leave of their common share, so there is always something left for the next.
 //!
 //! A [`LedgerCharge`] is given back when it is dropped.
 

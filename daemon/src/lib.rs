@@ -1,9 +1,8 @@
 //! The session engine, and the service that shares it.
 //!
 //! The command line runs a [`Collection`] in its own process, or has a daemon run it ([`client`], [`remote`]). The
-//! daemon
-//! ([`service`]) keeps a table of [`sessions`], each with its own thread, and serves readers over the [`protocol`];
-//! [`authority`] decides what a user may do. Nothing here prints.
+//! daemon ([`service`]) keeps a table of [`sessions`], each with its own thread, and serves readers over the
+//! [`protocol`]; [`authority`] decides what a user may do. Nothing here prints.
 
 pub mod authority;
 pub mod client;

@@ -1,10 +1,9 @@
 //! The profile file of a collection.
 //!
 //! It grows by a record per interval, up to [`MAX_INTERVALS`] or fewer ([`Written::is_long`]). Then a file with half as
-//! many is
-//! written beside it and takes its name: the name always has a complete profile, even if ccsd is killed. A finished
-//! file
-//! likewise gives way to a shorter one. Pipes, devices and descriptors of the caller are only appended to.
+//! many is written beside it and takes its name: the name always has a complete profile, even if ccsd is killed. A
+//! finished file likewise gives way to a shorter one. Pipes, devices and descriptors of the caller are only appended
+//! to.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};

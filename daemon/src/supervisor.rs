@@ -1,8 +1,7 @@
 //! Watches the essential threads: the session table, the acceptor, the watches and the upkeep.
 //!
 //! If one panics, the process ends with [`STATUS`] and a line that says which, and systemd restarts it. Each beats at
-//! least
-//! every [`BEAT`]; the upkeep satisfies systemd's watchdog only while all do.
+//! least every [`BEAT`]; the upkeep satisfies systemd's watchdog only while all do.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,10 +1,8 @@
 //! Bytes that the current thread allocates while it parses.
 //!
 //! Ten bytes of debug information can become 150 bytes of a parser's index. So the program's allocator reports
-//! allocations
-//! here (`ccsd_worker::Allocator`), and a metered parser stops at its limit. Otherwise only sections, steps and time
-//! are
-//! limited.
+//! allocations here (`ccsd_worker::Allocator`), and a metered parser stops at its limit. Otherwise only sections, steps
+//! and time are limited.
 
 use std::cell::Cell;
 

@@ -1,8 +1,7 @@
 //! Index into a table sorted by address.
 //!
 //! Each step of a binary search in a large, cold table waits for memory. Functions are spread about evenly, so the
-//! address
-//! determines the few entries where the search starts.
+//! address determines the few entries where the search starts.
 
 /// Average entries of the table per slot of the index.
 const PER_SLOT: usize = 8;

@@ -1,14 +1,11 @@
 //! Parses debug information one unit at a time.
 //!
 //! To find an address, `addr2line` parses the headers of all units, for glibc's 1,700 three times as long as
-//! decompressing
-//! them. GCC and the assembler write a list of each unit's ranges (`.debug_aranges`; DWARF 5, section 6.1.2), so that
-//! only
-//! units of interest are given to `addr2line`, each as if it were alone.
+//! decompressing them. GCC and the assembler write a list of each unit's ranges (`.debug_aranges`; DWARF 5, section
+//! 6.1.2), so that only units of interest are given to `addr2line`, each as if it were alone.
 //!
 //! All units are loaded if a unit refers to others (link-time optimisation, `dwz(1)`) or has split parts, and for an
-//! address
-//! that is not listed while some units are not.
+//! address that is not listed while some units are not.
 
 use gimli::{Reader as _, Section as _};
 use hashbrown::HashMap;

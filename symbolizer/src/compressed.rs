@@ -2,8 +2,7 @@
 //!
 //! gABI, "Section Compression" (`SHF_COMPRESSED`, zlib or zstd); GNU tools' older form by name (`.zdebug_info`); and
 //! `.gnu_debugdata`, an ELF file compressed by `xz(1)`. Claimed sizes are checked before allocating: against the
-//! caller's
-//! limit and [`limits::MAX_COMPRESSION_RATIO`].
+//! caller's limit and [`limits::MAX_COMPRESSION_RATIO`].
 
 use std::io::Read;
 use std::sync::Arc;

@@ -1,9 +1,8 @@
 //! Finds separate debug information.
 //!
 //! As in GDB's manual ("Debugging Information in Separate Files"): by build id under `/usr/lib/debug/.build-id`, by
-//! name and
-//! checksum in `.gnu_debuglink`, parts shared by `dwz(1)` by `.gnu_debugaltlink` or `.debug_sup`, split DWARF (DWARF 5,
-//! section 7.3.2) by its skeleton unit or in a package beside the image.
+//! name and checksum in `.gnu_debuglink`, parts shared by `dwz(1)` by `.gnu_debugaltlink` or `.debug_sup`, split DWARF
+//! (DWARF 5, section 7.3.2) by its skeleton unit or in a package beside the image.
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
@@ -24,8 +23,7 @@ use crate::root::FileRoot;
 /// Where separate debug files of an image are searched.
 ///
 /// A file is used only if its build id or CRC-32 is the image's. Only regular files are opened, without blocking. Holds
-/// the
-/// root directory open, so that the program may end.
+/// the root directory open, so that the program may end.
 #[derive(Debug, Clone, Default)]
 pub struct DebugFileFinder {
     roots: Vec<FileRoot>,
@@ -71,8 +69,7 @@ impl DebugFileFinder {
     }
 
     /// As [`DebugFileFinder::system`] for programs with another file system: all paths are resolved with `root` as `/`,
-    /// which may
-    /// be `/proc/PID/root` and is opened here.
+    /// which may be `/proc/PID/root` and is opened here.
     ///
     /// # Errors
     /// If the directory cannot be opened.

@@ -1,8 +1,7 @@
 //! Debug files of debuginfod servers, by build id.
 //!
 //! Only servers that the caller names are asked, as a build id tells which program runs. The cache is shared with
-//! elfutils'
-//! client. Certificates of `https:` servers must be trusted by the system (or `SSL_CERT_FILE`).
+//! elfutils' client. Certificates of `https:` servers must be trusted by the system (or `SSL_CERT_FILE`).
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -128,8 +127,7 @@ impl Debuginfod {
     }
 
     /// The debug file with a build id, from the cache or the first server that has it. Servers that cannot be reached,
-    /// and files
-    /// that no server has, are not asked for again.
+    /// and files that no server has, are not asked for again.
     ///
     /// # Errors
     /// Why servers did not answer, or why there is no room for the answer.

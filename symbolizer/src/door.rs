@@ -1,8 +1,7 @@
 //! Opens only files that a session's user could open.
 //!
 //! The daemon may read more than its users, and the target chooses paths, mounts and links. A [`Door`] for a user opens
-//! a file
-//! only if the user certainly could.
+//! a file only if the user certainly could.
 //!
 //! # Checks
 //!
@@ -15,8 +14,7 @@
 //! - The file system: not /proc and similar ones, whose content depends on the process that opens it.
 //!
 //! A file that the kernel shows as mapped or executed by a process that the user may trace is checked without
-//! directories
-//! ([`Door::follow`]).
+//! directories ([`Door::follow`]).
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -137,8 +135,7 @@ impl Door {
     }
 
     /// Opens the target of a link in /proc (`exe`, `map_files/...`) if it is `wanted`. Only the file itself is checked:
-    /// it may no
-    /// longer have a path.
+    /// it may no longer have a path.
     ///
     /// # Errors
     /// As [`Door::open_if`].

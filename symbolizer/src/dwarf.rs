@@ -1,8 +1,7 @@
 //! Inlined functions and source lines from DWARF 4 and 5.
 //!
 //! `addr2line` finds unit, functions and line of an address, and parses units when needed ([`lookup`](crate::lookup)).
-//! This
-//! module provides sections within limits, and split files, and uses the list of units' ranges
+//! This module provides sections within limits, and split files, and uses the list of units' ranges
 //! ([`by_unit`](crate::by_unit)). Type units are not needed.
 
 use std::sync::Arc;
@@ -34,8 +33,7 @@ enum UnitIndex {
 
 impl Dwarf {
     /// Reads the debug sections of `file` and its `supplement` from `dwz(1)`; `split` finds split files. At most `most`
-    /// bytes,
-    /// two thirds of it sections; more than a small image's only inside the `gate`.
+    /// bytes, two thirds of it sections; more than a small image's only inside the `gate`.
     ///
     /// # Errors
     /// Why the debug information cannot be used, for the user.

@@ -1,8 +1,7 @@
 //! The functions that `.eh_frame` describes, by address.
 //!
 //! `.eh_frame_hdr`'s sorted table (Linux Standard Base, "DWARF Exception Header Encoding") is searched in place, so
-//! opening an
-//! image costs little. Without one, the section is read once for an [`FdeIndex`].
+//! opening an image costs little. Without one, the section is read once for an [`FdeIndex`].
 
 use std::ops::Range;
 

@@ -42,9 +42,8 @@ impl ElfFile {
     ///
     /// # Errors
     /// [`ImageError::NotRegular`], [`ImageError::NotElf`]; [`ImageError::Unsupported`] for anything but an executable
-    /// or shared
-    /// object for x86_64; [`ImageError::Malformed`] for program headers outside the file. Broken section headers count
-    /// as none.
+    /// or shared object for x86_64; [`ImageError::Malformed`] for program headers outside the file. Broken section
+    /// headers count as none.
     pub fn open(file: File) -> Result<ElfFile, ImageError> {
         ElfFile::new(ImageSource::from_file(file)?, &LINKED)
     }

@@ -1,8 +1,7 @@
 //! Where a section keeps its frame description entries (FDEs), by address.
 //!
 //! `.debug_frame` never has a search table, and searching it for every new address took as much CPU as the target. So
-//! the
-//! section is read once, when first needed.
+//! the section is read once, when first needed.
 
 use std::ops::Range;
 

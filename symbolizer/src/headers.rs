@@ -1,10 +1,8 @@
 //! ELF headers as plain data.
 //!
 //! A privileged process should not parse other users' files. A process without rights reads the [`Headers`], which
-//! become an
-//! [`ElfFile`] with the positions of all that an unwinder needs, checked against the file's size and [`limits`]. False
-//! headers
-//! lead to other bytes of the same file, which its author could choose anyway.
+//! become an [`ElfFile`] with the positions of all that an unwinder needs, checked against the file's size and
+//! [`limits`]. False headers lead to other bytes of the same file, which its author could choose anyway.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -56,8 +54,7 @@ impl Headers {
     pub const MOST_SECTIONS: u64 = (SECTIONS.len() + GO_SECTIONS.len()) as u64;
 
     /// Reads the headers of a file, or debug file, within limits of memory and time; with the sections' bytes, if the
-    /// other
-    /// process is not to read the file.
+    /// other process is not to read the file.
     ///
     /// # Errors
     /// Those of [`ElfFile::open`]; [`ImageError::Spent`].
@@ -127,8 +124,7 @@ impl Headers {
     }
 
     /// Creates a file with these headers, only with sections that an unwinder needs, and symbol tables for function
-    /// starts: names
-    /// must be requested from another process.
+    /// starts: names must be requested from another process.
     ///
     /// # Errors
     /// [`ImageError::NotRegular`]; [`ImageError::Malformed`] if something exceeds [`limits`].

@@ -5,9 +5,8 @@
 //! [`KernelSymbols`] does the same for the kernel.
 //!
 //! The caller provides the open file; stated addresses (SVMAs), after subtracting the load address; and return
-//! addresses
-//! minus one. One logical function has one linkage name, inlined or not, split or not, as far as debug information
-//! allows.
+//! addresses minus one. One logical function has one linkage name, inlined or not, split or not, as far as debug
+//! information allows.
 //!
 //! Images may be hostile or change while they are read. They are read with `pread(2)`, never mapped (truncating a
 //! mapped file

@@ -62,8 +62,7 @@ impl UnitLookup {
     }
 
     /// Appends the functions at `svma` to the empty `out`, innermost first; none if these units have no answer, or only
-    /// a dropped
-    /// function.
+    /// a dropped function.
     ///
     /// # Errors
     /// Debug information that is damaged there.

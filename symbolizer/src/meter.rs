@@ -2,10 +2,8 @@
 //!
 //! A few megabytes of hostile DWARF can take hours (units that share one long range list), overflow the stack (deep
 //! inlining), or produce a huge index; a symbol table can have eight million overlapping names. So everything that
-//! reads names
-//! runs under a [`ReadGrant`] of steps, bytes and CPU time: values are counted by [`Metered`], loops by [`spend`],
-//! sections and
-//! large tables by [`reserve`], and bytes as [allocated](crate::allocation).
+//! reads names runs under a [`ReadGrant`] of steps, bytes and CPU time: values are counted by [`Metered`], loops by
+//! [`spend`], sections and large tables by [`reserve`], and bytes as [allocated](crate::allocation).
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};

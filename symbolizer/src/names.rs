@@ -126,8 +126,7 @@ pub(crate) fn logical(symbol: &str) -> Cow<'_, str> {
 /// `_ZN12_GLOBAL__N_16helperEi`.
 ///
 /// GCC writes no linkage name where it is inlined, but both copies have the path. Without parameters, so overloads are
-/// one
-/// function. Names with template arguments stay mangled: spellings of types differ.
+/// one function. Names with template arguments stay mangled: spellings of types differ.
 fn file_local_path(name: &str) -> Option<String> {
     // A quick check: an unnamed namespace, an internal name (`L`), an entity local to a function (`Z`).
     if !name.starts_with("_Z") || !(name.contains("_GLOBAL__N_") || name.starts_with("_ZZ") || is_internal(name)) {
@@ -199,8 +198,7 @@ pub(crate) fn is_mangled(name: &[u8]) -> bool {
 /// Gives the variants of a constructor or destructor the name of the "complete object" one, `C1` or `D1`.
 ///
 /// One in the source becomes several functions (Itanium C++ ABI, section 5.1.4.3): `C1`, `C2` for base classes, `D0`
-/// for
-/// `delete`; GCC calls the declaration and inlined copies `C4` or `D4`. Which exist depends on optimisation.
+/// for `delete`; GCC calls the declaration and inlined copies `C4` or `D4`. Which exist depends on optimisation.
 ///
 /// The variant's position is found without a parser: change a digit and compare the demangled names.
 fn one_structor(name: &str) -> Cow<'_, str> {

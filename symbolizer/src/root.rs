@@ -90,10 +90,8 @@ impl FileIdentity {
     }
 
     /// The file at an absolute path, if the kernel has all of it in memory: a stranger's path leads to no mount that
-    /// hangs. With
-    /// `follows`, the last name may be a link; one whose time of access would be noted is followed on this process's
-    /// root file
-    /// system.
+    /// hangs. With `follows`, the last name may be a link; one whose time of access would be noted is followed on this
+    /// process's root file system.
     ///
     /// # Errors
     /// `WouldBlock` if not all is in memory, or the kernel is older than 5.12; those of `openat2(2)`.

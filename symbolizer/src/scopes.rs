@@ -1,8 +1,7 @@
 //! Names of C++ functions without linkage names.
 //!
 //! GCC writes none for functions local to a file (`static`, unnamed namespaces, lambdas), although out-of-line copies
-//! have
-//! mangled symbols. They are identified by their path of scopes, `(anonymous namespace)::helper`:
+//! have mangled symbols. They are identified by their path of scopes, `(anonymous namespace)::helper`:
 //! [`names::logical`](crate::names::logical) derives it from the symbol, this module from the debug entries.
 
 use gimli::{AttributeValue, UnitOffset, UnitRef};

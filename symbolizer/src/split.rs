@@ -1,8 +1,7 @@
 //! Split DWARF: most of a unit's debug information in its own file (DWARF 5, section 7.3; GNU's extension of DWARF 4).
 //!
 //! The image has a skeleton unit with the path of that file, `.dwo`; `dwp(1)` collects them into a package beside the
-//! image.
-//! Read when an address of the unit is first looked up, and used only with the unit's 64-bit id.
+//! image. Read when an address of the unit is first looked up, and used only with the unit's 64-bit id.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

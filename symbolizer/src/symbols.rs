@@ -51,8 +51,7 @@ pub struct Function {
 /// The names of one image's functions, read when needed.
 ///
 /// The first [`Symbols::resolve`] reads the tables (and finds a separate debug file); each unit is parsed when first
-/// needed.
-/// After that a call takes microseconds; the caller memoises results. Equal names are the same `Arc`.
+/// needed. After that a call takes microseconds; the caller memoises results. Equal names are the same `Arc`.
 ///
 /// The resolving thread needs [`limits::MAX_DWARF_STACK`] bytes of stack and some more.
 #[derive(Debug)]

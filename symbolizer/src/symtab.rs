@@ -299,8 +299,7 @@ impl SymbolTable {
     }
 
     /// The function that a symbol is, or is a clone or part of: of its unit, with the name without the suffix, or its
-    /// lowest clone.
-    /// If the unit has none, a visible function of that name, as these are not listed with their unit.
+    /// lowest clone. If the unit has none, a visible function of that name, as these are not listed with their unit.
     pub(crate) fn definition(&self, found: &FoundSymbol<'_>) -> SymbolDefinition {
         let own = SymbolDefinition { local: false, start: found.start };
         let unit = self.units.get(found.index).copied().unwrap_or(GLOBAL);

@@ -56,8 +56,7 @@ pub(crate) fn once(key: String, make: impl FnOnce(&Path)) -> PathBuf {
 }
 
 /// Copies a program that will be executed, in a separate process: a child forked meanwhile by another test would hold
-/// the
-/// copy open, and executing it would fail with ETXTBSY.
+/// the copy open, and executing it would fail with ETXTBSY.
 ///
 /// # Panics
 /// If that fails.

@@ -44,8 +44,7 @@ impl Recorded {
     }
 
     /// Asserts that the file is whole and the accounting adds up (I1, I13): charges are the received samples, of one
-    /// period each
-    /// for a clock, and what is not sampled, up to the target's CPU time.
+    /// period each for a clock, and what is not sampled, up to the target's CPU time.
     ///
     /// # Panics
     /// If not.

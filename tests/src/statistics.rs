@@ -20,8 +20,7 @@ pub fn wilson(part: u64, total: u64, z: f64) -> (f64, f64) {
 }
 
 /// Asserts that `part` of `total` is a true share of `expected`, but for chance and `allowance` of the share: equal
-/// work does
-/// not take exactly equal time on a busy machine.
+/// work does not take exactly equal time on a busy machine.
 ///
 /// # Panics
 /// If it is not.
@@ -36,8 +35,7 @@ pub fn assert_share(what: impl fmt::Display, part: u64, total: u64, expected: f6
 }
 
 /// Asserts that `samples` came of `cpu_ns` at `rate_hz`, but for chance and `allowance`. Each of `timers` may have kept
-/// the
-/// rest of a period.
+/// the rest of a period.
 ///
 /// # Panics
 /// If it is not so.

@@ -1,8 +1,7 @@
 //! `ccsd completions`, and the hidden `ccsd __complete` that the scripts call for every TAB.
 //!
 //! `ccsd __complete WORDS...` takes the words up to the cursor. The answer's first line names what else the shell
-//! offers:
-//! [`Native::name`]. The others are `VALUE<TAB>DESCRIPTION`.
+//! offers: [`Native::name`]. The others are `VALUE<TAB>DESCRIPTION`.
 
 mod candidates;
 mod cursor;

@@ -71,8 +71,7 @@ pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 }
 
 /// Starts a thread that prints stacks on request to standard error. A daemon is asked for processes that this one may
-/// not
-/// look at.
+/// not look at.
 ///
 /// # Errors
 /// If no thread can be started.

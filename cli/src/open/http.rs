@@ -1,10 +1,9 @@
 //! Requests and answers of HTTP/1.1, as far as the server of one page needs them.
 //!
 //! Every user of this machine, and every page in the user's browser, can send requests to the loopback interface. So a
-//! request
-//! must be GET without a body, with a short, prompt head whose `Host` names the loopback interface (with DNS rebinding,
-//! it
-//! is the attacker's). No part of a request appears in an answer. A connection carries one request and one answer.
+//! request must be GET without a body, with a short, prompt head whose `Host` names the loopback interface (with DNS
+//! rebinding, it is the attacker's). No part of a request appears in an answer. A connection carries one request and
+//! one answer.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};

@@ -1,9 +1,8 @@
 //! `ccsd open`: the page of a profile, in a browser.
 //!
 //! The page of `ccsd export html` goes into a file of this user ([`private`]), or a server on the loopback interface
-//! sends it
-//! ([`server`], [`http`]) and makes it anew when its source changes. [`browser`] starts a browser, or says why it
-//! cannot.
+//! sends it ([`server`], [`http`]) and makes it anew when its source changes. [`browser`] starts a browser, or says why
+//! it cannot.
 
 mod browser;
 mod http;

@@ -1,9 +1,8 @@
 //! A server of one page, for the browsers of one user.
 //!
 //! It listens on 127.0.0.1, where every user and every page in a browser can connect. So the page is at a path with a
-//! random
-//! token; other paths are not found. A connection has one request ([`super::http`]) and one thread. At the limit, the
-//! connection that has waited longest without a request ends, so that silent clients do not keep others out.
+//! random token; other paths are not found. A connection has one request ([`super::http`]) and one thread. At the
+//! limit, the connection that has waited longest without a request ends, so that silent clients do not keep others out.
 
 use std::collections::VecDeque;
 use std::fs;

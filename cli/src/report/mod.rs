@@ -1,8 +1,7 @@
 //! `ccsd report`, and the short report after a collection.
 //!
 //! Texts begin with the accounting in lines that start with `#`, an empty line, and the view; in the summary the
-//! accounting
-//! comes last, in one line unless something is wrong.
+//! accounting comes last, in one line unless something is wrong.
 
 pub mod accounting;
 pub mod choice;

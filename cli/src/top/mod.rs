@@ -1,8 +1,7 @@
 //! `ccsd top`: a profile that grows, on the whole screen.
 //!
 //! [`model`]: what is known; [`rows`]: queries and answers; [`state`]: choices and keys; [`draw`]: how it looks. This
-//! module
-//! waits for keys, updates, and answers of other threads.
+//! module waits for keys, updates, and answers of other threads.
 
 mod draw;
 mod flame;

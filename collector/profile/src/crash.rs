@@ -1,8 +1,7 @@
 //! Deaths by signals: which process, which signal, which stack.
 //!
 //! A crash names its functions itself, not by ids: it is shown at once, by readers that have not followed the session,
-//! and
-//! no merge or selection changes it.
+//! and no merge or selection changes it.
 
 use serde::{Deserialize, Serialize};
 

@@ -18,8 +18,7 @@ impl Profile {
     /// Adds another profile of the same metrics; its charges are pending for the next `take_update`.
     ///
     /// Associative and commutative up to ids (compare [`Profile::canonical`]) while the limits hold both. Keeps this
-    /// session's
-    /// description, with the other's pids and notes and the earlier start.
+    /// session's description, with the other's pids and notes and the earlier start.
     ///
     /// # Errors
     /// If the metrics differ; nothing is changed then.

@@ -8,10 +8,8 @@ impl Profile {
     /// that one.
     ///
     /// Self and inherited weights, and arcs without mutual recursion, are as if the name had been known from the start
-    /// (I5);
-    /// other arcs may be marked as approximate. False, with nothing changed, if `unnamed` has a name or was named
-    /// after, if
-    /// `function` has itself been named later, or if either does not exist.
+    /// (I5); other arcs may be marked as approximate. False, with nothing changed, if `unnamed` has a name or was named
+    /// after, if `function` has itself been named later, or if either does not exist.
     pub fn name_later(&mut self, unnamed: CostCentreId, function: CostCentreId) -> bool {
         self.may_be_named(unnamed, function) && self.namings.add(unnamed, function)
     }

@@ -1,11 +1,9 @@
 //! Functions that are named later than they are charged.
 //!
 //! Programs that generate code report names late: V8 buffers up to 2 MiB of them, Java writes them on request or at its
-//! end.
-//! Until then samples are charged to a cost centre without a name; a *naming* then says which function it was. Contexts
-//! and
-//! charges stay, because readers of the stream have them; a [`SelectionWalk`](crate::walk::SelectionWalk) sees the
-//! names.
+//! end. Until then samples are charged to a cost centre without a name; a *naming* then says which function it was.
+//! Contexts and charges stay, because readers of the stream have them; a [`SelectionWalk`](crate::walk::SelectionWalk)
+//! sees the names.
 
 use hashbrown::HashMap;
 

@@ -184,8 +184,7 @@ impl Origins {
 
 /// Whether a stack begins where a process or thread does, by the names of its functions, `root_first`: its outermost
 /// function is `main`, comes before `main`, or begins a thread. In C libraries without symbols, an unnamed caller of
-/// those
-/// counts.
+/// those counts.
 pub fn begins_at_entry(profile: &Profile, root_first: impl IntoIterator<Item = CostCentreId>) -> bool {
     for function in root_first {
         let Some(centre) = profile.cost_centre(function) else { return false };

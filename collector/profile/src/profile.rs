@@ -600,8 +600,7 @@ impl Profile {
     /// Charges one sample: `weights[m]` to metric m; missing weights count as 0, further ones are ignored.
     ///
     /// O(1), without allocation for a repeated charge. Counts elided samples in `accounting.elided`; all other
-    /// accounting is the
-    /// caller's.
+    /// accounting is the caller's.
     #[inline]
     pub fn charge(&mut self, thread: ThreadId, context: ContextId, line: LineId, weights: &[u64]) {
         self.charge_many(thread, context, line, 1, weights);

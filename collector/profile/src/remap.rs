@@ -22,8 +22,7 @@ pub(crate) struct Remapped {
 }
 
 /// Makes all contexts in the table `to`, with the functions that `function` says; `None` hides a function. Returns the
-/// new
-/// contexts and what is uncertain of them. Every call left was made in a recorded stack.
+/// new contexts and what is uncertain of them. Every call left was made in a recorded stack.
 pub(crate) fn remap(
     from: &Contexts<'_>,
     to: &mut ContextTable,
@@ -41,8 +40,7 @@ pub(crate) fn remap(
 }
 
 /// As [`remap`], where the new function depends on the callers: `function` takes its result for the caller. Recursive
-/// calls
-/// in such contexts are all uncertain, as a history knows only the last activation.
+/// calls in such contexts are all uncertain, as a history knows only the last activation.
 pub(crate) fn remap_by_callers<S: Copy>(
     from: &Contexts<'_>,
     to: &mut ContextTable,

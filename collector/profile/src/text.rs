@@ -7,8 +7,7 @@ use std::fmt::Write;
 ///
 /// These are control characters, line and paragraph separators, bidirectional overrides, zero-width and other invisible
 /// characters, tag characters, variation selectors, private use and non-characters. A backslash stays: escapes are for
-/// the
-/// eye, not for reading back.
+/// the eye, not for reading back.
 #[must_use]
 pub fn sanitise(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {

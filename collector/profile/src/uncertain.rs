@@ -1,8 +1,7 @@
 //! Callers and callees that a history cannot name once functions are hidden or merged.
 //!
 //! A history has each active function's last caller and callee, and only the ends of what was squeezed out (A4, A5),
-//! which
-//! can be the true neighbour then. Views show the neighbour in one recorded stack and mark it as approximate.
+//! which can be the true neighbour then. Views show the neighbour in one recorded stack and mark it as approximate.
 
 use hashbrown::HashMap;
 

@@ -60,13 +60,11 @@ impl Update {
     }
 
     /// Takes `later` in: applying this update is then applying both. Associative; the result is no larger than a
-    /// snapshot of
-    /// both (but for notes and crashes, which the session bounds).
+    /// snapshot of both (but for notes and crashes, which the session bounds).
     ///
     /// # Errors
     /// [`UpdateError::OutOfSequence`] if `later` is not next or begins a generation ([`Updates`]),
-    /// [`UpdateError::WeightCount`] if
-    /// their weights for each charge differ in number. This update is unchanged then.
+    /// [`UpdateError::WeightCount`] if their weights for each charge differ in number. This update is unchanged then.
     pub fn merge(&mut self, later: &Update) -> Result<(), UpdateError> {
         in_sequence(self.end(), later.base)?;
         let metrics = metrics(self, later)?;

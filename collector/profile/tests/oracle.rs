@@ -1,9 +1,8 @@
 //! Every view and every export of a recorded profile against the raw stacks.
 //!
 //! The profile is written in two updates and read back; exports are read by `common/readers.rs`, and expected values
-//! come from
-//! `common/raw.rs`. A whole stack is its history by the paper's steps, with a gap wherever [`History::gaps`] has one;
-//! `edges.rs` shows that gaps are right. Real readers are tested end to end.
+//! come from `common/raw.rs`. A whole stack is its history by the paper's steps, with a gap wherever [`History::gaps`]
+//! has one; `edges.rs` shows that gaps are right. Real readers are tested end to end.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;

@@ -1,8 +1,7 @@
 //! TSC cycles, to a precision that a file can afford.
 //!
 //! The differences from sample to sample are mostly noise, of 16 bits. So cycles are rounded down to multiples of a
-//! part of
-//! the period, and the rest is added to the thread's next sample: sums stay exact.
+//! part of the period, and the rest is added to the thread's next sample: sums stay exact.
 
 /// Parts of a period on a machine of one cycle a nanosecond, the slowest: others have more.
 const PARTS: u64 = 16;

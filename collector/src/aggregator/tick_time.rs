@@ -13,10 +13,9 @@ const MAX_ENDED: usize = 16 << 10;
 /// CPU time of one thread that ticks sample.
 ///
 /// A tick stands for one period, with chance. So each sample weighs what the thread has run without samples, up to a
-/// credit
-/// of a period for each sample and two standard deviations; the rest is held for later samples. A thread that runs
-/// mostly
-/// where no tick sees it (bursts in step with timers, or the kernel with interrupts off) holds more and more.
+/// credit of a period for each sample and two standard deviations; the rest is held for later samples. A thread that
+/// runs mostly where no tick sees it (bursts in step with timers, or the kernel with interrupts off) holds more and
+/// more.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TickTime {
     samples: u64,

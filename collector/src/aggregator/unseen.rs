@@ -1,8 +1,7 @@
 //! CPU time that no sample stands for (I13).
 //!
 //! The events count the target's CPU time; the clocks of its processes also have thread switches, when events are off.
-//! What
-//! samples do not stand for is charged to `[not sampled]`.
+//! What samples do not stand for is charged to `[not sampled]`.
 //!
 //! - A timer's sample stands for one period. Rests of less than a period per thread and CPU are rounding: nothing is
 //!   charged

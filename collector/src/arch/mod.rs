@@ -1,8 +1,7 @@
 //! What depends on the processor architecture: a folder for each. Imports nothing of the collector.
 //!
 //! Registers of a sample ([`registers`], [`user_regs`]), instructions' effects on the stack ([`code`], [`prologue`]),
-//! signal
-//! frames ([`signal`]), stopped threads ([`stopped`]).
+//! signal frames ([`signal`]), stopped threads ([`stopped`]).
 
 mod x86_64;
 

@@ -1,8 +1,7 @@
 //! Which system calls can be interrupted so that the program does not notice.
 //!
 //! A stopped thread leaves its blocking system call and makes it again. The kernel does so for most calls, with what is
-//! left
-//! of their timeouts. Three kinds are different:
+//! left of their timeouts. Three kinds are different:
 //!
 //! - Some end with EINTR (signal(7), "Interruption of system calls and library functions by stop signals"). The dump
 //!   makes

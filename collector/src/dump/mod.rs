@@ -7,10 +7,8 @@
 //! ```
 //!
 //! Threads are stopped one at a time for well under a millisecond; all that is costly comes afterwards. No signal is
-//! sent, a
-//! stopped process stays so, and system calls go on ([`calls`]). A thread that may not be stopped, or is traced, is
-//! read as
-//! it is if it is blocked; a [`Dump`] says of every thread how its stack was taken.
+//! sent, a stopped process stays so, and system calls go on ([`calls`]). A thread that may not be stopped, or is
+//! traced, is read as it is if it is blocked; a [`Dump`] says of every thread how its stack was taken.
 
 mod calls;
 mod frames;

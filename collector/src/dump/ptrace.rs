@@ -1,8 +1,7 @@
 //! The few ptrace(2) requests that a dump needs, for one thread at a time.
 //!
 //! A [`Tracer`] belongs to the thread that made it. When that thread ends, or ccsd is killed, the kernel lets traced
-//! threads
-//! go on. `PTRACE_SEIZE` without options and SIGSTOP leaves the target's signals and job control alone.
+//! threads go on. `PTRACE_SEIZE` without options and SIGSTOP leaves the target's signals and job control alone.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -100,8 +99,7 @@ impl Tracer {
     }
 
     /// Restarts a system call that the stop has ended with EINTR, as the kernel does with most. If a signal's handler
-    /// runs
-    /// first, it is EINTR all the same.
+    /// runs first, it is EINTR all the same.
     ///
     /// # Errors
     /// ESRCH where the thread has been killed.

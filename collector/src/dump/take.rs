@@ -1,13 +1,11 @@
 //! Taking the registers and stacks of threads, one after the other.
 //!
 //! For an owner, each thread's rights are checked while it is stopped, and only its memory and mappings of that moment
-//! are
-//! read ([`StackCopier::bind`]): a privileged program executed in between shows nothing.
+//! are read ([`StackCopier::bind`]): a privileged program executed in between shows nothing.
 //!
 //! One thread traces all, because ptrace(2) belongs to a thread. While a target thread is stopped, it allocates nothing
 //! beyond the copy, opens no file of /proc and does not unwind. A thread that does not stop in time, or dies, stays
-//! traced;
-//! then the tracing thread ends, so that the kernel lets it go, and a new one goes on.
+//! traced; then the tracing thread ends, so that the kernel lets it go, and a new one goes on.
 
 use std::fs::File;
 use std::io::IoSliceMut;

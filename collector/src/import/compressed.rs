@@ -1,8 +1,7 @@
 //! Records that `perf record -z` has compressed.
 //!
 //! `PERF_RECORD_COMPRESSED` holds a piece of a zstd stream, `PERF_RECORD_COMPRESSED2` the same behind its length. A
-//! record
-//! may continue in the next piece.
+//! record may continue in the next piece.
 
 use std::io;
 

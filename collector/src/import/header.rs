@@ -2,8 +2,7 @@
 //!
 //! Layout: `tools/perf/Documentation/perf.data-file-format.txt`: magic, size, size of an attribute, three sections
 //! (attributes, data, event types; offset and size each), 256 bits of features; a section for each feature after the
-//! data.
-//! Nothing is allocated for a count or a length that the file does not have the bytes for.
+//! data. Nothing is allocated for a count or a length that the file does not have the bytes for.
 
 use std::collections::HashMap;
 use std::fs::File;

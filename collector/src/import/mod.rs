@@ -2,14 +2,11 @@
 //!
 //! A recording is a source of records like the rings: mappings, forks and names go to the [`Tracker`], samples with
 //! registers and stack bytes (`--call-graph dwarf`) through the unwinder, and all into batches for the [`Aggregator`].
-//! Stacks
-//! of `-g` and `--call-graph fp` are taken as they are. Of the running system only files that are still the mapped ones
-//! are
-//! used ([`RecordedFiles`]).
+//! Stacks of `-g` and `--call-graph fp` are taken as they are. Of the running system only files that are still the
+//! mapped ones are used ([`RecordedFiles`]).
 //!
 //! The file is untrusted: [`header`] and [`records`] allocate nothing on its word, and a panic of the record parser
-//! makes
-//! that record malformed. (The caller decides whether the panic is printed.)
+//! makes that record malformed. (The caller decides whether the panic is printed.)
 
 mod chain;
 mod choice;

@@ -1,8 +1,7 @@
 //! Recordings that are no plain files: pipes (`perf record -o -`) and compressed ones (`-z`).
 //!
 //! Either becomes a nameless temporary file first. In a pipe, a 16-byte header is followed by records that also carry
-//! what a
-//! file's header has (`tools/perf/Documentation/perf.data-file-format.txt`, "Pipe-mode data").
+//! what a file's header has (`tools/perf/Documentation/perf.data-file-format.txt`, "Pipe-mode data").
 
 use std::collections::BTreeMap;
 use std::fs::File;

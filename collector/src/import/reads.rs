@@ -1,8 +1,7 @@
 //! Counters that samples carry (`PERF_SAMPLE_READ`): what `perf record -e '{leader,member}:S'` writes.
 //!
 //! The leader samples, and each sample has the counters of all members. A member's weight is its counter's gain since
-//! the
-//! group's last sample, as for perf (`deliver_sample_group` of `tools/perf/util/session.c`).
+//! the group's last sample, as for perf (`deliver_sample_group` of `tools/perf/util/session.c`).
 //!
 //! The record parser mistakes a group's format and does not know `PERF_FORMAT_LOST`, so counters are cut out before.
 

@@ -1,10 +1,8 @@
 //! The records of a perf.data file, in order of time.
 //!
 //! Each ring is in order, rings are interleaved. perf marks each round of reading (`PERF_RECORD_FINISHED_ROUND`): what
-//! was
-//! written before the last mark but one comes before everything behind the last. Without marks, records are ordered
-//! within
-//! [`MAX_PENDING_BYTES`].
+//! was written before the last mark but one comes before everything behind the last. Without marks, records are ordered
+//! within [`MAX_PENDING_BYTES`].
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

@@ -1,10 +1,8 @@
 //! Where the debug files of a process's images are: in the file system that it sees.
 //!
 //! Names are resolved later, when the process and its mount namespace may be gone, and with it the mounts, even below
-//! an
-//! open root directory. So for a process with another file system, possible debug files are opened when the image is
-//! first
-//! seen.
+//! an open root directory. So for a process with another file system, possible debug files are opened when the image is
+//! first seen.
 
 use std::fs;
 use std::path::PathBuf;
@@ -35,8 +33,7 @@ impl DebugRoots {
     }
 
     /// Where to look for debug files of an `image` that the process `pid` has mapped from `path`. Two system calls if
-    /// it sees
-    /// what we see, which is also assumed of a process that has gone or is not ours.
+    /// it sees what we see, which is also assumed of a process that has gone or is not ours.
     pub fn finder(&mut self, pid: u32, path: &str, image: Option<&ElfFile>) -> DebugFileFinder {
         let Some(image) = image else { return DebugFileFinder::none() };
         match self.in_view(pid) {

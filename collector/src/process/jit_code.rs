@@ -1,10 +1,8 @@
 //! The code that processes generate: one image for each such process, so that addresses never mix.
 //!
 //! Executable memory without a file, and memory files that are no ELF files (mapped twice, for writing and executing),
-//! belong
-//! to the process that mapped them. A child has its parent's, as `fork` copied the code, until it maps some itself;
-//! then it
-//! has an image of its own, for the old mappings too.
+//! belong to the process that mapped them. A child has its parent's, as `fork` copied the code, until it maps some
+//! itself; then it has an image of its own, for the old mappings too.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -42,12 +42,10 @@ impl MappedFile<'_> {
     /// Opens the file through a door, or finds that it cannot be had.
     ///
     /// Tried in order: the path in the process's root, if device and inode match; the mapping itself (`map_files`,
-    /// which survives
-    /// deletion, replacement and other mount namespaces, if permitted); the path in the root by inode; the program that
-    /// it runs;
-    /// the path as such (the process has ended, or its root is below ours). A path must lead to the mapped inode, and
-    /// outside the
-    /// process's root also be on the same device. Only regular files are opened, without waiting.
+    /// which survives deletion, replacement and other mount namespaces, if permitted); the path in the root by inode;
+    /// the program that it runs; the path as such (the process has ended, or its root is below ours). A path must lead
+    /// to the mapped inode, and outside the process's root also be on the same device. Only regular files are opened,
+    /// without waiting.
     ///
     /// `map_files` is not first because it waits for the lock of the target's mappings, among many busy threads for
     /// seconds.

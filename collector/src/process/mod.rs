@@ -1,8 +1,7 @@
 //! Processes and threads as records and /proc tell of them: who runs, what is mapped where, under which name.
 //!
 //! A process is its pid, start time and exec generation. Each gets a [`ProcessKey`], each thread a [`ThreadKey`]; these
-//! are
-//! never used again, whatever the kernel does with pids.
+//! are never used again, whatever the kernel does with pids.
 
 pub mod debug_roots;
 pub mod filter;

@@ -1,12 +1,10 @@
 //! Whether a process is for a user who may do no more than trace his own.
 //!
 //! The rule is ptrace(2)'s, "Ptrace access mode checking", without exceptions: all user and group ids of each thread
-//! are the
-//! user's, the process is dumpable, and has no capabilities.
+//! are the user's, the process is dumpable, and has no capabilities.
 //!
 //! It is checked when events are opened. Later on a process gains rights only by `execve`, where the kernel ends all
-//! events
-//! on it if it is not dumpable afterwards (`begin_new_exec` in `fs/exec.c`); see [`events_end_with_rights`].
+//! events on it if it is not dumpable afterwards (`begin_new_exec` in `fs/exec.c`); see [`events_end_with_rights`].
 
 use std::fs;
 use std::io;

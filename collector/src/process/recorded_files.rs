@@ -1,8 +1,7 @@
 //! The files that processes of a recording had mapped, and whether they are still there.
 //!
 //! An ELF file is used only if it is the mapped one (device and inode, or perf's build id), and the kernel's own code
-//! only if
-//! the kernel is where it was.
+//! only if the kernel is where it was.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;

@@ -1,8 +1,7 @@
 //! The part of the resolver that asks for the functions of an image's file.
 //!
 //! With a worker process ([`ccsd_worker`]), each question costs two process switches, so all new frames of a batch in
-//! one
-//! image are asked for at once.
+//! one image are asked for at once.
 
 use std::sync::Arc;
 use std::time::Instant;

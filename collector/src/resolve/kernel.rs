@@ -1,11 +1,9 @@
 //! Names of kernel functions: one table for all sessions of this process, some 5 MB.
 //!
 //! The kernel takes 40 ms and more to print it, so a thread beside the collection reads it; early users wait. The
-//! kernel
-//! proper's part is kept in a file (`kernel_store`); then the rest is read only when a module's function is met. It
-//! lives as
-//! long as any session, and is read anew when one begins and the kernel's modules have changed, for running sessions
-//! too.
+//! kernel proper's part is kept in a file (`kernel_store`); then the rest is read only when a module's function is met.
+//! It lives as long as any session, and is read anew when one begins and the kernel's modules have changed, for running
+//! sessions too.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,8 +1,7 @@
 //! The kernel's own functions, kept in a file until the next boot.
 //!
 //! Root's alone: others may not know kernel addresses, or may lose the right. Used only with a valid checksum and this
-//! boot's
-//! id.
+//! boot's id.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};

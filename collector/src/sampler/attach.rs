@@ -12,8 +12,7 @@ use crate::procfs;
 use crate::tracker::scan::{SCAN_ROUNDS, ThreadScan, descendants};
 
 /// Opens the events of every thread of `pids`, and with `children` of all descendants, until a scan of /proc finds no
-/// thread
-/// that is neither open nor inherited. Returns how many threads were opened.
+/// thread that is neither open nor inherited. Returns how many threads were opened.
 ///
 /// # Errors
 /// [`Error::NotPermitted`], [`Error::TooManyFiles`]; some of the threads may be open then.

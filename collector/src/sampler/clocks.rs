@@ -1,9 +1,8 @@
 //! The CPU time of the target's processes by the kernel's own clocks.
 //!
 //! Events do not count during thread switches, which for programs that sleep every few microseconds is a large part of
-//! their
-//! time. A process's CPU clock does, with ended threads. Time between the last look and a process's end is missing
-//! here.
+//! their time. A process's CPU clock does, with ended threads. Time between the last look and a process's end is
+//! missing here.
 
 use hashbrown::HashMap;
 use nix::time::{clock_getcpuclockid, clock_gettime};

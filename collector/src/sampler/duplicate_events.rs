@@ -1,8 +1,7 @@
 //! Threads that two events may sample: they were opened while they may already have inherited others.
 //!
 //! The event opened later has the higher identifier, and all its heirs have the other too. So the lower is believed and
-//! the
-//! other closed.
+//! the other closed.
 
 use hashbrown::{HashMap, HashSet};
 

@@ -1,10 +1,8 @@
 //! Decides whether ccsd reads the rings more often because stacks change before they are read.
 //!
 //! A ring wakes ccsd when it is a quarter full. With deep stacks on a busy CPU this takes 16 ms, and memory beyond the
-//! copied
-//! part of a stack then often belongs to another. Always deep stacks are missed less often if ccsd reads every
-//! millisecond.
-//! A program that misses a few stacks a second (a compiler) gains nothing: each wake-up costs some 30 us.
+//! copied part of a stack then often belongs to another. Always deep stacks are missed less often if ccsd reads every
+//! millisecond. A program that misses a few stacks a second (a compiler) gains nothing: each wake-up costs some 30 us.
 
 /// Longest sleep while there is a hurry.
 const SLEEP_MS: u16 = 1;

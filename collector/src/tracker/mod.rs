@@ -459,8 +459,7 @@ impl Tracker {
     }
 
     /// Enters a process with open events as it is now. Its samples count from now on if it may be followed, else never;
-    /// if it
-    /// has ended, as before.
+    /// if it has ended, as before.
     ///
     /// # Errors
     /// Why never.

@@ -2,12 +2,10 @@
 //!
 //! These are signal frames, functions while they realign their stack (afterwards [`realigned`](super::realigned) leaves
 //! them), assembly with its frame in another register (lazy binding uses `rbx`), wrong or missing tables, and Go's
-//! moves to
-//! another stack.
+//! moves to another stack.
 //!
 //! Functions further in have saved the other registers. [`Carried`] therefore follows registers from the innermost
-//! frame, or
-//! the last one left like this, through the frames in between, whose callers are known already.
+//! frame, or the last one left like this, through the frames in between, whose callers are known already.
 
 use ccsd_profile::TruncationReason;
 
@@ -205,8 +203,7 @@ impl StackUnwinder {
     }
 
     /// Leaves a frame by its instructions: from here (`next`) to the return, or from the function's beginning to here;
-    /// else by a
-    /// doubtful row; else, without a table, by its frame pointer.
+    /// else by a doubtful row; else, without a table, by its frame pointer.
     ///
     /// # Errors
     /// `stuck`, the table's error, unless the instructions give a more exact one.

@@ -1,19 +1,15 @@
 //! Leaving frames without unwind table by the stack pointer and the frame pointer alone, as fast as framehop.
 //!
 //! Most such frames are generated code and V8's builtins. [`code`](crate::arch::code) tells from the instructions how
-//! they are
-//! left; where two registers are enough, the answer is a [`PointerRule`], kept by address.
+//! they are left; where two registers are enough, the answer is a [`PointerRule`], kept by address.
 //!
 //! Generated code is read from the target's memory, once for each address. This matters most without frame pointers:
-//! Python's
-//! trampolines, and HotSpot's compiled code with frames of fixed size. Where instructions do not tell (V8's functions
-//! take a
-//! variable number of arguments off the stack, interpreters jump through tables) the runtimes need a frame pointer
-//! themselves.
+//! Python's trampolines, and HotSpot's compiled code with frames of fixed size. Where instructions do not tell (V8's
+//! functions take a variable number of arguments off the stack, interpreters jump through tables) the runtimes need a
+//! frame pointer themselves.
 //!
 //! Nothing of this is proof: a rule is believed only if it leads outwards, to executable memory, behind a call where
-//! that can
-//! be seen. A rule that is not believed is made anew, as memory may hold other code by then.
+//! that can be seen. A rule that is not believed is made anew, as memory may hold other code by then.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -65,8 +61,7 @@ impl GeneratedRules {
     }
 
     /// Leaves the frame whose next instruction is at `address`: by its instructions, else by its frame pointer, if
-    /// `believed`
-    /// accepts the result. `code` reads the process's memory: up to so many bytes at an address.
+    /// `believed` accepts the result. `code` reads the process's memory: up to so many bytes at an address.
     ///
     /// # Errors
     /// The unreadable stack address, if that is all.

@@ -1,12 +1,10 @@
 //! Everything known of one image's frames: tables, functions of Go, and what single addresses turned out to be.
 //!
 //! A stack ends where unwind information says that the frame has no caller (the return address is *undefined*:
-//! `_start`,
-//! `clone`), where the return address read is 0, or where the frame pointer of code without unwind information is 0.
-//! The first
-//! is proof. The second is believed where unwind information led to the slot, because thread libraries and runtimes end
-//! stacks so. The third is believed only near the program's entry point, where the psABI has `rbp` cleared "to mark the
-//! deepest stack frame"; elsewhere `rbp` is a register like others.
+//! `_start`, `clone`), where the return address read is 0, or where the frame pointer of code without unwind
+//! information is 0. The first is proof. The second is believed where unwind information led to the slot, because
+//! thread libraries and runtimes end stacks so. The third is believed only near the program's entry point, where the
+//! psABI has `rbp` cleared "to mark the deepest stack frame"; elsewhere `rbp` is a register like others.
 //!
 //! A stack may also begin with a return address that no call has put there, of a function's first instruction, as
 //! `makecontext` does: see [`ImageUnwind::leave_beginning`].
@@ -443,8 +441,7 @@ impl ImageUnwind {
     }
 
     /// Leaves a frame returned to at its first instruction. There may be a return address above, as if it had been
-    /// called;
-    /// otherwise nothing is above.
+    /// called; otherwise nothing is above.
     ///
     /// # Errors
     /// As of [`cfi::leave`]; the registers are then as before.

@@ -1,8 +1,7 @@
 //! The rules of known addresses and of the functions around them.
 //!
 //! A sample's address is nearly always new, in a known function. Finding its row anew takes some hundred times as long
-//! as the
-//! rest of the frame, so all rows of a function are read with its first address.
+//! as the rest of the frame, so all rows of a function are read with its first address.
 
 use std::ops::Range;
 

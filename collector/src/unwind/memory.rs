@@ -2,8 +2,7 @@
 //!
 //! The kernel copies at most 64 KiB of stack, up to the first page not in memory. The rest is read with
 //! `process_vm_readv(2)`, which does not stop the target, as far as it is in memory ([`pages`](super::pages)). The
-//! target may
-//! have run on, so this is believed only if
+//! target may have run on, so this is believed only if
 //!
 //! - the *anchors*, the last slots of the copy on the way out (the boundary frame's return address among them), hold
 //!   the same
@@ -11,17 +10,13 @@
 //! - from there the stack leads to a real root; [`StackUnwinder`](super::StackUnwinder) drops it otherwise.
 //!
 //! If the anchors have changed, the thread may have returned to the boundary frame and called another function: then
-//! the
-//! slot of the last copied return address holds another one *of the same function*, which becomes the anchor
+//! the slot of the last copied return address holds another one *of the same function*, which becomes the anchor
 //! ([`UserStack::anchor_now`]).
 //!
 //! Frames that have returned leave their words until other calls overwrite them, those of their callers first. Then the
-//! chain
-//! read is that of a later call: a real chain of the same thread, moments later. The frames between the common function
-//! and
-//! the boundary are wrong then, and are believed only if their sizes agree to the byte. This is the one guess in a
-//! stack that
-//! is called complete; the sampler keeps the delay short where stacks are deep.
+//! chain read is that of a later call: a real chain of the same thread, moments later. The frames between the common
+//! function and the boundary are wrong then, and are believed only if their sizes agree to the byte. This is the one
+//! guess in a stack that is called complete; the sampler keeps the delay short where stacks are deep.
 
 use std::cell::{Cell, RefCell};
 use std::io::IoSliceMut;

@@ -1,8 +1,7 @@
 //! From registers and stack bytes to a stack of frames.
 //!
 //! One loop follows a stack from its innermost frame outwards ([`step`]). It leaves each frame by the first source that
-//! can
-//! say how:
+//! can say how:
 //!
 //! | source | what it says | registers |
 //! |---|---|---|
@@ -18,8 +17,7 @@
 //! or the table lies | all |
 //!
 //! [`image_unwind`] chooses the source for an address. Other registers than the two are followed only for a frame that
-//! needs
-//! them ([`full_registers`]).
+//! needs them ([`full_registers`]).
 //!
 //! - Every image stands once in an address space of ccsd's own, and frames are looked up there. Unwind rules are then
 //!   shared

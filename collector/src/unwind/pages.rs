@@ -42,8 +42,7 @@ pub struct Pages {
 
 impl Pages {
     /// Cuts the list of pieces at the first page that cannot be read at once. Returns how many are left; the last may
-    /// be
-    /// shortened. `time` is the sample's, `now` is now (nanoseconds).
+    /// be shortened. `time` is the sample's, `now` is now (nanoseconds).
     ///
     /// # Errors
     /// ESRCH, EPERM and others: why the process's pages cannot be asked for.

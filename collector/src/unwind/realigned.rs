@@ -1,10 +1,8 @@
 //! Leaves frames of functions that realign their stack by the frame pointer, as fast as framehop.
 //!
 //! With larger alignment and a frame of variable size, or `force_align_arg_pointer`, GCC keeps the frame's address in
-//! the
-//! frame: CFA and the caller's `rbp` are stored at distances from `rbp`. framehop has no such rule. Other saved
-//! registers
-//! matter only to [`full_registers`](super::full_registers).
+//! the frame: CFA and the caller's `rbp` are stored at distances from `rbp`. framehop has no such rule. Other saved
+//! registers matter only to [`full_registers`](super::full_registers).
 
 use gimli::{CfaRule, Operation, RegisterRule, UnwindExpression};
 

@@ -63,8 +63,7 @@ impl FrameRule {
     }
 
     /// The caller's pointers; `None` if it has none, or a return address of 0. `innermost` is a stack's first frame.
-    /// (Not for
-    /// rules that ask framehop.)
+    /// (Not for rules that ask framehop.)
     ///
     /// # Errors
     /// The unreadable stack address; `None` if this does not lead outwards.

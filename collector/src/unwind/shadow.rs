@@ -1,15 +1,12 @@
 //! The shadow stack: what a thread's last stack looked like, so that the next is unwound only as far as it differs.
 //!
 //! framehop leaves a frame by three values (return address, stack pointer, frame pointer) and reads two words of the
-//! stack:
-//! the caller's return address and possibly its frame pointer; a [`realigned`](super::realigned) frame also has its
-//! stack
-//! pointer there. For each frame of the last stack behind a return address, the three values and the words' places are
-//! remembered.
+//! stack: the caller's return address and possibly its frame pointer; a [`realigned`](super::realigned) frame also has
+//! its stack pointer there. For each frame of the last stack behind a return address, the three values and the words'
+//! places are remembered.
 //!
 //! If a new sample comes to a frame with the same three values, the rest is the same *if the words that were read on
-//! the way
-//! are the same*, by induction to the root. So the words of every frame further out are compared:
+//! the way are the same*, by induction to the root. So the words of every frame further out are compared:
 //!
 //! - those in the copy, each and every one. Within the copy sharing is therefore exact. The three values alone would
 //!   not do:
@@ -22,14 +19,12 @@
 //!   address; a stack rebuilt to the same shape but for a few frames is recognised as soon as one of those is read.
 //!
 //! What the memory holds now is true of every earlier sample of the thread: frames looked at since a sample was taken
-//! are not
-//! looked at again for it, but for the words next to the copy if that ends elsewhere.
+//! are not looked at again for it, but for the words next to the copy if that ends elsewhere.
 //!
 //! Where a word differs, only what lies further out can be shared, and unwinding goes on to there.
 //!
 //! A stack beyond the copy is kept in reserve ([`LastStack`]) when the thread returns out of it: recursion comes again,
-//! and
-//! reading megabytes for each sample would cost too much. Its words are compared before use.
+//! and reading megabytes for each sample would cost too much. Its words are compared before use.
 
 use crate::stack_delta::{Common, FEW_OWN, LastStack, Reserve};
 use crate::unwind::memory::{MAX_PROBES, NOTHING_READ, Now, StackWord, UserStack};

@@ -1,8 +1,7 @@
 //! Output files, opened so that no other user can redirect the path to another file.
 //!
 //! The directory's owner may rename, link and swap names while ccsd (perhaps as root) opens the file. So the path is
-//! walked one
-//! component at a time on descriptors, and the opened descriptors are checked:
+//! walked one component at a time on descriptors, and the opened descriptors are checked:
 //!
 //! - A symbolic link is followed only if the link and its directory belong to root or the caller.
 //! - An existing file must belong to root or the caller. A file with several hard links is refused unless only the
@@ -11,8 +10,7 @@
 //! - A new file is created with `O_EXCL`; `O_CREAT` is never used on a name that exists.
 //!
 //! A file is written in place ([`open`], for profiles that grow) or replaced when complete ([`replace`]). A growing
-//! file can
-//! be replaced by a shorter one with the same contents ([`OpenedFile::successor`]). The caller's descriptors
+//! file can be replaced by a shorter one with the same contents ([`OpenedFile::successor`]). The caller's descriptors
 //! (`/dev/stdout`, `/dev/fd/3`) are appended to.
 
 mod error;
@@ -112,8 +110,7 @@ pub fn open(path: &Path, contents: AllowedContents) -> Result<OpenedFile, Destin
 }
 
 /// Creates a temporary file that replaces `path` on [`Replacement::commit`]; without `contents`, any regular file.
-/// Devices,
-/// FIFOs and descriptors of the caller are written directly.
+/// Devices, FIFOs and descriptors of the caller are written directly.
 ///
 /// # Errors
 /// All of [`DestinationError`] except `Write` and `Displaced`.

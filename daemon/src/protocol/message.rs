@@ -1,8 +1,7 @@
 //! Control messages: requests of clients and replies of the daemon, as JSON.
 //!
 //! Each side first sends [`Hello`], whose form never changes; later messages have the version that the daemon chose.
-//! Missing
-//! fields have defaults, unknown fields are skipped and unknown reasons kept, so a version can grow.
+//! Missing fields have defaults, unknown fields are skipped and unknown reasons kept, so a version can grow.
 //! `daemon/docs/protocol.md` describes it for clients in other languages.
 
 use std::time::Duration;

@@ -86,8 +86,7 @@ impl Socket {
     }
 
     /// Creates a socket, and replaces a dead daemon's. Unless `mode` is given, only its owner may open it, and, for
-    /// root, the
-    /// members of group `ccsd`. Call before there are threads: it changes the umask for a moment.
+    /// root, the members of group `ccsd`. Call before there are threads: it changes the umask for a moment.
     pub fn make(path: &Path, mode: Option<u32>) -> Result<Socket, SocketError> {
         let doing = |what, path: &Path| {
             let path = path.to_owned();

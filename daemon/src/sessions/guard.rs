@@ -1,12 +1,9 @@
 //! Checks that a session's owner may (still) look at what the session samples.
 //!
 //! The collector opens events only on the owner's processes and charges nothing else (`Options::owner`). Later the
-//! kernel
-//! ends the events on a process that executes a privileged program, unless `fs.suid_dumpable` makes such programs
-//! visible to
-//! everyone; then only trusted users may have sessions. This module refuses with a reason, checks the live processes
-//! before
-//! an update is shown, and ends a session whose target now belongs to another user.
+//! kernel ends the events on a process that executes a privileged program, unless `fs.suid_dumpable` makes such
+//! programs visible to everyone; then only trusted users may have sessions. This module refuses with a reason, checks
+//! the live processes before an update is shown, and ends a session whose target now belongs to another user.
 
 use ccsd_collector::{events_end_with_rights, system};
 use ccsd_profile::{Profile, Update};

@@ -1,16 +1,13 @@
 //! The readers of one session: each gets a snapshot, then updates, at its own speed.
 //!
 //! Readers share one log of updates, in which each has a position. The session only appends; each reader's thread
-//! merges,
-//! encodes and waits for the socket. Missed updates are merged into one, which is equivalent (I7). When the log is too
-//! long,
-//! the slowest readers start again with a snapshot once they are ready, so a stopped reader's backlog is bounded.
+//! merges, encodes and waits for the socket. Missed updates are merged into one, which is equivalent (I7). When the log
+//! is too long, the slowest readers start again with a snapshot once they are ready, so a stopped reader's backlog is
+//! bounded.
 //!
 //! What readers hold is charged to the session's owner, even after the session was forgotten. Beyond the owner's share,
-//! no
-//! second snapshot is made beside one that is held. What only readers of root and the group hold is charged to these;
-//! except
-//! the log, which is short.
+//! no second snapshot is made beside one that is held. What only readers of root and the group hold is charged to
+//! these; except the log, which is short.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};

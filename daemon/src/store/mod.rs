@@ -1,8 +1,7 @@
 //! Profiles of watches on disk: `STATE_DIR/WATCH/20261121T163419Z.ccsd`, each of at most an hour.
 //!
 //! A segment is a valid profile stream, readable up to its last whole record after a crash; old data is removed by
-//! whole
-//! files. Its writer holds a lock. Files with other names or contents are left alone and listed.
+//! whole files. Its writer holds a lock. Files with other names or contents are left alone and listed.
 
 mod files;
 mod lock;

@@ -25,10 +25,8 @@ pub struct Removed {
 }
 
 /// Removes segments beyond the maximum age; then, while the rest exceeds the maximum bytes, the oldest segment of the
-/// largest
-/// watch beyond its share. Shares of `configured` and stored watches are equal. Segments being written are kept. Calls
-/// `beat`
-/// at each watch and segment: many may take long.
+/// largest watch beyond its share. Shares of `configured` and stored watches are equal. Segments being written are
+/// kept. Calls `beat` at each watch and segment: many may take long.
 ///
 /// # Errors
 /// [`StoreError::Read`] if the state directory cannot be read.

@@ -1,8 +1,7 @@
 //! Watches: processes that are profiled for as long as they run, and their stored profiles.
 //!
 //! One thread ([`Watches`]) scans, enforces the budget and removes old profiles. Each watch that has matched has a
-//! thread
-//! ([`follower`]) with a session and a segment.
+//! thread ([`follower`]) with a session and a segment.
 
 mod budget;
 mod follower;

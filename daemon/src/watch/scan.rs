@@ -1,8 +1,7 @@
 //! Scans for processes that match rules.
 //!
 //! A scan reads one small file per process; only new or changed ones are checked fully. Scans cost a small, fixed part
-//! of a
-//! CPU; see [`Scanner::pause`].
+//! of a CPU; see [`Scanner::pause`].
 
 use std::collections::HashMap;
 use std::fs;

@@ -3,14 +3,11 @@
 const MOST: usize = 64;
 
 /// Rewrites members of types, such as `std::is_same<T>::value` in an expression, for `cpp_demangle`; `None` if the name
-/// has
-/// none.
+/// has none.
 ///
 /// GCC mangles `srSt7is_sameIT_E5value`, with a whole type after `sr`, which the ABI's grammar does not allow.
-/// Rewritten as
-/// the member of a value, `std::is_same<T>{}.value`, substitutions keep their numbers; [`as_members`] turns it back.
-/// Linear
-/// in the name's length for each occurrence.
+/// Rewritten as the member of a value, `std::is_same<T>{}.value`, substitutions keep their numbers; [`as_members`]
+/// turns it back. Linear in the name's length for each occurrence.
 pub(super) fn rewrite_members(name: &str) -> Option<String> {
     const OF_TYPE: &str = "sr";
     const OF_VALUE: &str = "dttl";

@@ -1,10 +1,8 @@
 //! Names of generated code, from the files that runtimes write.
 //!
 //! [`PerfMap`]: lines of text without times; [`JitDump`]: records with times and moves. Both take bytes as they arrive
-//! and
-//! fill a [`CodeMap`]; the caller chooses the files. [`parse`] converts bytes and the previous state to [`Parsed`], so
-//! that
-//! another process can run it; [`PerfMap::apply`] and [`JitDump::apply`] check and use the result.
+//! and fill a [`CodeMap`]; the caller chooses the files. [`parse`] converts bytes and the previous state to [`Parsed`],
+//! so that another process can run it; [`PerfMap::apply`] and [`JitDump::apply`] check and use the result.
 
 mod code_map;
 mod dump;

@@ -54,8 +54,7 @@ pub struct KernelFunction<'a> {
 
 impl KernelSymbols {
     /// Reads a list in the format of `/proc/kallsyms`: address, type letter, name, `[module]`. Skips other lines; at
-    /// most
-    /// [`limits::MAX_KALLSYMS`] bytes.
+    /// most [`limits::MAX_KALLSYMS`] bytes.
     ///
     /// # Errors
     /// [`KernelSymbolsError::Hidden`] if all addresses are zero (`kptr_restrict`, or no CAP_SYSLOG).

@@ -239,12 +239,10 @@ impl Store {
     }
 
     /// Calls `visit` with every context and its history, parents before children. One walk down and up the tree: one
-    /// push for
-    /// each context.
+    /// push for each context.
     ///
     /// Time is proportional to the histories' total length, which is limited: contexts beyond the limit get their
-    /// outermost
-    /// [`SHORT`] entries and `[elided]`. Returns the number of such contexts.
+    /// outermost [`SHORT`] entries and `[elided]`. Returns the number of such contexts.
     pub(super) fn visit(&self, mut visit: impl FnMut(ContextVisit<'_>)) -> u64 {
         let mut first_child = vec![NONE; self.len];
         let mut next_sibling = vec![NONE; self.len];

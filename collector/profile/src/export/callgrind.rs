@@ -1,10 +1,8 @@
 //! Callgrind's profile format (<https://valgrind.org/docs/manual/cl-format.html>).
 //!
 //! Calls are the outgoing arcs of a graph view (I9). Call counts are unknown: `calls=` has samples, and the description
-//! says
-//! so. It cannot be 0: callgrind_annotate would add the call's cost to the caller's own, and gprof2dot divides a
-//! function's
-//! cost among its callers in proportion to it.
+//! says so. It cannot be 0: callgrind_annotate would add the call's cost to the caller's own, and gprof2dot divides a
+//! function's cost among its callers in proportion to it.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};

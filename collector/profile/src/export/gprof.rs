@@ -1,8 +1,7 @@
 //! gprof's two tables, in the layout that its readers parse.
 //!
 //! Call counts are unknown: the flat profile leaves them empty, as gprof does, and `called` in the call graph has
-//! samples, and
-//! says so: gprof2dot divides a function's time among its callers in proportion to it.
+//! samples, and says so: gprof2dot divides a function's time among its callers in proportion to it.
 
 use std::io::{self, Write};
 

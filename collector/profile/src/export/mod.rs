@@ -2,8 +2,7 @@
 //!
 //! Recursion is folded in them (see [`History`](crate::History)): every function is on a stack once for its latest
 //! activation, and as often as callers and callees need. `[...]` marks a call that may have others between. A consumer
-//! that
-//! counts a function once for each stack gets ccsd's own self and inherited weights. Names are made safe
+//! that counts a function once for each stack gets ccsd's own self and inherited weights. Names are made safe
 //! ([`sanitise`](crate::sanitise)) in all formats but JSON, which has escapes of its own.
 
 mod callgrind;

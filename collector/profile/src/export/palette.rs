@@ -1,10 +1,8 @@
 //! Colours of functions, the same in the SVG flame graph, the page and Graphviz' call graph.
 //!
 //! The hue is the package's. The program's own code is saturated, libraries are muted; the kernel and generated code
-//! have
-//! colours of their own. Hues go to the packages with the most self and total time; the parts of a dominant package
-//! share
-//! the hues that are left.
+//! have colours of their own. Hues go to the packages with the most self and total time; the parts of a dominant
+//! package share the hues that are left.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -21,8 +19,7 @@ use crate::view::TreeView;
 /// A colour on light and on dark ground. Text on both has a contrast of at least 4.5.
 ///
 /// [`OWN`] on light ground is Paul Tol's "light" scheme. The others keep the least `OKLab` distance large, also for
-/// people
-/// who do not see red, green or blue.
+/// people who do not see red, green or blue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ColourPair {
     pub(super) light: Colour,

@@ -75,8 +75,7 @@ impl Filter {
     }
 
     /// Adds a specification: lines of `only PATTERN`, `hide PATTERN`, `focus PATTERN`, `ignore PATTERN`; empty lines
-    /// and `#`
-    /// comments are skipped.
+    /// and `#` comments are skipped.
     ///
     /// # Errors
     /// [`QueryError::Line`] with the first line that is wrong.

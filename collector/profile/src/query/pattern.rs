@@ -44,11 +44,10 @@ impl Subject {
 
 /// Which functions, threads or processes are meant.
 ///
-/// `[SUBJECT:]TEXT`, where SUBJECT is `name` (the default), `module`, `file`, `thread`, `process`, `unit`, `container` or
-/// `user`. TEXT between slashes
-/// is a regular expression that is searched for. TEXT with `*` (anything) or `?` (any one character) is a glob for the
-/// whole, unless a function has exactly this name, such as `f(char*)`. Any other TEXT matches itself or, if no function
-/// has this name, a part of names.
+/// `[SUBJECT:]TEXT`, where SUBJECT is `name` (the default), `module`, `file`, `thread`, `process`, `unit`, `container`
+/// or `user`. TEXT between slashes is a regular expression that is searched for. TEXT with `*` (anything) or `?` (any
+/// one character) is a glob for the whole, unless a function has exactly this name, such as `f(char*)`. Any other TEXT
+/// matches itself or, if no function has this name, a part of names.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: String,

@@ -19,8 +19,7 @@ impl Profile {
     /// The profile with all functions below `percent` of the weight, inherited, merged into `[other: ...]`.
     ///
     /// All other weights are unchanged (I5), and so are arcs without mutual recursion; others are marked as approximate
-    /// (I6).
-    /// ccsd's own cost centres (`[truncated]` and similar) are kept.
+    /// (I6). ccsd's own cost centres (`[truncated]` and similar) are kept.
     #[must_use]
     pub fn pruned(&self, metric: usize, percent: f64) -> Pruned {
         let mut small = vec![false; self.cost_centres().len()];

@@ -107,10 +107,8 @@ impl Profile {
     /// The profile with `by`'s groups as cost centres, for every view and export.
     ///
     /// Self and inherited are exact (I4), and so are arcs without mutual recursion; others are marked as approximate
-    /// (I6).
-    /// Totals and the accounting stay (I1). [`Grouping::Group`] depends on callers, so with mutual recursion a group of
-    /// an
-    /// earlier activation may be missing, and all arcs of such stacks are marked.
+    /// (I6). Totals and the accounting stay (I1). [`Grouping::Group`] depends on callers, so with mutual recursion a
+    /// group of an earlier activation may be missing, and all arcs of such stacks are marked.
     #[must_use]
     pub fn by(&self, by: Grouping) -> Profile {
         match by {

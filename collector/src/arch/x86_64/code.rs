@@ -1,15 +1,12 @@
 //! Leaves a frame without unwind table by what its instructions are about to do.
 //!
 //! Hand-written assembly, and whole programs, have no tables. Such a function still returns, so the instructions from
-//! the
-//! frame's address on are followed until one returns; the stack pointer and registers there give a row as of an unwind
-//! table. Nothing is assumed of prologues or frame pointers. Only instructions that handle the stack are understood;
-//! calls
-//! are taken to return with the stack as it was.
+//! the frame's address on are followed until one returns; the stack pointer and registers there give a row as of an
+//! unwind table. Nothing is assumed of prologues or frame pointers. Only instructions that handle the stack are
+//! understood; calls are taken to return with the stack as it was.
 //!
 //! The result is a guess: a call may never return, a path never be taken. So there may be several, the nearest first,
-//! each
-//! used only if its return address is [where a call returns to](is_call_before).
+//! each used only if its return address is [where a call returns to](is_call_before).
 
 use std::sync::Arc;
 

@@ -1,8 +1,7 @@
 //! Leaving a frame by what its function has done before: for functions that do not return.
 //!
 //! The instructions from the function's beginning to the frame tell where the return address and saved registers are.
-//! Used
-//! where [`code`](super::code) finds no way out, and where a table names a register lost by realigning the stack.
+//! Used where [`code`](super::code) finds no way out, and where a table names a register lost by realigning the stack.
 //!
 //! Without a table the beginning is a guess, believed only if
 //!

@@ -25,8 +25,7 @@ impl Registers {
     /// Sets a register; untracked ones are ignored.
     ///
     /// All ones in a callee-saved register leave it unknown: the kernel reports that after a non-maskable interrupt in
-    /// a system
-    /// call, for registers its entry has not saved (`perf_get_regs_user` in arch/x86/kernel/perf_regs.c).
+    /// a system call, for registers its entry has not saved (`perf_get_regs_user` in arch/x86/kernel/perf_regs.c).
     pub fn set(&mut self, register: Register, value: u64) {
         let number = usize::from(register.0);
         if let Some(slot) = self.values.get_mut(number) {

@@ -1,9 +1,8 @@
 //! The chain of frame pointers that the kernel has followed when the sample was taken.
 //!
 //! It follows `rbp` wherever that leads: from one stack to another, beyond what is copied. Most code has no frame
-//! pointers,
-//! and the chain is nonsense; it counts only from a known frame pointer on, whose place in the chain follows from the
-//! copy.
+//! pointers, and the chain is nonsense; it counts only from a known frame pointer on, whose place in the chain follows
+//! from the copy.
 
 use super::super::memory::UserStack;
 use crate::perf::ring_buffer::Bytes;

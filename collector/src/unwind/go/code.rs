@@ -1,13 +1,10 @@
 //! What the code of a Go program says of its stacks.
 //!
 //! A Go function with a frame saves its caller's `rbp` first, points `rbp` there, and uses the register for nothing
-//! else. So
-//! where the chain of frame pointers leads into such a function behind a call, the chain's next return address is that
-//! function's own. A function without a frame (`systemstack` up to Go 1.20) leaves `rbp`, so the next return address is
-//! its
-//! caller's, which is then missing; but the direct call at that address names it, and its place if it calls the other
-//! at one
-//! place only.
+//! else. So where the chain of frame pointers leads into such a function behind a call, the chain's next return address
+//! is that function's own. A function without a frame (`systemstack` up to Go 1.20) leaves `rbp`, so the next return
+//! address is its caller's, which is then missing; but the direct call at that address names it, and its place if it
+//! calls the other at one place only.
 
 use std::sync::Arc;
 

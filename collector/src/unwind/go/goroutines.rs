@@ -1,20 +1,17 @@
 //! The outer ends of goroutines' stacks, for stacks that could not be followed to there.
 //!
 //! A goroutine changes threads, and its stack moves when it grows. But the runtime has a record of each, which begins
-//! with
-//! the bounds of its stack (`stack.lo` and `stack.hi` of `g` in runtime2.go, "known to runtime/cgo"), and whose address
-//! is in
-//! `r14` while its code runs. So the outermost frames of a deep stack are kept with the record and its bounds.
+//! with the bounds of its stack (`stack.lo` and `stack.hi` of `g` in runtime2.go, "known to runtime/cgo"), and whose
+//! address is in `r14` while its code runs. So the outermost frames of a deep stack are kept with the record and its
+//! bounds.
 //!
 //! A later stack cut off at an address within these bounds is the same goroutine's, if the record holds the same bounds
-//! now:
-//! no other can have had it in between (unless it was freed and taken back between two looks). Outermost frames that
-//! are
-//! unchanged now, each word compared, were there at the sample, too. What lies between them and the copy is unknown.
+//! now: no other can have had it in between (unless it was freed and taken back between two looks). Outermost frames
+//! that are unchanged now, each word compared, were there at the sample, too. What lies between them and the copy is
+//! unknown.
 //!
 //! Other bounds mean that the stack was moved. Return addresses keep their distance from its end, where they are
-//! compared.
-//! Should the record serve another goroutine, its frames differ, or are the same.
+//! compared. Should the record serve another goroutine, its frames differ, or are the same.
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;

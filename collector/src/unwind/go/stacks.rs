@@ -2,8 +2,7 @@
 //!
 //! Where Go's runtime goes on on the thread's stack (`systemstack`, `morestack`), the function called first saves the
 //! goroutine's frame pointer, and the kernel has followed it: the [chain](FrameChain) tells what the goroutine had
-//! called,
-//! although its stack is not copied.
+//! called, although its stack is not copied.
 //!
 //! - The place in the chain is sure: the frame pointers up to the saved one are in the copy, each return address above
 //!   them
@@ -14,14 +13,11 @@
 //!
 //! C code on the thread's stack keeps no frame pointers. If it leaves the register alone, the chain begins on the
 //! goroutine's stack. Otherwise `asmcgocall` has noted beside its return address whose stack it left, and how far from
-//! its
-//! end ([`Noted`]). The goroutine waits there, its stack does not move, and what is read is believed while the note is
-//! the
-//! same and it begins with a return address of a call of that function.
+//! its end ([`Noted`]). The goroutine waits there, its stack does not move, and what is read is believed while the note
+//! is the same and it begins with a return address of a call of that function.
 //!
 //! The kernel's chain ends after 127 frames. If the goroutine's memory holds the same chain now, link by link,
-//! unwinding
-//! goes on from its end.
+//! unwinding goes on from its end.
 
 use ccsd_profile::TruncationReason;
 
@@ -225,8 +221,7 @@ fn walk(frame_pointer: u64, addresses: impl Iterator<Item = u64>, stack: &UserSt
 }
 
 /// Leaves a frame that kept the other stack in a register, or was called by the kernel for a signal. `to_svma`
-/// translates the
-/// process's addresses to the image's, and `returns_to` knows return addresses.
+/// translates the process's addresses to the image's, and `returns_to` knows return addresses.
 ///
 /// # Errors
 /// [`Stuck::Unreadable`] where the other stack is not to be read, [`Stuck::NotCovered`] where it cannot be found.

@@ -2,10 +2,8 @@
 //!
 //! Where the runtime moves to the thread's stack no table is right, because the new stack pointer comes from memory.
 //! `nanotime1` and its like keep the old one in a register. `systemstack` does not; but its callee has saved the
-//! goroutine's
-//! frame pointer, and below that is a return address of a call of `systemstack`, at the one place from where the
-//! caller's
-//! frame ends just where the frame pointer says.
+//! goroutine's frame pointer, and below that is a return address of a call of `systemstack`, at the one place from
+//! where the caller's frame ends just where the frame pointer says.
 
 use crate::arch::registers::Registers;
 use crate::arch::step::CallerPointers;

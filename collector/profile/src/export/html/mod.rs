@@ -1,10 +1,8 @@
 //! One HTML file that needs nothing else: flame graph, functions, callers and callees, hot path, source and timeline of
-//! one
-//! profile or of two, with filters.
+//! one profile or of two, with filters.
 //!
 //! Names come into the page as JSON in an element that is not executed, with `<`, `>` and `&` escaped, and from there
-//! only
-//! as text, never as markup; a content security policy forbids every request.
+//! only as text, never as markup; a content security policy forbids every request.
 
 mod cells;
 mod packed;
