@@ -27,13 +27,13 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     if let Some(view) = &args.view {
         let view = sanitise(view);
         return Err(Failure::bad_request(anyhow!(
-            "an export has the whole profile: html shows a view by the end of its address, as in \
+            "an export has the whole profile; for html, choose the view by the end of its address, as in \
              profile.html#view=graph, and `ccsd report --view {view}` prints one"
         )));
     }
     check_sort(&args.query, args.format)?;
     if args.spreadsheet && args.format != Format::Csv {
-        return Err(Failure::bad_request(anyhow!("--spreadsheet is for csv: other formats are no tables of names")));
+        return Err(Failure::bad_request(anyhow!("--spreadsheet goes with csv only")));
     }
     if args.format != Format::Html && !args.diff.is_empty() {
         return Err(Failure::bad_request(anyhow!(
@@ -192,7 +192,7 @@ fn other_metrics(
         let LoadedColumns { file, columns, .. } = load(args, Some(name))?;
         if columns != first {
             let name = sanitise(name);
-            warn(format_args!("the file was written to meanwhile: metric {name} is left out of the page"));
+            warn(format_args!("the file has changed meanwhile; the page leaves out metric {name}"));
             return Ok(None);
         }
         Ok(Some(OtherMetric::Reread(Box::new(query::ask(&query, file.profile)?), columns)))

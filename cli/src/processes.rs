@@ -50,7 +50,7 @@ fn by_name(name: &str, any: bool) -> Result<u32, Failure> {
         )),
         [one] => {
             if !others.is_empty() {
-                warn(format_args!("{name} is taken for PID {}; {beside} may not be looked at", one.pid));
+                warn(format_args!("{name} is PID {}; {beside} may not be looked at", one.pid));
             }
             Ok(one.pid)
         }

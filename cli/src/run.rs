@@ -82,7 +82,7 @@ pub fn record(args: RecordArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         Err(signal) => return Ok(Exit::Status(Exit::shell_status(signal))),
     };
     match end.as_ref().map(Exit::as_child) {
-        None => Err(Failure::at_run_time(anyhow!("how the program ended is not known"))),
+        None => Err(Failure::at_run_time(anyhow!("ccsd does not know how the program ended"))),
         // The program succeeded and ccsd failed.
         Some(Exit::SUCCESS) if !saved => Ok(Exit::FAILURE),
         Some(exit) => Ok(exit),
@@ -117,7 +117,7 @@ fn selection(args: &MachineArgs, collect: &CollectArgs) -> Result<Option<Process
     if selection.is_some() && (collect.no_inherit || collect.per_cpu) {
         let option = if collect.per_cpu { "--per-cpu" } else { "--no-inherit" };
         return Err(Failure::bad_request(anyhow!(
-            "{option} is about processes that are named; here CPUs are sampled, and every process that fits"
+            "{option} goes with processes named by PID or name; --all, --unit and the like sample CPUs, and every process that fits"
         )));
     }
     Ok(selection)
@@ -304,7 +304,7 @@ fn conclude(outcome: &mut Outcome, args: &CollectArgs, layout: TextLayout) -> bo
         && let Some((intervals, why)) = file.unmerged()
     {
         let name = file.path().display();
-        warn(format_args!("{name} is larger than need be: {intervals} intervals could not be merged to fewer: {why}"));
+        warn(format_args!("{name} is larger than necessary: ccsd could not merge its {intervals} intervals: {why}"));
     }
     let saved = file_error.is_none() && outcome.file_error.is_none();
     if !args.quiet {

@@ -287,7 +287,7 @@ pub fn load_columns(
         store::query_columns(dir, metric, &columns)
     });
     let again = again
-        .map_err(|_| Failure::at_run_time(anyhow!("what watch {} had of that time is gone", stored.about.watch)))?;
+        .map_err(|_| Failure::at_run_time(anyhow!("the profiles of watch {} of that time were removed meanwhile", stored.about.watch)))?;
     stored.profile = again.profile;
     stored.about.problems.extend(again.about.problems);
     stored.about.problems.dedup();

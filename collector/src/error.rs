@@ -12,7 +12,7 @@ pub enum Error {
     NoSuchProcess(u32),
     /// `/proc` is not there, or has not the numbers of the processes around us.
     #[error(
-        "/proc is not that of this PID namespace, so that no process can be found in it: `mount -t proc proc /proc` \
+        "/proc belongs to another PID namespace, so ccsd finds no process in it: `mount -t proc proc /proc` \
          (`unshare --mount-proc` does it)"
     )]
     ForeignProc,
@@ -59,7 +59,7 @@ pub enum Error {
     #[error("a budget of {0}% is outside of 0.01% to 25% of the target's CPU time")]
     Overhead(f64),
     /// What samples cost here could not be measured.
-    #[error("cannot find out what a sample costs here: {0}; choose a rate with -F instead of --overhead")]
+    #[error("cannot measure what a sample costs here: {0}; choose a rate with -F instead of --overhead")]
     Unmeasured(String),
     /// The session is over.
     #[error("the session has ended")]
@@ -117,7 +117,7 @@ pub enum Error {
     KernelRefused,
     /// Not even the smallest ring fits the locked-memory allowance.
     #[error(
-        "no memory may be locked for the ring buffers (perf_event_mlock_kb {mlock_kb} KiB, `ulimit -l` {rlimit_kb} KiB, \
+        "ccsd may lock no memory for the ring buffers (perf_event_mlock_kb {mlock_kb} KiB, `ulimit -l` {rlimit_kb} KiB, \
          both used up or zero); raise one: `sudo sysctl kernel.perf_event_mlock_kb=516`, or run ccsd as root"
     )]
     MlockAllowance {
@@ -151,10 +151,10 @@ pub enum Error {
         limit: u64,
     },
     /// Too many threads for the share of files that the session's owner has.
-    #[error("the target has more threads than can be sampled for you here, each needs a file per CPU: {0}")]
+    #[error("the target has more threads than the daemon can sample for you; each needs a file per CPU: {0}")]
     FileShare(String),
     /// Some threads of the target would be missed.
-    #[error("the target starts threads faster than they can be found")]
+    #[error("the target starts threads faster than ccsd can find them")]
     RestlessThreads,
     /// ccsd itself was given as the target.
     #[error("PID {0} is ccsd itself; record a second one instead: `ccsd record -- ccsd ...`")]

@@ -410,9 +410,9 @@ fn reason(window: &RateWindow, missing: u64, all: u64) -> String {
     } else if window.lost >= window.throttled.max(window.dropped) {
         "lost, because ccsd did not come to read them in time"
     } else if window.throttled >= window.dropped {
-        "kept back by the kernel, which throttles what fires too often"
+        "throttled by the kernel"
     } else {
-        "dropped, because ccsd did not come to find their names in time"
+        "dropped, because ccsd did not name their functions in time"
     };
     format!("{}% of the samples were {why}", missing.saturating_mul(100) / all.max(1))
 }

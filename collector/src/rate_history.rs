@@ -31,7 +31,7 @@ impl RateHistory {
         match self.past.changes {
             ..=TOLD => Some(format!("{rate} Hz instead of {before} Hz from {seconds:.1} s on: {why}")),
             changes if changes == TOLD + 1 => {
-                Some("the rate changed more often; further changes are not told each".to_owned())
+                Some("the rate changed more often; further changes are not listed".to_owned())
             }
             _ => None,
         }

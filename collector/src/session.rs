@@ -285,7 +285,7 @@ fn choose_with_pace(options: &Options) -> Result<(ChosenEvent, RateController)> 
         return Ok((choice, pace));
     };
     if ticks {
-        let why = "it comes as often as it comes, so that there is no rate to choose for --overhead";
+        let why = "its rate is fixed, so --overhead cannot choose one";
         return Err(Error::EventUnavailable { event: "tick".to_owned(), why: why.to_owned() });
     }
     let most = MOST_HZ.min(system::perf_max_sample_rate());
@@ -338,7 +338,7 @@ fn layouts(choice: ChosenEvent, options: &Options, pids: &[u32]) -> Result<Vec<(
                 EventLayout::Cpus => choice.notes.push(format!("{} {OTHERS_TOO}, because {why}", notes::PER_CPU)),
             }
             if usual.reads_group() && !spec.reads_group() {
-                choice.notes.push("no TSC cycles: that would take one more event each".to_owned());
+                choice.notes.push("no TSC cycles: they would take one more event for each thread".to_owned());
             }
             (choice, layout)
         })
@@ -363,12 +363,12 @@ fn per_cpu(choice: &mut ChosenEvent, options: &Options) -> Result<EventLayout> {
 /// Takes an event that makes sense on a CPU.
 fn sample_cpus(choice: &mut ChosenEvent, options: &Options) -> Result<()> {
     if !can_be_per_cpu(&choice.spec) {
-        let why = "on a CPU its cycles, or its time, would be those of whatever ran in between";
+        let why = "on a CPU it would also count other programs that ran in between";
         if options.event != EventChoice::Auto {
             return Err(Error::EventUnavailable { event: choice.spec.event.name().to_owned(), why: why.to_owned() });
         }
         choice.spec.event = Event::CpuClock;
-        choice.notes.push("no TSC cycles: on a CPU they would be those of whatever ran in between".to_owned());
+        choice.notes.push("no TSC cycles: on a CPU they would also count other programs that ran in between".to_owned());
     }
     Ok(())
 }

@@ -139,7 +139,7 @@ impl PeerIds {
 
 /// The group could not be looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it cannot be found out at the moment which group {GROUP} is; try again later")]
+#[error("cannot look up group {GROUP} at the moment; try again later")]
 pub struct Unknown;
 
 /// How long a connection waits for a lookup, if an earlier answer exists and if not.

@@ -41,7 +41,7 @@ pub enum ClientError {
     NotPermitted(PathBuf),
     /// Another user serves the socket, who could answer anything and would see the requests.
     #[error(
-        "the socket {} is served by {}, who is neither you, nor root, nor the service's user {SERVICE_USER}: not asked; \
+        "the socket {} belongs to {}, not to you, root, or the service's user {SERVICE_USER}, so ccsd does not use it; \
          name another socket with --socket, or do without a daemon (--no-daemon)",
         path.display(), user_name(*.owner)
     )]
@@ -59,7 +59,7 @@ pub enum ClientError {
     #[error("{0}")]
     Refused(Refusal),
     /// The daemon broke the protocol.
-    #[error("the daemon at {} says what makes no sense: {what}", path.display())]
+    #[error("the daemon at {} sent a reply that ccsd does not understand: {what}", path.display())]
     Nonsense { path: PathBuf, what: String },
     /// Another error of the connection.
     #[error("cannot talk to the daemon at {}: {source}", path.display())]

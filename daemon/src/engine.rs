@@ -447,7 +447,7 @@ fn why_early(why: Result<SessionEnd, ClientError>, asked: bool) -> Option<String
     match why {
         Ok(SessionEnd::Target | SessionEnd::Duration) => None,
         Ok(SessionEnd::Stopped | SessionEnd::ClientGone) if asked => None,
-        Ok(SessionEnd::Stopped) => Some("somebody else has stopped the session".to_owned()),
+        Ok(SessionEnd::Stopped) => Some("another client has stopped the session".to_owned()),
         Ok(other) => Some(other.text()),
         Err(error) => Some(error.to_string()),
     }

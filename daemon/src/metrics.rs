@@ -47,7 +47,7 @@ pub fn render(own: &ServiceMetrics, overview: &Overview) -> String {
     text.line("ccsd_sessions", &[("state", "ended")], own.sessions_ended);
     let help = "Memory that the sessions and streams of users other than root and the group take.";
     text.gauge("ccsd_users_memory_bytes", help, own.users_bytes);
-    text.metric("ccsd_config_reloads", MetricKind::Counter, "Times that the configuration was read anew.");
+    text.metric("ccsd_config_reloads", MetricKind::Counter, "Times that the configuration was reloaded.");
     text.line("ccsd_config_reloads_total", &[("result", "taken_up")], own.reloads.0);
     text.line("ccsd_config_reloads_total", &[("result", "refused")], own.reloads.1);
     let good = u8::from(own.configuration_good);

@@ -25,7 +25,7 @@ const PROFILE: AllowedContents =
 pub enum OutputError {
     #[error(transparent)]
     Destination(#[from] DestinationError),
-    #[error("{} was removed or changed by somebody else while it was being written", path.display())]
+    #[error("{} was removed or changed by another program while ccsd was writing it", path.display())]
     Disturbed { path: PathBuf },
     #[error("cannot write {}: {source}; what was written before stays readable", path.display())]
     Write { path: PathBuf, source: EncodeError },

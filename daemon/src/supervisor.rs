@@ -62,7 +62,7 @@ impl Supervisor {
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             // Nothing of the thread's is used after a panic: the process ends.
             if catch_unwind(AssertUnwindSafe(|| body(&heart))).is_err() {
-                on_failure(&format!("thread {name} has failed: the service ends, to be started again"));
+                on_failure(&format!("thread {name} has failed; the service ends, for systemd to start it again"));
             }
         });
         if thread.is_err() {

@@ -99,12 +99,12 @@ impl Upkeep {
         match StateLock::take(old.dir()) {
             Ok(Some(new)) => {
                 tracing::warn!(
-                    "{dir} was moved away or replaced: what is profiled from now on goes to what is there now"
+                    "{dir} was moved or replaced; new profiles go to the directory that is there now"
                 );
                 *lock = Some(new);
             }
             Ok(None) => {}
-            Err(error) => tracing::error!("{dir} was moved away or replaced: {error}"),
+            Err(error) => tracing::error!("{dir} was moved or replaced, and ccsd cannot use the new one: {error}"),
         }
     }
 
@@ -124,7 +124,7 @@ impl Upkeep {
                 look_due = now + LOOK;
                 let before = std::mem::replace(&mut hanging, self.supervisor.look());
                 for name in hanging.iter().filter(|name| !before.contains(name)) {
-                    tracing::error!("thread {name} hangs: systemd's watchdog is told no more that the service works");
+                    tracing::error!("thread {name} hangs; systemd's watchdog will restart the service");
                 }
             }
             match orders.recv_deadline(due.min(look_due).min(now + BEAT)) {
@@ -236,7 +236,7 @@ impl Upkeep {
         }
         let config = match read {
             Some(Ok(config)) => {
-                tracing::info!("the configuration was read anew: {} watches", config.watches.len());
+                tracing::info!("the configuration was reloaded: {} watches", config.watches.len());
                 config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
                 self.state_dir.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&config.state_dir.0);
                 let sessions = config.sessions;
@@ -249,7 +249,7 @@ impl Upkeep {
                 None
             }
             None => {
-                tracing::info!("there is no configuration to read anew");
+                tracing::info!("there is no configuration to reload");
                 None
             }
         };

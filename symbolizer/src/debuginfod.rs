@@ -141,7 +141,7 @@ impl Debuginfod {
         }
         if self.began.elapsed() >= MAX_RUN || self.fetched >= MAX_RUN_BYTES {
             return Err(format!(
-                "not asked for: this run has taken {} s and {} MiB from servers",
+                "not asked for: this run has already spent {} s and {} MiB on servers",
                 self.began.elapsed().as_secs(),
                 self.fetched >> 20
             ));

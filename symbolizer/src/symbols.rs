@@ -260,7 +260,7 @@ impl Symbols {
     }
 }
 
-const COSTLY: &str = "the symbols of this image are above a limit: some are not used";
+const COSTLY: &str = "the symbols of this image exceed a limit; ccsd ignores some";
 
 const SHORT_NAMES: &str = "debug information has line tables only: inlined functions are known by their last name";
 

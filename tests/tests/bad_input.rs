@@ -402,7 +402,7 @@ fn machines(suite: Suite) -> Suite {
             for what in ["record --no-output -- true", "attach --no-output 2", "dump 2"] {
                 let mut command = Command::new("unshare");
                 command.args(["--pid", "--fork"]).arg(binary()).args(what.split(' '));
-                EndedProgram::of(&mut command).assert_refused(2, &["/proc is not that of this PID namespace"]);
+                EndedProgram::of(&mut command).assert_refused(2, &["/proc belongs to another PID namespace"]);
             }
         })
         .test("paranoid", &[CC, Need::Root, UNSHARE], || {

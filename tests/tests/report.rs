@@ -252,7 +252,7 @@ fn main() -> ExitCode {
                 assert_eq!(ended.stdout.is_ascii(), locale == "C");
             }
             EndedProgram::of(&mut ccsd(["report", "--view", "timeline", "session:77777"]))
-                .assert_refused(2, &["known as a whole", "watch:NAME"]);
+                .assert_refused(2, &["no intervals", "watch:NAME"]);
         })
         .test("a_name_that_is_none", &[CC], || {
             let recorded = shared();
@@ -410,7 +410,7 @@ fn main() -> ExitCode {
             refuse(&["--since", "10s"]).assert_refused(2, &["is no time", "+10s"]);
             refuse(&["--since", "+2s", "--until", "+1s"]).assert_refused(2, &["is empty"]);
             EndedProgram::of(&mut ccsd(["report", "--since", "+1s", "session:77777"]))
-                .assert_refused(2, &["as a whole"]);
+                .assert_refused(2, &["no intervals"]);
             let csv = EndedProgram::of(ccsd(["export", "csv", "--since", "+0", "--by", "process"]).arg(&recorded.file));
             assert!(csv.stdout.contains(&format!(",{},", recorded.flat().total.weight)), "{csv:?}");
         })

@@ -389,7 +389,7 @@ fn short_processes() {
     let (chosen, cpus) = (status_of(&service, "chosen"), status_of(&service, "cpus"));
     shell.kill().unwrap();
     shell.wait().unwrap();
-    assert!(service.log().contains("CPUs are sampled from now on"), "{}", service.log());
+    assert!(service.log().contains("ccsd samples CPUs from now on"), "{}", service.log());
     for status in [&chosen, &cpus] {
         // What is missing was lost by a busy machine.
         let missing = status["missing"].as_u64().unwrap();

@@ -45,7 +45,7 @@ fn telling(more: &str) -> WatchedService {
 }
 
 fn follows(service: &WatchedService, pid: u32) -> bool {
-    service.log().lines().any(|line| line.contains(&format!("follows PID {pid}")) && !line.contains("no more"))
+    service.log().lines().any(|line| line.contains(&format!("follows PID {pid}")) && !line.contains("no longer"))
 }
 
 fn until_more(service: &WatchedService, more: u64) {
@@ -115,7 +115,7 @@ fn upgraded() {
     fs::hard_link(&service.program, &kept).unwrap();
     fs::rename(&new, &service.program).unwrap();
     until_more(&service, 500);
-    assert!(!service.log().contains("no more"), "{}", service.log());
+    assert!(!service.log().contains("no longer"), "{}", service.log());
     // A new process of the new file, and one of the old.
     let of_new = Running::start(&service.program, &[]);
     let of_old = Running::start(&kept, &[]);

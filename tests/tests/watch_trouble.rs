@@ -108,7 +108,7 @@ fn a_state_directory_has_one_daemon() {
     service.daemon.kill().unwrap();
     let _ = service.daemon.wait();
     signal(Signal::SIGHUP);
-    service.until("it takes it up", || said("the configuration was read anew"));
+    service.until("it takes it up", || said("the configuration was reloaded"));
     signal(Signal::SIGTERM);
     assert!(daemon.wait().unwrap().success());
 }
@@ -129,7 +129,7 @@ fn a_state_directory_is_moved() {
     service.until("it is stored in what is there now", stored);
     let pid = fixture.pid();
     drop(fixture);
-    service.until("it is said who is not", || service.log().contains(&format!("follows PID {pid} no more")));
+    service.until("it is said who is not", || service.log().contains(&format!("no longer follows PID {pid}")));
     service.stop();
 }
 
@@ -157,7 +157,7 @@ fn a_full_disk() {
     });
     let before = samples(&service.status());
     service.until_status("it goes on", |status| samples(status) >= before + 100);
-    assert!(service.log().contains("all is well again"));
+    assert!(service.log().contains("it works again"));
     let answer = EndedProgram::of(service.ccsd(&["report", "--watch", "busy", "--state-dir"]).arg(&inside));
     assert!(answer.status.success() && answer.stdout.contains("forever"), "{answer:?}");
     service.stop();

@@ -80,7 +80,7 @@ struct AnnotatedLine {
 pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     if args.query.by != Grouping::Function || args.query.min.is_some() || args.query.sort.is_some() {
         return Err(Failure::bad_request(anyhow!(
-            "lines are those of functions, in the order of the source: no --by, --min or --sort"
+            "annotate shows lines in the order of the source; leave out --by, --min and --sort"
         )));
     }
     let mut loaded = file::load_source(&args.source, &args.stored, &args.socket)?;

@@ -65,7 +65,7 @@ pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     failures.iter().for_each(|failure| warn(format_args!("{failure}")));
     let any = dumps.iter().flat_map(|dump| &dump.threads).any(|thread| !thread.stack.is_empty());
     if !any {
-        warn(format_args!("no stack could be had"));
+        warn(format_args!("ccsd could not read any stack"));
     }
     Ok(if any && failures.is_empty() { Exit::SUCCESS } else { Exit::FAILURE })
 }

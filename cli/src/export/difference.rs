@@ -22,7 +22,7 @@ pub fn page(
 ) -> Result<(Vec<u8>, [PathBuf; 2]), Failure> {
     if args.query.min.is_some() {
         return Err(Failure::bad_request(anyhow!(
-            "a page of a difference has all functions, because those that are small in one profile may not be in the other: no --min"
+            "leave out --min: functions that are small in one profile may not be in the other, so the page has them all"
         )));
     }
     let load = |source: &ProfileSource| -> Result<LoadedFile, Failure> {

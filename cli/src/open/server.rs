@@ -284,13 +284,13 @@ impl ServerState {
                 Ok(page) => *made = Made::new(page, changed, version),
                 // Half a file, perhaps: the next change is another chance.
                 Err(failure) if !is_old => {
-                    warn(format_args!("{failure}; the page stays as it is until the file changes"));
+                    warn(format_args!("{failure}; the page stays until the file changes"));
                     if let (Some((_, stamp)), Some(changed)) = (&mut made.file, changed) {
                         *stamp = changed;
                     }
                 }
                 Err(failure) => {
-                    warn(format_args!("{failure}; the page stays as it is"));
+                    warn(format_args!("{failure}; the page stays"));
                     let page = Arc::new(made.page.last_state());
                     *made = Made { page, at: Instant::now(), version, follows: None, file: None };
                 }

@@ -71,7 +71,7 @@ pub fn open_profile(path: &Path) -> Result<OpenedProfile, Failure> {
     import_file(file, FileKind::of(&start), &name, None, &mut output)?.ok_or_else(not_readable)?;
     match output.finish()? {
         Some(file) => Ok(OpenedProfile { file, recording_bytes: bytes }),
-        None => Err(Failure::at_run_time(anyhow!("{name}: nothing came of it"))),
+        None => Err(Failure::at_run_time(anyhow!("{name}: the import has no result"))),
     }
 }
 

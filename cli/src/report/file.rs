@@ -70,7 +70,7 @@ pub fn load_time(
     let is_part = since.is_some() || until.is_some();
     let whole_only = || {
         Failure::bad_request(anyhow!(
-            "a session is known as a whole: --since and --until are for files and for what a watch has stored"
+            "a session has no intervals; --since and --until go with files and watches"
         ))
     };
     if is_part && source.is_session() {

@@ -71,8 +71,8 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         let metric = args.query.metric.as_deref();
         let no_times = || {
             Failure::bad_request(anyhow!(
-                "a daemon's session is known as a whole, not when what ran: a timeline is of a file (`ccsd record`, \
-                 `ccsd attach`) or of what a watch has stored (watch:NAME)"
+                "a daemon's session has no intervals; --timeline goes with a file (`ccsd record`, `ccsd attach`) or a \
+                 watch (watch:NAME)"
             ))
         };
         if args.source.is_session() {

@@ -60,7 +60,7 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
         for (watch, (processes, near)) in config.watches.iter().zip(look(&config)) {
             for user in unknown_users(watch, user_number) {
                 warnings.push(format!(
-                    "watch {}: there is no user {user:?}: it matches nothing of that user",
+                    "watch {}: there is no user {user:?}, so it matches no process",
                     watch.name.0
                 ));
             }

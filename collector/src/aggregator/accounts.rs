@@ -181,8 +181,8 @@ fn troubles(counts: &BatchCounts) -> impl Iterator<Item = String> {
             "records about mappings and threads were lost by the kernel; all processes were looked at anew",
         ),
         line(counts.tracker.others, "samples of other programs were taken and dropped"),
-        line(counts.tracker.unjudged, "samples were dropped before it was known whether their processes belong to what is asked for"),
-        line(counts.tracker.withheld, "samples were of processes that were not known to be for this user, and dropped"),
+        line(counts.tracker.unjudged, "samples were dropped before ccsd knew whether to sample their processes"),
+        line(counts.tracker.withheld, "samples were dropped, because ccsd did not know whether this user may see their processes"),
         line(counts.rings.malformed, "records of the kernel made no sense and were left out"),
         line(counts.rings.late, "records came out of order"),
         line(

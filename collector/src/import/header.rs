@@ -105,7 +105,7 @@ pub fn read(file: &File) -> Result<RecordingHeader, &'static str> {
     let string = |feature: usize| section(feature, MAX_STRING_BYTES).map(|bytes| Fields(&bytes).string());
     let attributes = if present(EVENT_DESC) {
         described(&section(EVENT_DESC, MAX_LIST_BYTES)?)
-            .ok_or("it is damaged: its events are not described as they should be")?
+            .ok_or("it is damaged: the description of its events is wrong")?
     } else {
         let names = simpleperf_names(&section(SIMPLEPERF_META_INFO, MAX_LIST_BYTES)?);
         listed(&sections, attributes_at, word(16), names)?

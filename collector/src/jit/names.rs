@@ -381,13 +381,13 @@ impl JitNames {
         }
         for (file, left_out, bad, what, of) in maps.chain(dumps) {
             if left_out > 0 {
-                notes.push(format!("its {what} names more code than is kept: {left_out} {of} were left out"));
+                notes.push(format!("its {what} names more code than ccsd keeps: {left_out} {of} were left out"));
             }
             if bad > 0 {
-                notes.push(format!("{bad} {of} of its {what} make no sense"));
+                notes.push(format!("{bad} {of} of its {what} are malformed"));
             }
             if file.is_exhausted() {
-                notes.push(format!("its {what} is longer than is read"));
+                notes.push(format!("its {what} is longer than ccsd reads"));
             }
         }
         notes.iter().for_each(|note| self.note(note));

@@ -186,7 +186,7 @@ fn cycles(base: &EventSpec) -> Option<EventSpec> {
 
 fn tsc(base: &EventSpec) -> std::result::Result<EventSpec, &'static str> {
     if !base.kernel {
-        return Err("the kernel gives the TSC event only to those who may sample the kernel");
+        return Err("the TSC event needs the right to sample the kernel");
     }
     let (pmu_type, config) = system::msr_tsc_event().ok_or("this kernel has no msr/tsc event")?;
     let spec = EventSpec { event: Event::CpuClockTsc { pmu_type, config }, ..*base };
@@ -199,7 +199,7 @@ fn tsc(base: &EventSpec) -> std::result::Result<EventSpec, &'static str> {
 fn tick(base: &EventSpec, scope: Scope) -> Result<ChosenEvent> {
     let unavailable = |why: &str| Error::EventUnavailable { event: "tick".to_owned(), why: why.to_owned() };
     if scope == Scope::User {
-        return Err(unavailable("it is an event of the kernel, and user code alone is to be sampled"));
+        return Err(unavailable("it is an event of the kernel, and --user samples user code alone"));
     }
     let event = tick::find().map_err(|why| unavailable(&why))?;
     let rate_hz = if let Event::Tick { rate_hz, .. } = event { rate_hz } else { base.rate_hz };

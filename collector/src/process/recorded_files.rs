@@ -124,10 +124,10 @@ impl RecordedFiles {
         let named: Vec<&str> = self.changed.iter().take(MAX_NAMED).map(String::as_str).collect();
         let changed = (count > 0).then(|| {
             let more = if count > named.len() { format!(" and {} more", count - named.len()) } else { String::new() };
-            format!("not there any more, or not as they were when recorded: {}{more}", named.join(", "))
+            format!("missing, or changed since the recording: {}{more}", named.join(", "))
         });
         let kernel = (!self.has_the_running_kernel())
-            .then(|| "the kernel was another, or its symbols are hidden: its functions have no names".to_owned());
+            .then(|| "kernel functions have no names: the recording is of another kernel, or kernel symbols are hidden".to_owned());
         changed.into_iter().chain(kernel)
     }
 }

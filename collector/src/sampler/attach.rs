@@ -75,11 +75,11 @@ impl<'a> Attach<'a> {
         }
         let batch = &mut self.source.pipeline.batch;
         if !settled {
-            let note = "the target started threads faster than they could be attached to: some may be missing";
+            let note = "the target started threads faster than ccsd could attach to them; some may be missing";
             batch.note(note.to_owned());
         }
         if !self.source.events.counts_all() {
-            let note = "more threads than files may be open: how many samples to expect is not known";
+            let note = "more threads than files may be open, so the number of expected samples is unknown";
             batch.note(note.to_owned());
         }
         Ok(self.scan.count())

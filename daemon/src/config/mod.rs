@@ -218,7 +218,7 @@ pub enum ConfigError {
     #[error("{} is not a regular file", path.display())]
     NotAFile { path: PathBuf },
     /// All users may write the file, and so change what the service watches.
-    #[error("{} may be written by everybody, and is not believed: chmod o-w", path.display())]
+    #[error("{} is writable for everybody, so ccsd does not trust it: chmod o-w", path.display())]
     WritableByAll { path: PathBuf },
     /// The file exceeds the maximum size.
     #[error("{} has more than {MAX_BYTES} bytes: no configuration of ccsd is that large", path.display())]
@@ -352,7 +352,7 @@ fn find_unmatchable(selectors: &Selectors) -> Vec<(Range<usize>, String)> {
         (
             &selectors.comm,
             |comm| comm.contains(['*', '?']) && comm.replace('*', "").len() > COMM_BYTES,
-            |_| format!("the kernel keeps {COMM_BYTES} bytes of a command's name, and this asks for more"),
+            |_| format!("the kernel keeps only {COMM_BYTES} bytes of a command's name, and this one is longer"),
         ),
     ];
     let found = checks.into_iter().filter_map(|(selector, is_pointless, why)| {

@@ -45,7 +45,7 @@ pub enum DestinationError {
     },
     /// Another user replaced the file while it was opened or written.
     #[error(
-        "{} was replaced by somebody else while it was being opened or written; choose a directory that only you can change",
+        "{} was replaced by another program while ccsd was opening or writing it; choose a directory that only you can change",
         path.display()
     )]
     Changed { path: PathBuf },

@@ -105,7 +105,7 @@ impl Connection {
             streaming,
         };
         if let Err(error) = connection.talk() {
-            tracing::debug!(uid = credentials.uid, "a client was left: {error}");
+            tracing::debug!(uid = credentials.uid, "closed the connection of a client: {error}");
         }
         connection.count_cpu();
         crate::heap::note_end();
@@ -142,7 +142,7 @@ impl Connection {
             match request {
                 Request::Subscribe { .. } if (1..VERSION).contains(&hello.codec) => {
                     let message =
-                        format!("profiles are streamed in version {VERSION}, and the client reads {}", hello.codec);
+                        format!("this daemon streams profiles in version {VERSION}, and the client reads {}", hello.codec);
                     self.say(&Reply::Refused(Refusal::new(RefusalKind::Version, message)))?;
                 }
                 Request::Subscribe { session, follow } => {
@@ -154,7 +154,7 @@ impl Connection {
                 Request::List => self.list()?,
                 Request::Dump { pid, start } => self.dump((pid, start), same_pids)?,
                 Request::Watches | Request::Metrics if !self.peer.authority.trusted => {
-                    let message = "what the service does is for root and members of group ccsd to know";
+                    let message = "only root and members of group ccsd may see what the service does";
                     self.say(&Reply::Refused(Refusal::new(RefusalKind::NotPermitted, message)))?;
                 }
                 Request::Watches => self.watches()?,
@@ -177,7 +177,7 @@ impl Connection {
                 (SessionTarget::Pids(pids), collect, duration_ms.map(Duration::from_millis), detach)
             }
             Request::Machine { .. } if !owner.trusted => {
-                let message = "all that runs on the machine is for root and members of group ccsd to profile";
+                let message = "only root and members of group ccsd may profile the whole machine";
                 return Err(Refusal::new(RefusalKind::NotPermitted, message));
             }
             Request::Machine { selection, collect, duration_ms, detach } => {
@@ -410,7 +410,7 @@ fn check_starts(processes: &[(u32, u64)], same_pids: bool) -> Result<(), Refusal
 }
 
 fn other_namespace() -> Refusal {
-    let message = "the daemon is in another PID namespace, where these numbers are other processes";
+    let message = "the daemon is in another PID namespace, where these PIDs are other processes";
     Refusal::new(RefusalKind::NotPermitted, message)
 }
 

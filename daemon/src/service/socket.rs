@@ -145,7 +145,7 @@ fn give_to_group(path: &Path, group: Gid) -> io::Result<()> {
     let handle = File::from(open(path, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?);
     let meta = handle.metadata()?;
     if !meta.file_type().is_socket() || meta.uid() != geteuid().as_raw() || meta.nlink() != 1 {
-        return Err(io::Error::other("somebody else has put something in its place"));
+        return Err(io::Error::other("another program has put something in its place"));
     }
     Ok(fchownat(&handle, "", None, Some(group), AtFlags::AT_EMPTY_PATH)?)
 }

@@ -365,14 +365,14 @@ impl SessionTable {
         let bound = match taken > share.user {
             true => format!("{} MiB are the most for one user", share.user >> 20),
             false => format!(
-                "with the {} MiB of other users that is more than {} of the {} MiB of all: the rest is for the next user",
+                "with the {} MiB of other users that is more than {} of {} MiB; the rest is kept for the next user",
                 others >> 20,
                 share.lasting() >> 20,
                 share.users >> 20
             ),
         };
         let why = format!(
-            "user {} had {} MiB of the daemon's memory, and {bound}: the session that had most, {} MiB, was ended",
+            "user {} had {} MiB of the daemon's memory, and {bound}: ccsd ended the largest session, {} MiB",
             entry.owner.uid,
             taken >> 20,
             entry.bytes.amount() >> 20

@@ -232,7 +232,7 @@ impl Follower {
             if status.problem != problem {
                 match &problem {
                     Some(problem) => tracing::warn!(watch = %status.name, "watch {}: {problem}", status.name),
-                    None => tracing::info!(watch = %status.name, "watch {}: all is well again", status.name),
+                    None => tracing::info!(watch = %status.name, "watch {}: it works again", status.name),
                 }
                 status.problem = problem;
             }
@@ -302,7 +302,7 @@ impl Follower {
             tracing::debug!(watch = name, target_pid = pid, "watch {name}: follows PID {pid}");
         }
         for pid in gone {
-            tracing::debug!(watch = name, target_pid = pid, "watch {name}: follows PID {pid} no more");
+            tracing::debug!(watch = name, target_pid = pid, "watch {name}: no longer follows PID {pid}");
         }
     }
 
@@ -353,7 +353,7 @@ impl Follower {
                 let mut info = session.info().clone();
                 info.notes.extend(self.shed());
                 if let Some(why) = self.too_short.as_ref().filter(|_| by_cpu && !self.watch.samples_cpus()) {
-                    info.notes.push(format!("CPUs are sampled, and samples of other processes dropped: {why}"));
+                    info.notes.push(format!("ccsd samples CPUs and drops samples of other processes: {why}"));
                 }
                 let dir = &self.place.dir;
                 let segment = store::room(dir).and_then(|()| SegmentWriter::create(dir, &info));
@@ -376,7 +376,7 @@ impl Follower {
                 if by_cpu && !self.watch.samples_cpus() =>
             {
                 let name = &self.watch.name.0;
-                tracing::warn!(watch = %name, "watch {name}: CPUs cannot be sampled: {error}");
+                tracing::warn!(watch = %name, "watch {name}: cannot sample CPUs: {error}");
                 self.refused_cpus = true;
                 self.too_short = None;
                 self.begin();
@@ -437,7 +437,7 @@ impl Follower {
             notes.push(format!("{rate} instead of {configured} samples per second: {}", self.reason));
         }
         if step.user_only() {
-            notes.push("user code only: the budget of the service is used up".to_owned());
+            notes.push("user code only: the service has used up its budget".to_owned());
         }
         notes
     }
@@ -536,7 +536,7 @@ impl Follower {
         let few = || format!("of short processes only {samples} of {expected} expected samples arrived");
         let Some(why) = too_few.then(few).or_else(|| self.turnover.is_high()) else { return false };
         let name = &self.watch.name.0;
-        tracing::info!(watch = %name, "watch {name}: {why}: CPUs are sampled from now on");
+        tracing::info!(watch = %name, "watch {name}: {why}: ccsd samples CPUs from now on");
         self.too_short = Some(why);
         true
     }

@@ -243,7 +243,7 @@ impl Manager {
                 // A busy follower gets the orders of the next scan.
                 let sent = handle.orders.try_send(Orders { found, watch, step, reason, segment_bytes });
                 if matches!(sent, Err(TrySendError::Disconnected(_))) {
-                    tracing::error!(watch = %name, "watch {name}: its thread has failed, and is started again");
+                    tracing::error!(watch = %name, "watch {name}: its thread has failed; ccsd starts it again");
                     *follower = None;
                 }
             }
@@ -258,7 +258,7 @@ impl Manager {
                 let is_missing = users.find(&user) == UserNumber::Missing;
                 let name = &watch.name.0;
                 if is_missing && self.missing.insert((name.clone(), user.clone())) {
-                    tracing::warn!(watch = %name, "watch {name}: there is no user {user:?}: it matches nothing of that user");
+                    tracing::warn!(watch = %name, "watch {name}: there is no user {user:?}, so it matches no process");
                 }
             }
         }
@@ -305,14 +305,14 @@ impl Manager {
             Err(error) => return tracing::debug!("{error}"),
         };
         for path in &removed.segments {
-            tracing::info!("{} was removed: it is beyond what is kept", path.display());
+            tracing::info!("removed {}: stored profiles exceeded their limit", path.display());
         }
         for failed in &removed.failed {
             tracing::warn!("{failed}");
         }
         for path in removed.foreign {
             if self.named.insert(path.clone()) {
-                tracing::warn!("{} is no profile of a watch: it is left alone", path.display());
+                tracing::warn!("{} is not a profile of a watch; ccsd leaves it alone", path.display());
             }
         }
         let mut overview = self.overview.lock().unwrap_or_else(PoisonError::into_inner);

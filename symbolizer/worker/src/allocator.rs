@@ -70,7 +70,7 @@ fn end(bytes: usize) -> ! {
     let mut message = Message { text: [0; 160], length: 0 };
     let _ = writeln!(
         message,
-        "ccsd: out of memory: the system refuses {bytes} bytes (see `ulimit -v` and `ulimit -d`); ccsd ends"
+        "ccsd: out of memory: the system refused {bytes} bytes (see `ulimit -v` and `ulimit -d`); ccsd ends"
     );
     // SAFETY: write(2) reads `length` initialised bytes of `text`, which is live. _exit(2) ends the process at once: exit
     // handlers may need memory.

@@ -406,8 +406,8 @@ impl Worker {
         if state.starts.len() >= MAX_STARTS {
             if !std::mem::replace(&mut state.said, true) {
                 tracing::warn!(
-                    "the process that reads images {} was started {MAX_STARTS} times in {} s: there are no names until \
-                     that is over, or the service is reloaded",
+                    "the process that reads images {} failed {MAX_STARTS} times in {} s: functions get no names until it \
+                     may start again, or the service is reloaded",
                     self.principal,
                     self.patience.starts.as_secs()
                 );
@@ -440,7 +440,7 @@ impl Worker {
                     // Other principals have all places: nothing was started.
                     state.starts.pop_back();
                 } else {
-                    tracing::warn!("the process that reads images {} does not begin: {error}", self.principal);
+                    tracing::warn!("the process that reads images {} cannot start: {error}", self.principal);
                 }
                 Err(NoAnswer::NoWorker)
             }
@@ -494,7 +494,7 @@ impl ClientState {
         self.failures += 1;
         let how = running.child.try_wait().ok().flatten();
         let _ = running.child.kill();
-        tracing::warn!("the process that reads images is ended: {fault}{}", how.map(told).unwrap_or_default());
+        tracing::warn!("the process that reads images was killed: {fault}{}", how.map(told).unwrap_or_default());
         self.dying.push((running.child, running.slot));
     }
 }

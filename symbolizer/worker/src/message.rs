@@ -203,7 +203,7 @@ struct WireFunction {
 
 /// An answer that only a faulty worker gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it talks nonsense: {0}")]
+#[error("it sent a message that ccsd does not understand: {0}")]
 pub struct Nonsense(pub &'static str);
 
 impl NameList {

@@ -373,7 +373,7 @@ impl ImageNames {
 
 /// The note about a given-up image.
 const GIVEN_UP: &str =
-    "its functions had no names for some time: the process that reads images did not survive it, or found no end";
+    "its functions had no names for some time: the process that reads images crashed on it, or took too long";
 
 /// Whether the worker of `principal` may have a debug file: the principal's own, or an installed one that all may read.
 fn may_hold(principal: Principal, file: &File, path: &Path) -> bool {

@@ -40,7 +40,7 @@ const OOM_SCORE_OTHER: u16 = 1000;
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// It was not started by a daemon.
-    #[error("this is a part of `ccsd daemon`, which starts it by itself")]
+    #[error("this is an internal part of `ccsd daemon`, which starts it")]
     NotByDaemon,
     /// Some rights could not be given up.
     #[error(transparent)]

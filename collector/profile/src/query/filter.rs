@@ -48,7 +48,7 @@ pub enum QueryError {
         pattern: String,
     },
     /// Threads and processes are not on stacks.
-    #[error("{pattern:?} cannot be shown or hidden by itself, it is no function; use --focus or --ignore")]
+    #[error("{pattern:?} is not a function, so it cannot be shown or hidden; use --focus or --ignore")]
     NoFunction {
         /// The pattern.
         pattern: String,
