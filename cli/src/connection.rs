@@ -7,9 +7,6 @@ use ccsd_daemon::service::socket::places;
 use crate::args::socket::{ByArgs, SocketArgs};
 
 /// Connects to the first daemon that this user may use.
-///
-/// # Errors
-/// Why there is none; the reason of an existing daemon comes first.
 pub fn connect(args: &SocketArgs) -> Result<Client, ClientError> {
     let mut why: Option<ClientError> = None;
     for path in places(args.socket.as_deref()) {

@@ -6,9 +6,6 @@ use std::time::Duration;
 const MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Parses a duration. A number without a unit is in seconds.
-///
-/// # Errors
-/// A sentence that describes the mistake.
 pub fn parse(text: &str) -> Result<Duration, String> {
     const FORMS: &str = "give a number and ms, s, m or h, as in 500ms, 10, 1.5s, 2m";
     let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());

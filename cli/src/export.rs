@@ -55,9 +55,6 @@ pub fn run(args: &ExportArgs) -> Result<Exit, Failure> {
 }
 
 /// Refuses an order for an export that has one of its own.
-///
-/// # Errors
-/// That only csv is ordered by `--sort`.
 pub fn check_sort(query: &QueryArgs, format: Format) -> Result<(), Failure> {
     if query.sort.is_some() && format != Format::Csv {
         return Err(Failure::bad_request(anyhow!("--sort is for csv: {} has an order of its own", format.name())));
@@ -72,9 +69,6 @@ pub struct ExportedPage {
 }
 
 /// The page that `export html` writes.
-///
-/// # Errors
-/// As `export html`.
 pub fn page(args: &ExportArgs) -> Result<ExportedPage, Failure> {
     with_export(args, |export, origin| {
         let mut bytes = Vec::new();

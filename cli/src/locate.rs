@@ -41,10 +41,8 @@ struct Meaning {
 }
 
 impl Lookup<'_> {
-    /// Looks a source up.
-    ///
-    /// # Errors
-    /// If it does not exist, or if a bare word is ambiguous; the message has the spelling of each meaning.
+    /// Looks a source up. Fails if it does not exist, or if a bare word is ambiguous; the message has the spelling of
+    /// each meaning.
     pub fn locate(self, source: &ProfileSource) -> Result<Located, Failure> {
         match source {
             ProfileSource::File(path) => match path.to_str().filter(|name| self.processes && !name.contains('/')) {
@@ -75,9 +73,6 @@ impl Lookup<'_> {
     }
 
     /// As [`Lookup::locate`], for a command that needs a session.
-    ///
-    /// # Errors
-    /// As [`Lookup::locate`]; if the source is not a session.
     pub fn locate_session(self, source: &ProfileSource) -> Result<(Client, u32), Failure> {
         match self.locate(source)? {
             Located::Session(client, id) => Ok((*client, id)),
@@ -230,10 +225,8 @@ fn ambiguous(word: &str, meanings: &[Meaning]) -> Failure {
     refused(format!("{} may mean several things; give one of {}", sanitise(word), list.join(", ")))
 }
 
-/// The session to end. A bare number is a session, never a process.
-///
-/// # Errors
-/// If the source matches several sessions, or none.
+/// The session to end. A bare number is a session, never a process. Fails if the source matches several sessions, or
+/// none.
 pub fn session_to_stop(source: &ProfileSource, sessions: &[SessionSummary]) -> Result<u32, Failure> {
     let running_on = |pid: u32| -> Vec<&SessionSummary> {
         sessions.iter().filter(|session| session.pids.contains(&pid) && session.ended.is_none()).collect()

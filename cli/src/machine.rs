@@ -10,9 +10,6 @@ use crate::exit::Failure;
 use crate::message::warn;
 
 /// The selection that the arguments mean; `None` if they select nothing. Warns where no process fits now.
-///
-/// # Errors
-/// If a user does not exist.
 pub fn selection(args: &MachineArgs) -> Result<Option<ProcessSelection>, Failure> {
     if !args.is_given() {
         return Ok(None);

@@ -25,11 +25,8 @@ const FORMATS: [(&[u8], &[u8]); 10] = [
 const EXPORTS: AllowedContents =
     AllowedContents { known: is_ours, unlike: "nothing that ccsd exports", remedy: ", or --force" };
 
-/// Writes `bytes` through a temporary file that replaces `path`: a full disk leaves the old file.
-///
-/// # Errors
-/// Unless `force`, other files than ccsd's exports are left alone; so are files and links of other users, and
-/// directories. Devices and FIFOs are written.
+/// Writes `bytes` through a temporary file that replaces `path`: a full disk leaves the old file. Refuses directories,
+/// files and links of other users and, unless `force`, files that ccsd did not export. Writes devices and FIFOs.
 pub fn write(path: &Path, bytes: &[u8], force: bool) -> Result<(), Failure> {
     destination::write(path, bytes, (!force).then_some(EXPORTS)).map_err(|error| match error {
         DestinationError::Write { .. } => Failure::at_run_time(error),

@@ -14,9 +14,6 @@ const LISTED: usize = 20;
 const WIDTH: usize = 100;
 
 /// Resolves processes, each once. A name must match exactly one that this user may look at, with `any` at least one.
-///
-/// # Errors
-/// That no process has the name, or which processes have it.
 pub fn find(wanted: &[ProcessName], any: bool) -> Result<Vec<u32>, Failure> {
     let mut pids = Vec::with_capacity(wanted.len());
     for process in wanted {

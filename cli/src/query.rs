@@ -220,10 +220,8 @@ impl Question {
     }
 }
 
-/// Applies a query to a profile.
-///
-/// # Errors
-/// Patterns or metrics that the profile does not have, and wrong specifications, are bad requests.
+/// Applies a query to a profile. Errors: patterns or metrics that the profile does not have, and wrong specifications,
+/// are bad requests.
 pub fn ask(args: &QueryArgs, mut profile: Profile) -> Result<QueryResult, Failure> {
     profile.set_full_names(args.full_names);
     let (index, metric) = metric(&profile, args.metric.as_deref())?;
@@ -328,9 +326,6 @@ fn specification(path: &Path) -> anyhow::Result<String> {
 }
 
 /// The metric with this name, or the first.
-///
-/// # Errors
-/// If there is no such metric.
 pub fn metric(profile: &Profile, name: Option<&str>) -> Result<(usize, ShownMetric), Failure> {
     let metrics = &profile.session().metrics;
     let position = match name {

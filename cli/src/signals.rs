@@ -83,9 +83,6 @@ pub struct Signals {
 impl Signals {
     /// Catches signals from now on. Call after the fork, as the program must inherit ccsd's original signal settings.
     /// `child` receives passed-on signals.
-    ///
-    /// # Errors
-    /// If no handler can be installed.
     pub fn catch(child: Option<u32>, plan: Plan) -> io::Result<Signals> {
         let (stop_sender, stop) = bounded(1);
         let (again_sender, again) = unbounded();

@@ -31,9 +31,6 @@ impl ProfileSource {
     }
 
     /// Parses a source.
-    ///
-    /// # Errors
-    /// A sentence that describes the mistake.
     pub fn parse(text: OsString) -> Result<ProfileSource, String> {
         let Some(word) = text.to_str() else { return Ok(ProfileSource::File(text.into())) };
         if let Some(id) = word.strip_prefix("session:") {

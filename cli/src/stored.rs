@@ -177,9 +177,6 @@ fn watch_dirs(watch: &str, state_dir: &Path) -> Result<Vec<(String, PathBuf)>, F
 }
 
 /// Loads the time range `--since` to `--until` of a watch, or of all watches.
-///
-/// # Errors
-/// A time range without data is a bad request.
 pub fn load(
     watch: &str,
     args: &StoredArgs,

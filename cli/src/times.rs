@@ -49,9 +49,6 @@ enum TimePoint {
 }
 
 /// Parses `--since` and `--until`; `since` may also be a range. A missing end is open.
-///
-/// # Errors
-/// A sentence that describes the mistake.
 pub fn range(since: Option<&str>, until: Option<&str>, now: &Zoned) -> Result<TimeRange, String> {
     let (since, until) = ends(since, until)?;
     let from = match since.map(|text| point(text, now)).transpose()? {
@@ -87,9 +84,6 @@ pub fn range(since: Option<&str>, until: Option<&str>, now: &Zoned) -> Result<Ti
 
 /// Parses `--since` and `--until` for a file of `length_ns` from `started_unix_ns`: the times of [`range`], offsets
 /// from its start (`+1m30s`) and its end (`-10s`). A time of day is the one nearest to the start.
-///
-/// # Errors
-/// A sentence that describes the mistake.
 pub fn window(
     since: Option<&str>,
     until: Option<&str>,

@@ -6,9 +6,6 @@ use ccsd_collector::{Budget, system};
 pub const DEFAULT_FILE: &str = "profile.ccsd";
 
 /// Reads a size in bytes: `4096`, `512K`, `5MB`, `2GiB`. All units are powers of 1,024.
-///
-/// # Errors
-/// A sentence that says what is wrong.
 pub fn size(text: &str) -> Result<u64, String> {
     let short = text.strip_suffix("iB").or_else(|| text.strip_suffix('B')).unwrap_or(text);
     let digits = short.strip_suffix(['k', 'K', 'm', 'M', 'g', 'G', 't', 'T']).unwrap_or(short);
@@ -17,9 +14,6 @@ pub fn size(text: &str) -> Result<u64, String> {
 }
 
 /// Reads what a session may have in memory.
-///
-/// # Errors
-/// A sentence that says what is wrong.
 pub fn memory(text: &str) -> Result<u64, String> {
     let bytes = size(text)?;
     match bytes >= Budget::MIN_MEMORY {
@@ -29,9 +23,6 @@ pub fn memory(text: &str) -> Result<u64, String> {
 }
 
 /// Reads a budget of overhead.
-///
-/// # Errors
-/// A sentence that says what is wrong.
 pub fn overhead(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>();
     let percent = number.map_err(|_| "not a number of percent, as in 1 or 0.5".to_owned())?;
@@ -46,9 +37,6 @@ pub enum Frequency {
 }
 
 /// Reads a rate.
-///
-/// # Errors
-/// A sentence that says what is wrong.
 pub fn frequency(text: &str) -> Result<Frequency, String> {
     match text {
         "max" => Ok(Frequency::Max),
@@ -63,17 +51,11 @@ pub fn frequency(text: &str) -> Result<Frequency, String> {
 }
 
 /// Reads the number of rows that `-n` asks for; 0 for all.
-///
-/// # Errors
-/// A sentence that says what is wrong.
 pub fn rows(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "-n takes a number of rows, as in -n 20; 0 shows all".to_owned())
 }
 
 /// Reads a number of lines.
-///
-/// # Errors
-/// A sentence that says what is wrong.
 pub fn lines(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "not a number of lines, as in 20".to_owned())
 }
@@ -85,9 +67,6 @@ pub enum ProcessName {
 }
 
 /// Reads a process id, or else the name of a process.
-///
-/// # Errors
-/// A sentence that says what is wrong.
 pub fn process(text: &str) -> Result<ProcessName, String> {
     // A number is never meant as a name.
     if text.is_empty() || text.parse::<f64>().is_ok() {
@@ -97,9 +76,6 @@ pub fn process(text: &str) -> Result<ProcessName, String> {
 }
 
 /// Reads a process id.
-///
-/// # Errors
-/// A sentence that says what is wrong.
 pub fn pid(text: &str) -> Result<u32, String> {
     // The kernel's pid_t is signed: what does not fit names no process, and 0 would mean ourselves.
     let pid = text.parse::<i32>().ok().filter(|&pid| pid > 0).map(i32::unsigned_abs);

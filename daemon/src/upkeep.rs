@@ -298,9 +298,6 @@ impl Upkeep {
 }
 
 /// Takes the lock that a configuration needs, which may be the one held.
-///
-/// # Errors
-/// That another service holds the lock, with the one held here.
 fn take(had: Option<StateLock>, config: &Config) -> Result<Option<StateLock>, (Option<StateLock>, InUse)> {
     let dir = &config.state_dir.0;
     if config.watches.is_empty() || had.as_ref().is_some_and(|had| had.dir() == dir) {

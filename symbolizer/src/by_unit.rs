@@ -51,9 +51,6 @@ pub(crate) enum UnitAnswer {
 
 impl ByUnit {
     /// Reads the list; `None` if it is missing or omits most units.
-    ///
-    /// # Errors
-    /// Why the debug information cannot be used.
     pub(crate) fn new(sections: &DebugSections) -> Result<Option<ByUnit>, String> {
         let dwarf = sections.dwarf();
         if dwarf.debug_aranges.reader().is_empty() {
@@ -104,9 +101,6 @@ impl ByUnit {
     }
 
     /// The functions at `svma`, as [`UnitLookup::frames`].
-    ///
-    /// # Errors
-    /// The reason why the debug information must not be used again.
     pub(crate) fn frames(
         &mut self,
         svma: u64,

@@ -34,9 +34,6 @@ enum UnitIndex {
 impl Dwarf {
     /// Reads the debug sections of `file` and its `supplement` from `dwz(1)`; `split` finds split files. At most `most`
     /// bytes, two thirds of it sections; more than a small image's only inside the `gate`.
-    ///
-    /// # Errors
-    /// Why the debug information cannot be used, for the user.
     pub(crate) fn load(
         file: &ElfFile,
         supplement: Option<&ElfFile>,
@@ -68,9 +65,6 @@ impl Dwarf {
 
     /// The functions at `svma`, innermost first; none if there is no answer or damage. A single frame without name and
     /// declaration has only the line.
-    ///
-    /// # Errors
-    /// Why the debug information must not be used again, for the user.
     pub(crate) fn frames(&mut self, svma: u64, out: &mut Vec<DwarfFrame>) -> Result<(), String> {
         out.clear();
         // `addr2line` adds one to the address, which would overflow. Nothing is mapped there.

@@ -42,10 +42,7 @@ struct FunctionDetails {
 }
 
 impl UnitLookup {
-    /// Loads the units of `dwarf`, which begin at `starts`, and of its supplement.
-    ///
-    /// # Errors
-    /// Damaged debug information.
+    /// Loads the units of `dwarf`, which begin at `starts`, and of its supplement. Errors: damaged debug information.
     pub(crate) fn new(
         mut dwarf: gimli::Dwarf<Metered>,
         starts: Vec<usize>,
@@ -62,10 +59,7 @@ impl UnitLookup {
     }
 
     /// Appends the functions at `svma` to the empty `out`, innermost first; none if these units have no answer, or only
-    /// a dropped function.
-    ///
-    /// # Errors
-    /// Debug information that is damaged there.
+    /// a dropped function. Errors: debug information that is damaged there.
     pub(crate) fn frames(
         &mut self,
         svma: u64,

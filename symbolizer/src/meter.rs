@@ -163,9 +163,7 @@ fn stack_pointer() -> usize {
 }
 
 /// Takes steps: one for decoding a value, and one for every 64 bytes searched or copied. No effect outside of [`run`].
-///
-/// # Errors
-/// If they are not granted; the rest of the [`run`] fails, too.
+/// Fails if they are not granted; the rest of the [`run`] fails, too.
 #[inline]
 pub(crate) fn spend(steps: u64) -> std::result::Result<(), Spent> {
     METER.with(|meter| if meter.is_running.get() { meter.take(steps) } else { Ok(()) })
@@ -180,10 +178,7 @@ pub(crate) fn steps_of_sort(entries: usize) -> u64 {
     (entries as u64).saturating_mul(depth) / 4
 }
 
-/// Call before many bytes are allocated at once.
-///
-/// # Errors
-/// If they are not granted. Fewer bytes may be.
+/// Call before many bytes are allocated at once. Fails if they are not granted. Fewer bytes may be.
 pub(crate) fn reserve(bytes: u64) -> std::result::Result<(), Spent> {
     METER.with(|meter| {
         if !meter.is_running.get() {

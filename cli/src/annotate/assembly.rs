@@ -50,9 +50,6 @@ struct Instruction {
 }
 
 /// The instructions of a function of an image, with the costs of their lines.
-///
-/// # Errors
-/// A sentence that says why there are none.
 pub fn of(centre: &CostCentre, image: &Image, rows: &[LineRow]) -> Result<Assembly, String> {
     let path = Path::new(&image.name);
     let shown = sanitise(&image.name).into_owned();

@@ -60,9 +60,6 @@ Examples:
   ccsd annotate parse --json | jq '.functions[].files[].lines[]'";
 
 /// Reads `FROM=TO`.
-///
-/// # Errors
-/// A sentence that says what is wrong.
 fn substitution(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((from, to)) if !from.is_empty() => Ok((from.to_owned(), to.to_owned())),

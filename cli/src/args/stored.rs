@@ -31,10 +31,7 @@ pub struct StoredArgs {
 }
 
 impl StoredArgs {
-    /// What is read: the watch of `--watch`, else `given`.
-    ///
-    /// # Errors
-    /// If `--state-dir` is given and no watch is read.
+    /// What is read: the watch of `--watch`, else `given`. Fails if `--state-dir` is given and no watch is read.
     pub fn source(&self, given: &ProfileSource) -> Result<ProfileSource, Failure> {
         let source = self.watch.clone().map_or_else(|| given.clone(), ProfileSource::Watch);
         if self.state_dir.is_some() && !matches!(source, ProfileSource::Watch(_)) {

@@ -54,9 +54,6 @@ impl RunSide {
     }
 
     /// Mean wall time of a run, in seconds: of a watch what its intervals cover, of a file the time collected.
-    ///
-    /// # Errors
-    /// If it is not known.
     pub fn wall_seconds(&self) -> Result<f64, Failure> {
         let wall_ns =
             |run: &LoadedRun| run.stored.as_ref().map_or(run.profile.accounting().duration_ns, |about| about.wall_ns);

@@ -72,9 +72,6 @@ pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
 
 /// Starts a thread that prints stacks on request to standard error. A daemon is asked for processes that this one may
 /// not look at.
-///
-/// # Errors
-/// If no thread can be started.
 pub fn on_request(
     pids: Vec<u32>,
     children: bool,

@@ -45,9 +45,6 @@ impl Obstacle {
 }
 
 /// The browser of this user: of `BROWSER`, else what `xdg-open` starts.
-///
-/// # Errors
-/// Why there is none.
 pub fn find() -> Result<Browser, Obstacle> {
     find_in(&|name| env::var_os(name), Uid::effective().is_root())
 }
@@ -86,9 +83,6 @@ impl Browser {
     }
 
     /// Starts the browser, which outlives this command.
-    ///
-    /// # Errors
-    /// That none of the commands works, with what is wrong with the last.
     pub fn open(&self, target: &OsStr) -> Result<(), String> {
         let mut wrong = "no browser is named".to_owned();
         for command in &self.commands {

@@ -46,9 +46,6 @@ impl HttpError {
 }
 
 /// Reads a request. Returns its path.
-///
-/// # Errors
-/// Why it is refused.
 pub fn read_request(stream: &mut TcpStream) -> Result<String, HttpError> {
     let end = Instant::now() + HEAD_TIME;
     let mut head = Vec::with_capacity(1 << 10);
@@ -156,9 +153,6 @@ pub const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
 
 impl HttpResponse<'_> {
     /// Sends it, and ends the connection.
-    ///
-    /// # Errors
-    /// The client has gone, or is too slow.
     pub fn send(&self, stream: &mut TcpStream) -> io::Result<()> {
         let end = Instant::now() + ANSWER_TIME;
         let head = format!(

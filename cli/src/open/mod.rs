@@ -50,9 +50,6 @@ pub fn run(args: OpenArgs) -> Result<Exit, Failure> {
 }
 
 /// Opens the page of a profile file that has just been written, for `--open` of the commands that collect.
-///
-/// # Errors
-/// As `ccsd open`, but what it prints goes to standard error: standard output is the program's.
 pub fn open_file(path: &Path) -> Result<(), Failure> {
     let browser = browser::find();
     let name = path.display().to_string();

@@ -89,9 +89,6 @@ pub struct Redirect(PrivateFile);
 
 impl Redirect {
     /// Writes it. The address is one that this program made: it needs no escapes.
-    ///
-    /// # Errors
-    /// As [`write`].
     pub fn write(address: &str) -> io::Result<Redirect> {
         let page = format!(
             "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>ccsd</title><meta name=\"referrer\" \

@@ -108,9 +108,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl PageServer {
     /// Makes the page, and listens at a port; 0 is any.
-    ///
-    /// # Errors
-    /// As `export html`; the port cannot be had; the kernel gives no random bytes.
     pub fn bind(args: ExportArgs, port: u16) -> Result<PageServer, Failure> {
         // Before it is read.
         let stamp = match &args.source {
@@ -141,9 +138,6 @@ impl PageServer {
     }
 
     /// Serves in threads, until the process ends.
-    ///
-    /// # Errors
-    /// There is no thread to be had.
     pub fn start(self) -> Result<(), Failure> {
         let PageServer { listener, shared, .. } = self;
         let accept = move || {

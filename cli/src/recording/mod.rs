@@ -47,9 +47,6 @@ pub struct OpenedProfile {
 }
 
 /// Opens a profile, and imports a recording of perf first.
-///
-/// # Errors
-/// What the file is, if it is neither.
 pub fn open_profile(path: &Path) -> Result<OpenedProfile, Failure> {
     let file = open(path)?;
     let name = path.display().to_string();

@@ -52,9 +52,6 @@ impl From<LoadedWatch> for LoadedFile {
 }
 
 /// Loads a source, or a part of its time.
-///
-/// # Errors
-/// As [`load`] and [`Lookup::locate`]; if there is no data of the requested time; if a time is requested of a session.
 pub fn load_source(source: &ProfileSource, stored: &StoredArgs, socket: &SocketArgs) -> Result<LoadedFile, Failure> {
     let source = stored.source(source)?;
     load_time(&source, stored, (stored.since.as_deref(), stored.until.as_deref()), socket)
@@ -104,9 +101,6 @@ fn metric_names(profile: &Profile) -> Vec<String> {
 
 /// Loads a source with its time in at most `most` columns: none without charges, or for a session (with `files_only`, a
 /// watch).
-///
-/// # Errors
-/// As [`load_source`]; if there is no such metric.
 pub fn load_columns(
     source: &ProfileSource,
     stored: &StoredArgs,
@@ -180,9 +174,6 @@ fn none_of(path: &Path, intervals: &Intervals) -> Result<(), Failure> {
 }
 
 /// Loads a part of a file's time.
-///
-/// # Errors
-/// As [`load`], and if there is no data of the requested time.
 fn load_part(path: &Path, since: Option<&str>, until: Option<&str>) -> Result<LoadedFile, Failure> {
     let (opened, window) = open_part(path, since, until)?;
     let (loaded, intervals) = read_window(reader(&opened.file), window).map_err(|error| failure(path, error))?;

@@ -85,9 +85,6 @@ impl<'a> AccountingCounts<'a> {
 }
 
 /// The document of a view.
-///
-/// # Errors
-/// None known: every field has a JSON form.
 pub fn document(
     view: View,
     shown: &Presentation<'_>,

@@ -139,10 +139,7 @@ impl TopModel {
         self.seen().generation
     }
 
-    /// What came since. Changes what is shown, unless paused.
-    ///
-    /// # Errors
-    /// The update does not fit to what came before.
+    /// What came since. Changes what is shown, unless paused. Errors: the update does not fit to what came before.
     pub fn update(&mut self, update: &Update) -> Result<(), UpdateError> {
         self.live.apply(update, self.wants_last)
     }
@@ -194,9 +191,6 @@ impl TopModel {
     }
 
     /// Keeps what is shown as it is, or goes on to what has come meanwhile.
-    ///
-    /// # Errors
-    /// Never, unless the profile is broken.
     pub fn toggle_pause(&mut self) -> Result<(), UpdateError> {
         self.paused = match self.paused {
             None => Some(self.live.picture()?),
@@ -221,9 +215,6 @@ impl TopModel {
     }
 
     /// Compares what comes from now on with what came up to now, or no longer.
-    ///
-    /// # Errors
-    /// Never, unless the profile is broken.
     pub fn toggle_frozen(&mut self) -> Result<(), UpdateError> {
         let is_frozen = self.frozen().is_some();
         for moment in std::iter::once(&mut self.live).chain(&mut self.paused) {

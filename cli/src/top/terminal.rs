@@ -66,9 +66,6 @@ pub struct FullScreen(pub Terminal<CrosstermBackend<Stdout>>);
 
 impl FullScreen {
     /// Takes it: no line editing, no echo, another screen.
-    ///
-    /// # Errors
-    /// It is none, or has gone.
     pub fn take() -> io::Result<FullScreen> {
         enter()?;
         let before = panic::take_hook();
@@ -81,9 +78,6 @@ impl FullScreen {
     }
 
     /// Stops this process, as Ctrl-Z does, and takes the terminal again when it goes on.
-    ///
-    /// # Errors
-    /// As [`FullScreen::take`].
     pub fn suspend(&mut self) -> io::Result<()> {
         leave();
         raise(Signal::SIGTSTP)?;
@@ -93,9 +87,6 @@ impl FullScreen {
 
     /// Has everything drawn anew. (`Terminal::clear` would ask the terminal for its cursor; the key reader would get
     /// the answer.)
-    ///
-    /// # Errors
-    /// The terminal has gone.
     pub fn redraw(&mut self) -> io::Result<()> {
         execute!(stdout(), Clear(ClearType::All))?;
         self.0 = Terminal::new(CrosstermBackend::new(stdout()))?;

@@ -169,10 +169,7 @@ impl<'a> Attach<'a> {
         Ok(())
     }
 
-    /// Leaves out a process that may not be followed.
-    ///
-    /// # Errors
-    /// If it was asked for and none may be left out.
+    /// Leaves out a process that may not be followed. Fails if it was asked for and none may be left out.
     fn refuse(&mut self, denied: Denied, pid: u32) -> Result<()> {
         match denied {
             Denied::Forbidden(_) if self.pids.contains(&pid) && !self.refused.add(pid) => Err(refusal(denied, pid)),

@@ -136,9 +136,7 @@ pub fn renew_events_on(source: &mut RecordSource, spec: EventSpec, groups: Arc<[
     Ok(())
 }
 
-/// Every thread of the target, until a scan of /proc finds none that is neither opened nor inherited.
-///
-/// # Errors
+/// Every thread of the target, until a scan of /proc finds none that is neither opened nor inherited. Errors:
 /// [`Error::RestlessThreads`] if it never does; those of [`EventSet::prepare_thread`](crate::perf::set::EventSet).
 fn prepare_threads(source: &mut RecordSource, renewal: &mut Renewal) -> Result<()> {
     let mut scan = ThreadScan::default();

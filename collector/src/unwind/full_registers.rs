@@ -203,10 +203,8 @@ impl StackUnwinder {
     }
 
     /// Leaves a frame by its instructions: from here (`next`) to the return, or from the function's beginning to here;
-    /// else by a doubtful row; else, without a table, by its frame pointer.
-    ///
-    /// # Errors
-    /// `stuck`, the table's error, unless the instructions give a more exact one.
+    /// else by a doubtful row; else, without a table, by its frame pointer. Errors: `stuck`, the table's error, unless
+    /// the instructions give a more exact one.
     fn leave_by_instructions(
         &mut self,
         (frame, next): (Frame, Frame),
@@ -260,9 +258,6 @@ impl StackUnwinder {
 }
 
 /// Leaves a frame by a doubtful row, if that leads to a return address.
-///
-/// # Errors
-/// As of [`cfi::leave`]; the registers are then as before.
 fn leave_believed(
     image: &ImageUnwind,
     address: u64,

@@ -126,10 +126,8 @@ impl GeneratedRules {
         plain
     }
 
-    /// The nearest way out of the frame.
-    ///
-    /// # Errors
-    /// EPERM and EAGAIN where instructions may not be read, or no more of them now.
+    /// The nearest way out of the frame. Errors: EPERM and EAGAIN where instructions may not be read, or no more of
+    /// them now.
     fn follow(
         &mut self,
         address: u64,

@@ -273,10 +273,8 @@ impl Memory {
         (read == 16).then(|| words.map(u64::from_le_bytes))
     }
 
-    /// Up to `len` bytes of code at `address`, fewer where a page is missing.
-    ///
-    /// # Errors
-    /// Those of `process_vm_readv`; EAGAIN where the budget does not allow for it.
+    /// Up to `len` bytes of code at `address`, fewer where a page is missing. Errors: those of `process_vm_readv`;
+    /// EAGAIN where the budget does not allow for it.
     #[cold]
     fn code(&mut self, address: u64, len: u64) -> nix::Result<Arc<[u8]>> {
         let mut bytes = [0; MAX_CODE_BYTES];

@@ -221,9 +221,7 @@ fn walk(frame_pointer: u64, addresses: impl Iterator<Item = u64>, stack: &UserSt
 }
 
 /// Leaves a frame that kept the other stack in a register, or was called by the kernel for a signal. `to_svma`
-/// translates the process's addresses to the image's, and `returns_to` knows return addresses.
-///
-/// # Errors
+/// translates the process's addresses to the image's, and `returns_to` knows return addresses. Errors:
 /// [`Stuck::Unreadable`] where the other stack is not to be read, [`Stuck::NotCovered`] where it cannot be found.
 fn leave_by_register(
     image: &mut ImageUnwind,
