@@ -9,13 +9,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ccsd_collector::system::lockable_bytes;
 use ccsd_collector::{Budget, EventChoice, Options, ProcessFilter, Scope, Session, SessionEvent};
-use ccsd_profile::{Accounting, Update};
+use ccsd_profile::Update;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
-use serde::{Deserialize, Serialize};
 
 use super::budget::BackoffStep;
 use super::proc_stat::ScannedProcess;
 use super::rules::WatchRule;
+use super::short_lives::{ENOUGH_EXPECTED, Turnover, shortage};
+use super::status::WatchStatus;
 use crate::config::{WatchConfig, WatchEvent, WatchLayout};
 use crate::store::{self, SEGMENT, SegmentWriter, WriteError};
 
@@ -25,63 +26,6 @@ const IDLE: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(30);
 /// Maximum difference between wall clock and monotonic clock before a new segment starts.
 const DRIFT_NS: u64 = 2_000_000_000;
-/// Samples expected of a session from which on it is judged whether enough arrive: those of some seconds of CPU time.
-const ENOUGH_EXPECTED: u64 = 100;
-
-/// Status of a watch.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WatchStatus {
-    /// Name of the watch.
-    pub name: String,
-    /// Processes that match now.
-    pub processes: u64,
-    /// Matching processes that the kernel refuses to sample.
-    pub refused: u64,
-    /// Whether a session runs.
-    pub profiling: bool,
-    /// Current samples per second of CPU time.
-    pub rate_hz: u32,
-    /// The configured rate.
-    pub configured_rate_hz: u32,
-    /// Samples received since the service began.
-    pub samples: u64,
-    /// Samples lost, throttled, dropped or undelivered since the service began.
-    pub missing: u64,
-    /// Samples lost, throttled or dropped; 0 from an older daemon.
-    #[serde(default)]
-    pub lost: u64,
-    /// CPU time of the watched processes since the service began, nanoseconds, as far as known.
-    pub target_cpu_ns: u64,
-    /// Time since the service began in which processes matched and nothing was stored, nanoseconds.
-    #[serde(default)]
-    pub uncovered_ns: u64,
-    /// Segments created since the service began.
-    pub segments: u64,
-    /// Bytes written since the service began.
-    pub bytes: u64,
-    /// Time of the last written update, seconds since 1970; 0 for none.
-    pub last_written: u64,
-    /// Why nothing is collected or stored, if so.
-    pub problem: Option<String>,
-    /// Why no process may match, if none does.
-    #[serde(default)]
-    pub hint: Option<String>,
-    /// Whether CPUs are sampled, not threads.
-    #[serde(default)]
-    pub samples_cpus: bool,
-    /// What is wrong with the profile of the present session.
-    #[serde(default)]
-    pub warning: Option<String>,
-}
-
-impl WatchStatus {
-    /// Samples that should have been received since the service began.
-    #[must_use]
-    pub fn expected(&self) -> u64 {
-        self.samples.saturating_add(self.missing)
-    }
-}
-
 /// The desired state of a follower, sent after every scan.
 #[derive(Debug)]
 pub struct Orders {
@@ -131,22 +75,7 @@ pub fn start(watch: Arc<WatchConfig>, rule: WatchRule, place: SegmentTarget) -> 
     let (alive, ended) = bounded(0);
     let status = WatchStatus { name: watch.name.0.clone(), ..WatchStatus::default() };
     let status = Arc::new(Mutex::new(status));
-    let follower = Follower {
-        watch,
-        rule: Arc::new(rule),
-        place,
-        step: BackoffStep::default(),
-        reason: "".into(),
-        found: Vec::new(),
-        idle_since: None,
-        too_short: None,
-        turnover: Turnover::default(),
-        refused_cpus: false,
-        uncovered_since: None,
-        running: None,
-        retry_at: Instant::now(),
-        status: Arc::clone(&status),
-    };
+    let follower = Follower::new(watch, rule, place, Arc::clone(&status));
     std::thread::Builder::new().name("ccsd-follow".to_owned()).spawn(move || {
         // Held until the thread ends, however it ends.
         let _alive: Sender<()> = alive;
@@ -199,6 +128,30 @@ struct Follower {
 }
 
 impl Follower {
+    fn new(
+        watch: Arc<WatchConfig>,
+        rule: WatchRule,
+        place: SegmentTarget,
+        status: Arc<Mutex<WatchStatus>>,
+    ) -> Follower {
+        Follower {
+            watch,
+            rule: Arc::new(rule),
+            place,
+            step: BackoffStep::default(),
+            reason: "".into(),
+            found: Vec::new(),
+            idle_since: None,
+            too_short: None,
+            turnover: Turnover::default(),
+            refused_cpus: false,
+            uncovered_since: None,
+            running: None,
+            retry_at: Instant::now(),
+            status,
+        }
+    }
+
     fn run(mut self, orders: &Receiver<Orders>) {
         loop {
             let events = self.running.as_ref().map_or_else(never, |running| running.session.events().clone());
@@ -534,7 +487,7 @@ impl Follower {
         let (expected, undelivered) = (samples.saturating_add(missing), missing.saturating_sub(lost));
         let too_few = expected >= ENOUGH_EXPECTED && undelivered > samples;
         let few = || format!("of short processes only {samples} of {expected} expected samples arrived");
-        let Some(why) = too_few.then(few).or_else(|| self.turnover.is_high()) else { return false };
+        let Some(why) = too_few.then(few).or_else(|| self.turnover.describe_if_high()) else { return false };
         let name = &self.watch.name.0;
         tracing::info!(watch = %name, "watch {name}: {why}: ccsd samples CPUs from now on");
         self.too_short = Some(why);
@@ -584,41 +537,6 @@ fn clock_change(expected_ns: u64, now_ns: u64) -> Option<String> {
     (drift > DRIFT_NS).then(|| format!("the clock was set {direction} by {} ms", drift / 1_000_000))
 }
 
-#[derive(Clone, Copy, Default)]
-struct Turnover {
-    scans: u32,
-    seen: u64,
-    /// Of these, those that had gone at the next scan.
-    gone: u64,
-}
-
-impl Turnover {
-    /// Scans with ended processes from which on their lives are judged.
-    const ENOUGH: u32 = 6;
-
-    fn add(&mut self, found: usize, gone: usize) {
-        if self.seen > 10_000 {
-            *self = Turnover { seen: self.seen / 2, gone: self.gone / 2, ..*self };
-        }
-        self.scans = self.scans.saturating_add(u32::from(gone > 0));
-        self.seen = self.seen.saturating_add(found as u64);
-        self.gone = self.gone.saturating_add(gone as u64);
-    }
-
-    /// Why most of the CPU time passes before processes are found, if it does: most live for less than two scans.
-    fn is_high(self) -> Option<String> {
-        let Turnover { scans, seen, gone } = self;
-        (scans >= Turnover::ENOUGH && gone > seen / 2)
-            .then(|| format!("processes are short: of {seen} seen, {gone} had gone a scan later"))
-    }
-}
-
-/// Samples received and expected, where fewer than half of them arrived.
-fn shortage(accounting: &Accounting) -> Option<(u64, u64)> {
-    let expected = accounting.expected.filter(|&expected| expected >= ENOUGH_EXPECTED)?;
-    (accounting.received < expected / 2).then_some((accounting.received, expected))
-}
-
 fn not_stored(error: &WriteError) -> String {
     format!("profiling goes on, but nothing is stored: {error}")
 }
@@ -637,22 +555,9 @@ mod tests {
         let text = b"[[watch]]\nname = \"x\"\ncomm = \"x\"\n";
         let config = crate::config::Config::parse(text, std::path::Path::new("x")).unwrap();
         let watch = Arc::new(config.watches.into_iter().next().unwrap());
-        let mut follower = Follower {
-            rule: Arc::new(WatchRule::new(&watch, |_| None)),
-            watch: Arc::clone(&watch),
-            place: SegmentTarget { dir: PathBuf::from("/nonexistent"), segment_bytes: 1 << 20 },
-            step: BackoffStep::default(),
-            reason: "".into(),
-            found: Vec::new(),
-            idle_since: None,
-            too_short: None,
-            turnover: Turnover::default(),
-            refused_cpus: false,
-            uncovered_since: None,
-            running: None,
-            retry_at: Instant::now(),
-            status: Arc::default(),
-        };
+        let rule = WatchRule::new(&watch, |_| None);
+        let place = SegmentTarget { dir: PathBuf::from("/nonexistent"), segment_bytes: 1 << 20 };
+        let mut follower = Follower::new(Arc::clone(&watch), rule, place, Arc::default());
         let orders = Orders {
             found: Vec::new(),
             watch,
@@ -662,29 +567,6 @@ mod tests {
         };
         follower.apply(orders);
         assert_eq!(follower.place.segment_bytes, 1 << 16);
-    }
-
-    #[test]
-    fn processes_that_are_soon_gone_are_short() {
-        let of = |scans: &[(usize, usize)]| {
-            let mut turnover = Turnover::default();
-            scans.iter().for_each(|&(found, gone)| turnover.add(found, gone));
-            turnover.is_high()
-        };
-        assert_eq!(of(&[(1, 1); 6]).unwrap(), "processes are short: of 6 seen, 6 had gone a scan later");
-        assert_eq!(of(&[(1, 1); 5]), None, "too few to tell");
-        assert_eq!(of(&[(21, 1); 1_000]), None);
-        assert_eq!(of(&[(50, 0), (0, 50), (0, 0)]), None);
-        // What was long ago counts less.
-        assert!(of(&[[(300, 0); 100], [(300, 290); 100]].concat()).is_some());
-    }
-
-    #[test]
-    fn fewer_than_half_are_few() {
-        let of = |expected, received| shortage(&Accounting { expected, received, ..Accounting::default() });
-        assert_eq!(of(Some(838), 2), Some((2, 838)));
-        assert_eq!(of(Some(838), 419), None);
-        assert_eq!((of(Some(99), 0), of(None, 0)), (None, None));
     }
 
     #[test]

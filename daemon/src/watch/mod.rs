@@ -8,6 +8,8 @@ mod follower;
 mod proc_stat;
 mod rules;
 mod scan;
+mod short_lives;
+mod status;
 
 use std::collections::HashSet;
 use std::io;
@@ -28,9 +30,9 @@ use follower::{Handle, Orders, SegmentTarget};
 use rules::WatchRule;
 use scan::Scanner;
 
-pub use follower::WatchStatus;
 pub use rules::{describe, unknown_users};
 pub use scan::user_number;
+pub use status::WatchStatus;
 
 const RETENTION_PERIOD: Duration = Duration::from_secs(60);
 /// A watch starts another segment at this fraction of its share of the store, so that old segments exist to be removed.

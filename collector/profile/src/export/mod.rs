@@ -13,6 +13,7 @@ mod folded;
 mod gprof;
 mod html;
 mod json;
+mod package;
 mod palette;
 mod pprof;
 mod remarks;

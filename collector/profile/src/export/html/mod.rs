@@ -15,7 +15,8 @@ use std::io::{self, Write};
 use hashbrown::{HashMap, HashSet};
 use serde::Serialize;
 
-use super::palette::{ColourPair, PackageKind, Palette, script_package};
+use super::package::{PackageKind, script_package};
+use super::palette::{ColourPair, Palette};
 use super::request::{Export, unit_name};
 use super::source::SourceExcerpt;
 use crate::ids::CostCentreId;
