@@ -186,9 +186,6 @@ impl Collecting {
 
     /// Waits for this number of writes to the profile: the header, then updates, the first of which may have only
     /// notes.
-    ///
-    /// # Panics
-    /// If ccsd ends before.
     pub fn wait_for_writes(&mut self, mut writes: usize) {
         while writes > 0 {
             writes = writes.saturating_sub(self.writes());
@@ -196,9 +193,6 @@ impl Collecting {
     }
 
     /// Waits until the profile has `samples` more samples than now.
-    ///
-    /// # Panics
-    /// If ccsd ends before.
     pub fn wait_for_samples(&mut self, samples: u64) {
         let wanted = self.samples() + samples;
         while self.samples() < wanted {
@@ -207,9 +201,6 @@ impl Collecting {
     }
 
     /// Waits until the profile satisfies `wanted`.
-    ///
-    /// # Panics
-    /// If ccsd ends before.
     pub fn wait_until(&mut self, wanted: impl Fn(&Profile) -> bool) {
         while !self.profile().is_some_and(|profile| wanted(&profile)) {
             let _ = self.writes();

@@ -28,9 +28,6 @@ pub struct CgroupTree {
 
 impl CgroupTree {
     /// Makes an empty tree, below a slice as systemd has it.
-    ///
-    /// # Panics
-    /// If there is no cgroup2 where it could be made.
     #[must_use]
     pub fn new() -> CgroupTree {
         static MADE: AtomicUsize = AtomicUsize::new(0);
@@ -41,9 +38,6 @@ impl CgroupTree {
     }
 
     /// A group of it, made if it is not there.
-    ///
-    /// # Panics
-    /// If it cannot be made.
     pub fn group(&self, name: &str) -> PathBuf {
         let path = self.root.join(name);
         fs::create_dir_all(&path).unwrap();
@@ -51,17 +45,11 @@ impl CgroupTree {
     }
 
     /// Moves a process into a group.
-    ///
-    /// # Panics
-    /// If it cannot be moved.
     pub fn join(&self, name: &str, pid: u32) {
         fs::write(self.group(name).join("cgroup.procs"), pid.to_string()).unwrap();
     }
 
     /// Stops all processes of the tree, or lets them go on, and waits until it is so.
-    ///
-    /// # Panics
-    /// If the kernel does not.
     pub fn freeze(&self, frozen: bool) {
         fs::write(self.root.join("cgroup.freeze"), if frozen { "1" } else { "0" }).unwrap();
         let wanted = format!("frozen {}", u8::from(frozen));
@@ -75,9 +63,6 @@ impl CgroupTree {
     }
 
     /// CPU time that a group has used, nanoseconds, as the kernel accounts for it.
-    ///
-    /// # Panics
-    /// If the kernel does not say.
     #[must_use]
     pub fn cpu_ns(&self, name: &str) -> u64 {
         let text = fs::read_to_string(self.root.join(name).join("cpu.stat")).unwrap();

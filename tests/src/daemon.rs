@@ -49,9 +49,6 @@ impl Daemon {
     }
 
     /// Waits for a line with these words. Returns the line.
-    ///
-    /// # Panics
-    /// If the daemon ends before, or has panicked.
     pub fn wait_until_it_says(&mut self, words: &str) -> String {
         loop {
             let mut line = String::new();
@@ -64,9 +61,6 @@ impl Daemon {
     }
 
     /// The lines up to one with these words.
-    ///
-    /// # Panics
-    /// If the daemon ends before.
     pub fn lines_until(&mut self, words: &str) -> Vec<String> {
         let mut lines = Vec::new();
         loop {
@@ -159,9 +153,6 @@ impl Daemon {
     }
 
     /// Ends the daemon as a service manager would.
-    ///
-    /// # Panics
-    /// If it does not end normally.
     pub fn stop(mut self) {
         self.signal(Signal::SIGTERM);
         self.wait_until_it_says("ending");

@@ -57,9 +57,6 @@ pub(crate) fn once(key: String, make: impl FnOnce(&Path)) -> PathBuf {
 
 /// Copies a program that will be executed, in a separate process: a child forked meanwhile by another test would hold
 /// the copy open, and executing it would fail with ETXTBSY.
-///
-/// # Panics
-/// If that fails.
 pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let (from, to) = (from.as_ref(), to.as_ref());
     let status = Command::new("cp").arg("--preserve=mode").args([from, to]).status().unwrap();
@@ -67,18 +64,12 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
 }
 
 /// Builds `fixtures/SOURCE` with the compiler for its extension and these flags, once for each combination.
-///
-/// # Panics
-/// With the compiler's message, if it fails.
 #[must_use]
 pub fn build(source: &str, flags: &[&str]) -> PathBuf {
     build_with("cc", source, flags)
 }
 
 /// As [`build`], with another C compiler.
-///
-/// # Panics
-/// With the compiler's message, if it fails.
 #[must_use]
 pub fn build_with(cc: &str, source: &str, flags: &[&str]) -> PathBuf {
     once(format!("{source} {cc} {}", flags.join(" ")), |program| {

@@ -29,9 +29,6 @@ pub type Weights = BTreeMap<String, (u64, u64)>;
 pub const GAP: &str = "[...]";
 
 /// Self and inherited weight in nanoseconds by name, from `go tool pprof -top`.
-///
-/// # Panics
-/// If it cannot read the file.
 #[must_use]
 pub fn pprof_top(file: &Path) -> Weights {
     let args = ["tool", "pprof", "-top", "-unit=ns", "-nodecount=100000", "-nodefraction=0"];
@@ -47,9 +44,6 @@ pub fn pprof_top(file: &Path) -> Weights {
 }
 
 /// Cost by name from `callgrind_annotate`: of the function alone, or with its calls.
-///
-/// # Panics
-/// If it cannot read the file.
 #[must_use]
 pub fn callgrind_costs(file: &Path, inclusive: bool) -> BTreeMap<String, u64> {
     let mut command = Command::new("callgrind_annotate");
@@ -69,9 +63,6 @@ pub fn callgrind_costs(file: &Path, inclusive: bool) -> BTreeMap<String, u64> {
 }
 
 /// Cost and count of calls by caller and callee, from `callgrind_annotate`.
-///
-/// # Panics
-/// If it cannot read the file.
 #[must_use]
 pub fn callgrind_calls(file: &Path) -> BTreeMap<(String, String), (u64, u64)> {
     let mut command = Command::new("callgrind_annotate");
@@ -100,9 +91,6 @@ fn callgrind_row(line: &str) -> (u64, String) {
 
 /// Self and inherited weight in nanoseconds by name, over all threads, from the Firefox Profiler, for functions with
 /// unique names.
-///
-/// # Panics
-/// If it cannot read the file.
 #[must_use]
 pub fn firefox_functions(file: &Path, threads: usize) -> Weights {
     let dir = scratch();
@@ -167,9 +155,6 @@ pub fn firefox_functions(file: &Path, threads: usize) -> Weights {
 pub type Rounded = (f64, f64);
 
 /// Self and inherited weight by name in speedscope's table of functions ("sandwich").
-///
-/// # Panics
-/// If it shows no table.
 #[must_use]
 pub fn sandwich(file: &Path) -> BTreeMap<String, (Rounded, Rounded)> {
     // The browser may finish before the page has drawn its table: try again.

@@ -28,9 +28,6 @@ pub struct SampleCounts {
 
 impl Recorded {
     /// Reads a profile that a command has left in `dir`.
-    ///
-    /// # Panics
-    /// If it is none.
     #[must_use]
     pub fn open(dir: TempDir, file: &Path, ended: EndedProgram) -> Recorded {
         Recorded::read(dir, file, ended)
@@ -45,9 +42,6 @@ impl Recorded {
 
     /// Asserts that the file is whole and the accounting adds up (I1, I13): charges are the received samples, of one
     /// period each for a clock, and what is not sampled, up to the target's CPU time.
-    ///
-    /// # Panics
-    /// If not.
     pub fn assert_whole(&self) -> &Recorded {
         assert!(self.finished && matches!(self.recovery, Recovery::Whole), "{:?}", self.recovery);
         let accounting = self.profile.accounting();
@@ -74,9 +68,6 @@ impl Recorded {
     }
 
     /// Asserts that at most 1 % of the stacks do not reach their root.
-    ///
-    /// # Panics
-    /// If not.
     pub fn assert_complete(&self) -> &Recorded {
         let accounting = self.profile.accounting();
         let truncated = accounting.truncated_total();
@@ -130,9 +121,6 @@ impl Recorded {
     }
 
     /// The function of this name, or else the one of this name in some namespace or module.
-    ///
-    /// # Panics
-    /// If there are several.
     #[must_use]
     pub fn function(&self, name: &str) -> Option<CostCentreId> {
         let rows = self.flat().rows;
@@ -155,9 +143,6 @@ impl Recorded {
 
     /// Asserts the shares in which these functions divide the samples that they have together, each with what it has
     /// called.
-    ///
-    /// # Panics
-    /// If they are others.
     pub fn assert_proportions(&self, parts: &[(&str, u64)], allowance: f64) {
         let samples: Vec<u64> = parts.iter().map(|(name, _)| self.samples(name).inherited).collect();
         let total: u64 = samples.iter().sum();
@@ -183,9 +168,6 @@ impl Recorded {
     }
 
     /// Asserts that `caller` is the only caller of `callee`, but for the 1 % of stacks that may be incomplete.
-    ///
-    /// # Panics
-    /// If there are others.
     pub fn assert_only_caller(&self, caller: &str, callee: &str) {
         let (through, all) = (self.through(caller, callee), self.samples(callee).inherited);
         let enough = all > 0 && through * 100 >= all * 99;

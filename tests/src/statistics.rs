@@ -21,9 +21,6 @@ pub fn wilson(part: u64, total: u64, z: f64) -> (f64, f64) {
 
 /// Asserts that `part` of `total` is a true share of `expected`, but for chance and `allowance` of the share: equal
 /// work does not take exactly equal time on a busy machine.
-///
-/// # Panics
-/// If it is not.
 pub fn assert_share(what: impl fmt::Display, part: u64, total: u64, expected: f64, allowance: f64) {
     let (low, high) = wilson(part, total, SIGMAS);
     let (least, most) = (low / (1.0 + allowance), high * (1.0 + allowance));
@@ -36,9 +33,6 @@ pub fn assert_share(what: impl fmt::Display, part: u64, total: u64, expected: f6
 
 /// Asserts that `samples` came of `cpu_ns` at `rate_hz`, but for chance and `allowance`. Each of `timers` may have kept
 /// the rest of a period.
-///
-/// # Panics
-/// If it is not so.
 pub fn assert_samples(what: impl fmt::Display, samples: u64, cpu_ns: u64, rate_hz: f64, timers: u64, allowance: f64) {
     let expected = cpu_ns as f64 / 1e9 * rate_hz;
     let bound = SIGMAS * expected.sqrt() + timers as f64 + expected * allowance;

@@ -24,9 +24,6 @@ pub struct Terminal {
 
 impl Terminal {
     /// Runs a command on a terminal of 200 columns.
-    ///
-    /// # Panics
-    /// If that cannot be.
     #[must_use]
     pub fn run(command: &mut Command) -> Terminal {
         // Close-on-exec from the start: a program of another test that had it open would keep this terminal alive.
@@ -60,17 +57,11 @@ impl Terminal {
     }
 
     /// Waits until a text is shown, and returns all that was shown before, with it.
-    ///
-    /// # Panics
-    /// If everything has ended before, or nothing comes for a minute.
     pub fn expect(&mut self, text: &str) -> String {
         self.expect_one_of(&[text]).1
     }
 
     /// The same with the first that comes of several texts. Which it was comes first.
-    ///
-    /// # Panics
-    /// As [`Terminal::expect`].
     pub fn expect_one_of(&mut self, texts: &[&str]) -> (usize, String) {
         loop {
             let found = texts.iter().enumerate().filter_map(|(which, text)| Some((self.shown.find(text)?, which)));
@@ -93,9 +84,6 @@ impl Terminal {
     }
 
     /// Waits until everything has ended that has the terminal open. Returns what was shown last, and how the program ended.
-    ///
-    /// # Panics
-    /// If nothing comes for a minute.
     pub fn end(mut self) -> (String, ExitStatus) {
         while self.read() {}
         let status = self.child.wait().unwrap();

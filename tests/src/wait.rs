@@ -6,9 +6,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Waits until a condition holds.
-///
-/// # Panics
-/// If it does not within two minutes.
 #[track_caller]
 pub fn until(mut is: impl FnMut() -> bool) {
     let began = Instant::now();

@@ -406,7 +406,7 @@ impl Worker {
         if state.starts.len() >= MAX_STARTS {
             if !std::mem::replace(&mut state.said, true) {
                 tracing::warn!(
-                    "the process that reads images {} failed {MAX_STARTS} times in {} s: functions get no names until it \
+                    "the process that reads images {} was started {MAX_STARTS} times in {} s: functions get no names until it \
                      may start again, or the service is reloaded",
                     self.principal,
                     self.patience.starts.as_secs()
