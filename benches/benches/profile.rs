@@ -68,14 +68,7 @@ fn profile() -> Profile {
     }
     let lines: Vec<LineId> =
         (0..8_000).map(|i| profile.add_line(&format!("src/part{}.cc", i / 160), i % 900)).collect();
-    let process = profile.add_process(Process {
-        pid: 1,
-        start_time: 1,
-        exec_generation: 0,
-        parent: None,
-        membership: None,
-        name: "cc1".into(),
-    });
+    let process = profile.add_process(Process::new(1, 1, "cc1"));
     let threads: Vec<_> = (1..=4).map(|tid| profile.add_thread(Thread { process, tid, name: "cc1".into() })).collect();
     let mut random = BenchRandom(1);
     let mut frames = Vec::new();

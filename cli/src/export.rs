@@ -99,7 +99,7 @@ fn with_export<T>(
     let QueryResult { profile, selection, question, .. } = query::ask(&args.query, loaded.profile)?;
     asked_for.extend(question.text());
     let others = other_metrics(args, &metrics, &selection, &columns)?;
-    let base = Export { max_bytes: args.max_size, ..Export::new(&profile, &selection) };
+    let base = Export { max_bytes: args.page.max_size, ..Export::new(&profile, &selection) };
     let other_metrics: Vec<Export<'_>> = others
         .iter()
         .map(|other| match other {
@@ -109,9 +109,9 @@ fn with_export<T>(
             OtherMetric::InProfile(selection) => Export::new(&profile, selection),
         })
         .collect();
-    let sources = if args.format == Format::Html && !args.no_source && question.keeps_functions() {
+    let sources = if args.format == Format::Html && !args.page.no_source && question.keeps_functions() {
         let places = sources::places(args, is_file.then_some(source_path.as_path()));
-        let most = args.max_size / sources::PART;
+        let most = args.page.max_size / sources::PART;
         places.map(|places| sources::excerpts(&profile, &selection, &places, most)).unwrap_or_default()
     } else {
         Vec::new()

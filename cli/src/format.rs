@@ -97,6 +97,12 @@ impl UnitScale {
         }
     }
 
+    /// Total and self weight of a function, each with its share: `total 1.20 s (60.00%), self 0.40 s (20.00%)`.
+    pub fn total_and_self(&self, total: (u64, f64), own: (u64, f64)) -> String {
+        let of = |(weight, share)| format!("{} {} ({}%)", self.weight(weight), self.unit, percent(share));
+        format!("total {}, self {}", of(total), of(own))
+    }
+
     pub fn weight(&self, weight: u64) -> String {
         if self.decimals == 0 {
             return count(weight);

@@ -497,26 +497,11 @@ mod tests {
         let mut collector = Profile::new(session.clone(), ProfileLimits::default());
         let mut all = Profile::new(session, ProfileLimits::reading());
         let name = || "demo".to_owned();
-        let process = collector.add_process(Process {
-            pid: 7,
-            start_time: 1,
-            exec_generation: 0,
-            parent: None,
-            membership: None,
-            name: name(),
-        });
+        let process = collector.add_process(Process::new(7, 1, name()));
         let thread = collector.add_thread(Thread { process, tid: 7, name: name() });
         let mut updates = Vec::new();
         for number in 0..6u64 {
-            let function = collector.add_cost_centre(CostCentre {
-                image: ImageId::CCSD,
-                linkage_name: Some(format!("f{number}")),
-                display_name: None,
-                start: None,
-                file: None,
-                line: 1,
-                local: false,
-            });
+            let function = collector.add_cost_centre(CostCentre { line: 1, ..CostCentre::named(ImageId::CCSD, format!("f{number}")) });
             let context = collector.contexts_mut().push(ContextId::ROOT, function);
             collector.charge(thread, context, LineId::UNKNOWN, &[number + 1]);
             let update = collector.take_update();

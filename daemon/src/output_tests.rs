@@ -22,29 +22,14 @@ impl TestRecording {
         let session = SessionInfo { metrics, target: "demo".to_owned(), ..SessionInfo::default() };
         let mut profile = Profile::new(session, ProfileLimits::default());
         let name = || "demo".to_owned();
-        let process = profile.add_process(Process {
-            pid: 7,
-            start_time: 1,
-            exec_generation: 0,
-            parent: None,
-            membership: None,
-            name: name(),
-        });
+        let process = profile.add_process(Process::new(7, 1, name()));
         let thread = profile.add_thread(Thread { process, tid: 7, name: name() });
         TestRecording { profile, thread }
     }
 
     fn update(&mut self) -> Update {
         let second = self.profile.accounting().duration_ns / 1_000;
-        let function = self.profile.add_cost_centre(CostCentre {
-            image: ccsd_profile::ImageId::CCSD,
-            linkage_name: Some(format!("f{}", second % 10)),
-            display_name: None,
-            start: None,
-            file: Some(format!("{}.c", second / 100)),
-            line: 1,
-            local: false,
-        });
+        let function = self.profile.add_cost_centre(CostCentre { file: Some(format!("{}.c", second / 100)), line: 1, ..CostCentre::named(ccsd_profile::ImageId::CCSD, format!("f{}", second % 10)) });
         let context = self.profile.contexts_mut().push(ContextId::ROOT, function);
         self.profile.charge(self.thread, context, LineId::UNKNOWN, &[second + 1]);
         let accounting = self.profile.accounting_mut();
@@ -296,15 +281,7 @@ fn ten_times_the_time_gives_at_most_half_as_much_again() {
             let stack = (3_000f64.powf(random()) * 1.2) as u32;
             let context = *stacks.entry(stack).or_insert_with(|| {
                 [stack % 7, stack % 91, stack].into_iter().fold(ContextId::ROOT, |context, function| {
-                    let function = recording.profile.add_cost_centre(CostCentre {
-                        image: ccsd_profile::ImageId::CCSD,
-                        linkage_name: Some(format!("a_function_{function}")),
-                        display_name: None,
-                        start: None,
-                        file: None,
-                        line: 1,
-                        local: false,
-                    });
+                    let function = recording.profile.add_cost_centre(CostCentre { line: 1, ..CostCentre::named(ccsd_profile::ImageId::CCSD, format!("a_function_{function}")) });
                     recording.profile.contexts_mut().push(context, function)
                 })
             });

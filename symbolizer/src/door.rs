@@ -259,7 +259,7 @@ fn push_names(names: &mut Vec<OsString>, path: &Path) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
     use std::fs::{self, Permissions};
     use std::io::Read;
@@ -267,7 +267,7 @@ mod tests {
 
     use super::*;
 
-    fn text(file: io::Result<File>) -> Option<String> {
+    pub(crate) fn text(file: io::Result<File>) -> Option<String> {
         let mut text = String::new();
         file.ok()?.read_to_string(&mut text).ok()?;
         Some(text)

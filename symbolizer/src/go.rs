@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::bytes::{u32_at, u64_at};
 use crate::elf::reader::{ElfReader, string_at};
 use crate::limits;
 
@@ -138,14 +139,6 @@ impl GoFunctions {
         let at = self.functions.checked_add(index.checked_mul(self.version.entry_field)?)?;
         if self.version.entry_field == 8 { u64_at(&self.bytes, at) } else { u32_at(&self.bytes, at).map(u64::from) }
     }
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 #[cfg(test)]

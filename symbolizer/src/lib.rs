@@ -15,6 +15,7 @@
 
 pub mod allocation;
 mod arch;
+mod bytes;
 mod by_address;
 mod by_unit;
 mod compressed;

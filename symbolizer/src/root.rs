@@ -192,14 +192,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::door::Door;
-    use std::io::Read;
+    use crate::door::tests::text;
     use std::os::unix::fs::symlink;
-
-    fn text(file: io::Result<File>) -> Option<String> {
-        let mut text = String::new();
-        file.ok()?.read_to_string(&mut text).ok()?;
-        Some(text)
-    }
 
     #[test]
     fn links_stay_inside_the_root() {

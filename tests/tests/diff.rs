@@ -32,24 +32,13 @@ fn written_with(dir: &Path, name: &str, functions: &[(&str, u64)], has_names: bo
         SessionInfo { target: name.to_owned(), event: "cpu-clock".to_owned(), metrics, ..SessionInfo::default() };
     let mut profile = Profile::new(session.clone(), ProfileLimits::default());
     let image = profile.add_image(Image { name: "/usr/bin/demo".to_owned(), build_id: vec![1] });
-    let process = profile.add_process(Process {
-        pid: 7,
-        start_time: 1,
-        exec_generation: 0,
-        parent: None,
-        membership: None,
-        name: "demo".to_owned(),
-    });
+    let process = profile.add_process(Process::new(7, 1, "demo"));
     let thread = profile.add_thread(Thread { process, tid: 7, name: "demo".to_owned() });
     let mut push = |at, name: &str| {
         let function = profile.add_cost_centre(CostCentre {
-            image,
             linkage_name: has_names.then(|| name.to_owned()),
-            display_name: None,
             start: (!has_names).then(|| name.bytes().fold(0x1000, |sum, byte| sum * 2 + u64::from(byte))),
-            file: None,
-            line: 0,
-            local: false,
+            ..CostCentre::named(image, name)
         });
         profile.contexts_mut().push(at, function)
     };

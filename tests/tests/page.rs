@@ -873,15 +873,7 @@ impl std::ops::DerefMut for Filled {
 fn stack(profile: &mut Profile, names: &[&str]) -> ContextId {
     let image = profile.add_image(Image { name: "/usr/bin/timed".into(), build_id: vec![7; 20] });
     names.iter().fold(ContextId::ROOT, |at, name| {
-        let id = profile.add_cost_centre(CostCentre {
-            image,
-            linkage_name: Some((*name).to_owned()),
-            display_name: None,
-            start: None,
-            file: None,
-            line: 0,
-            local: false,
-        });
+        let id = profile.add_cost_centre(CostCentre::named(image, *name));
         profile.contexts_mut().push(at, id)
     })
 }
@@ -890,15 +882,7 @@ fn stack(profile: &mut Profile, names: &[&str]) -> ContextId {
 fn stack_of(profile: &mut Profile, functions: &[(&str, &str)]) -> ContextId {
     functions.iter().fold(ContextId::ROOT, |at, (image, name)| {
         let image = profile.add_image(Image { name: (*image).to_owned(), build_id: Vec::new() });
-        let id = profile.add_cost_centre(CostCentre {
-            image,
-            linkage_name: Some((*name).to_owned()),
-            display_name: None,
-            start: None,
-            file: None,
-            line: 0,
-            local: false,
-        });
+        let id = profile.add_cost_centre(CostCentre::named(image, *name));
         profile.contexts_mut().push(at, id)
     })
 }
@@ -919,14 +903,7 @@ fn written(intervals: u64, mut fill: impl FnMut(&mut Filled, u64)) -> Timed {
     let threads = [(1, "timed"), (2, "helper")].map(|(number, name)| {
         let (cgroup, uid, user) = groups[number as usize - 1].clone();
         let membership = Membership { cgroup, uid: Some(uid), user: user.into() };
-        let process = Process {
-            pid: number,
-            start_time: 1,
-            exec_generation: 0,
-            parent: None,
-            membership: Some(membership.into()),
-            name: name.into(),
-        };
+        let process = Process { membership: Some(membership.into()), ..Process::new(number, 1, name) };
         let process = profile.add_process(process);
         profile.add_thread(Thread { process, tid: number, name: name.into() })
     });

@@ -291,26 +291,11 @@ fn profile() -> Vec<u8> {
     };
     let mut profile = Profile::new(session.clone(), ProfileLimits::default());
     let image = profile.add_image(Image { name: "/usr/bin/fixed".to_owned(), build_id: vec![1, 2, 3] });
-    let process = profile.add_process(Process {
-        pid: 7,
-        start_time: 1,
-        exec_generation: 0,
-        parent: None,
-        membership: None,
-        name: "fixed".to_owned(),
-    });
+    let process = profile.add_process(Process::new(7, 1, "fixed"));
     for (tid, stack, weight) in STACKS {
         let thread = profile.add_thread(Thread { process, tid, name: format!("thread {tid}") });
         let context = stack.split(' ').fold(ContextId::ROOT, |context, name| {
-            let function = profile.add_cost_centre(CostCentre {
-                image,
-                linkage_name: Some(name.to_owned()),
-                display_name: None,
-                start: None,
-                file: Some("/src/fixed.c".to_owned()),
-                line: 1,
-                local: false,
-            });
+            let function = profile.add_cost_centre(CostCentre { file: Some("/src/fixed.c".to_owned()), line: 1, ..CostCentre::named(image, name) });
             profile.contexts_mut().push(context, function)
         });
         for _ in 0..weight {

@@ -128,6 +128,15 @@ fn killed_in_a_session() {
     daemon.stop();
 }
 
+/// Kills the worker until it has been started as often as is allowed in a minute. Each session needs it again.
+fn use_up_starts(daemon: &Daemon) {
+    while daemon.worker().is_some() {
+        kill_worker(daemon);
+        let ended = daemon.run(&["record", "--daemon", "--no-output", "-q", "--", "/bin/true"]);
+        assert!(ended.status.success(), "{ended:?}");
+    }
+}
+
 fn without_it() {
     let mut daemon = Daemon::start(&[]);
     let program = build("phases.c", &["-O1"]);
@@ -135,12 +144,7 @@ fn without_it() {
     let pid = fixture.pid();
     let mut collecting = daemon.attach(pid);
     collecting.wait_for_samples(20);
-    // Until it has been started as often as allowed in a minute. Each session needs it again.
-    while daemon.worker().is_some() {
-        kill_worker(&daemon);
-        let ended = daemon.run(&["record", "--daemon", "--no-output", "-q", "--", "/bin/true"]);
-        assert!(ended.status.success(), "{ended:?}");
-    }
+    use_up_starts(&daemon);
     fixture.go();
     let said = daemon.wait_until_it_says("was started 5 times");
     assert!(said.contains("no names"), "{said}");
@@ -162,11 +166,7 @@ fn without_it() {
 fn read_later() {
     let mut daemon = Daemon::start(&[]);
     let program = build("phases.c", &["-O1"]);
-    while daemon.worker().is_some() {
-        kill_worker(&daemon);
-        let ended = daemon.run(&["record", "--daemon", "--no-output", "-q", "--", "/bin/true"]);
-        assert!(ended.status.success(), "{ended:?}");
-    }
+    use_up_starts(&daemon);
     let mut fixture = Running::start(&program, &[]);
     let pid = fixture.pid();
     let mut collecting = daemon.attach(pid);

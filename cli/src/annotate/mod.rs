@@ -275,15 +275,13 @@ fn disassembled(profile: &Profile, function: &FunctionLines) -> Result<Assembly,
 
 fn function_text(function: &Annotated, total: Total, scale: UnitScale, layout: TextLayout) -> String {
     let head = format!(
-        "{} ({}): total {} {} ({}%), self {} {} ({}%), {}",
+        "{} ({}): {}, {}",
         sanitise(&function.label),
         sanitise(&function.image),
-        scale.weight(function.inherited_weight),
-        scale.unit,
-        percent(function.inherited_share.fraction),
-        scale.weight(function.self_weight),
-        scale.unit,
-        percent(function.share.fraction),
+        scale.total_and_self(
+            (function.inherited_weight, function.inherited_share.fraction),
+            (function.self_weight, function.share.fraction)
+        ),
         counted(function.samples, "sample", "samples"),
     );
     let mut text = layout.paint(Tone::Strong, &head);

@@ -30,15 +30,8 @@ pub struct ExportArgs {
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], value_parser = ProfileSource::parser(),
         conflicts_with_all = ["source", "watch", "since", "until"])]
     pub diff: Vec<ProfileSource>,
-    /// Leave source out of html
-    ///
-    /// By default the page has the source of the functions with the most self time, if their files are here, up to 1/24 of
-    /// --max-size.
-    #[arg(long)]
-    pub no_source: bool,
-    /// Look for source files here: by their whole path in the debug information, then by shorter ends of it
-    #[arg(long, value_name = "DIR")]
-    pub source_root: Vec<PathBuf>,
+    #[command(flatten)]
+    pub page: PageArgs,
     #[command(flatten)]
     pub stored: StoredArgs,
     /// Where to write; - for standard output [default: -]
@@ -58,12 +51,6 @@ pub struct ExportArgs {
     /// Overwrite any existing file
     #[arg(long, requires = "output")]
     pub force: bool,
-    /// Largest HTML file, as in 500K or 20M [default: 5M]
-    ///
-    /// To fit, the page first gets a coarser timeline; then source is left out; then threads, if they take more than a
-    /// third; then its lightest stacks are merged into their callers. The page says so.
-    #[arg(long, value_name = "SIZE", hide_default_value = true, default_value_t = DEFAULT_MAX_BYTES, value_parser = size)]
-    pub max_size: usize,
     /// Refused with the way to choose a view of an export.
     #[arg(long, value_name = "VIEW", hide = true)]
     pub view: Option<String>,
@@ -86,13 +73,39 @@ Examples:
   ccsd export firefox -o profile.json      then drop it on profiler.firefox.com
   ccsd export dot --by module | dot -Tsvg -o modules.svg";
 
+/// What the HTML page has.
+#[derive(Debug, Args)]
+pub struct PageArgs {
+    /// Leave source out of the page
+    ///
+    /// By default the page has the source of the functions with the most self time, if their files are here, up to 1/24 of
+    /// --max-size.
+    #[arg(long)]
+    pub no_source: bool,
+    /// Look for source files here: by their whole path in the debug information, then by shorter ends of it
+    #[arg(long, value_name = "DIR")]
+    pub source_root: Vec<PathBuf>,
+    /// Largest HTML page, as in 500K or 20M [default: 5M]
+    ///
+    /// To fit, the page first gets a coarser timeline; then source is left out; then threads, if they take more than a
+    /// third; then its lightest stacks are merged into their callers. The page says so.
+    #[arg(long, value_name = "SIZE", hide_default_value = true, default_value_t = DEFAULT_MAX_BYTES, value_parser = size)]
+    pub max_size: usize,
+}
+
+impl Default for PageArgs {
+    fn default() -> PageArgs {
+        PageArgs { no_source: false, source_root: Vec::new(), max_size: DEFAULT_MAX_BYTES }
+    }
+}
+
 fn format() -> impl clap::builder::TypedValueParser<Value = Format> {
     use clap::builder::{PossibleValuesParser, TypedValueParser};
     PossibleValuesParser::new(Format::ALL.map(Format::name)).try_map(|text| text.parse::<Format>())
 }
 
 /// Reads a size that something fits into.
-pub fn size(text: &str) -> Result<usize, String> {
+fn size(text: &str) -> Result<usize, String> {
     let size = usize::try_from(values::size(text)?).unwrap_or(usize::MAX);
     if size > 0 { Ok(size) } else { Err("nothing fits into that".to_owned()) }
 }

@@ -1,11 +1,9 @@
 //! Arguments of `ccsd open`.
 
-use std::path::PathBuf;
-
-use ccsd_profile::export::{DEFAULT_MAX_BYTES, Format};
+use ccsd_profile::export::Format;
 use clap::Args;
 
-use super::export::{ExportArgs, size};
+use super::export::{ExportArgs, PageArgs};
 use super::socket::SocketArgs;
 use super::stored::StoredArgs;
 use crate::query::QueryArgs;
@@ -18,15 +16,8 @@ pub struct OpenArgs {
     /// The profile: a file, session:ID, pid:PID or watch:NAME
     #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = ProfileSource::parser(), conflicts_with = "watch")]
     pub source: ProfileSource,
-    /// Leave source out of the page
-    ///
-    /// By default the page has the source of the functions with the most self time, if their files are here, up to 1/24 of
-    /// --max-size.
-    #[arg(long)]
-    pub no_source: bool,
-    /// Look for source files here: by their whole path in the debug information, then by shorter ends of it
-    #[arg(long, value_name = "DIR")]
-    pub source_root: Vec<PathBuf>,
+    #[command(flatten)]
+    pub page: PageArgs,
     #[command(flatten)]
     pub stored: StoredArgs,
     /// Serve the page at an address of this machine until Ctrl-C, instead of from a file
@@ -41,11 +32,6 @@ pub struct OpenArgs {
     /// Print where the page is, and start no browser
     #[arg(long)]
     pub no_browser: bool,
-    /// Largest page, as in 500K or 20M [default: 5M]
-    ///
-    /// As for `ccsd export html`.
-    #[arg(long, value_name = "SIZE", hide_default_value = true, default_value_t = DEFAULT_MAX_BYTES, value_parser = size)]
-    pub max_size: usize,
     #[command(flatten)]
     pub query: QueryArgs,
     #[command(flatten)]
@@ -55,8 +41,8 @@ pub struct OpenArgs {
 impl OpenArgs {
     /// The arguments of `ccsd export html` for the same page.
     pub fn into_export(self) -> ExportArgs {
-        let OpenArgs { source, no_source, source_root, stored, max_size, query, socket, .. } = self;
-        ExportArgs { no_source, source_root, stored, max_size, query, socket, ..page_of(source) }
+        let OpenArgs { source, page, stored, query, socket, .. } = self;
+        ExportArgs { page, stored, query, socket, ..page_of(source) }
     }
 }
 
@@ -66,14 +52,12 @@ pub fn page_of(source: ProfileSource) -> ExportArgs {
         format: Format::Html,
         source,
         diff: Vec::new(),
-        no_source: false,
-        source_root: Vec::new(),
+        page: PageArgs::default(),
         stored: StoredArgs::default(),
         output: None,
         no_comments: false,
         spreadsheet: false,
         force: false,
-        max_size: DEFAULT_MAX_BYTES,
         view: None,
         query: QueryArgs::default(),
         socket: SocketArgs::default(),

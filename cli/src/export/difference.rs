@@ -50,8 +50,8 @@ pub fn page(
     let question = query::words_of(&args.query);
     let excerpts = |result: &QueryResult, file: &Option<PathBuf>| {
         let places = sources::places(args, file.as_deref());
-        let places = places.filter(|_| !args.no_source && result.question.keeps_functions());
-        let most = args.max_size / sources::PART / 2;
+        let places = places.filter(|_| !args.page.no_source && result.question.keeps_functions());
+        let most = args.page.max_size / sources::PART / 2;
         places.map(|places| sources::excerpts(&result.profile, &result.selection, &places, most)).unwrap_or_default()
     };
     let sources = [excerpts(&before, &files[0]), excerpts(&after, &files[1])];
@@ -63,8 +63,8 @@ pub fn page(
     ) -> Export<'a> {
         Export { question, max_bytes, sources, ..Export::new(&result.profile, &result.selection) }
     }
-    let old = export(&before, &question, &sources[0], args.max_size);
-    let new = export(&after, &question, &sources[1], args.max_size);
+    let old = export(&before, &question, &sources[0], args.page.max_size);
+    let new = export(&after, &question, &sources[1], args.page.max_size);
     let mut bytes = Vec::new();
     write_difference_page(&old, &new, &mut bytes).map_err(Failure::bad_request)?;
     Ok((bytes, paths))

@@ -48,7 +48,7 @@ pub fn places<'a>(args: &'a ExportArgs, file: Option<&Path>) -> Option<SourceSea
     } else {
         None
     };
-    Some(SourceSearch { roots: &args.source_root, substitutions: &[], door: user.map(Door::of) })
+    Some(SourceSearch { roots: &args.page.source_root, substitutions: &[], door: user.map(Door::of) })
 }
 
 fn sudo_user(uid: &str) -> Option<Option<ForUser>> {

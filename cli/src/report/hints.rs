@@ -208,7 +208,7 @@ mod tests {
             let mut profile = Profile::new(session, ProfileLimits::default());
             let (name, parent, membership) = (String::new(), None, None);
             let process =
-                profile.add_process(Process { pid: 1, start_time: 0, exec_generation: 0, parent, name, membership });
+                profile.add_process(Process { parent, membership, ..Process::new(1, 0, name) });
             for tid in 0..threads {
                 profile.add_thread(Thread { process, tid, name: String::new() });
             }

@@ -5,9 +5,10 @@ use ccsd_profile::{CostCentreId, Definition, sanitise};
 use serde::Serialize;
 
 use super::presentation::Presentation;
+use super::tree;
 use crate::format::{UnitScale, indent, percent};
 use crate::style::Tone;
-use crate::table::{TableCell, TableColumn, TextTable};
+use crate::table::TableCell;
 
 const ASIDES: usize = 2;
 
@@ -97,13 +98,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
     let scale = UnitScale::new(shown.metric.unit, total.weight);
     let mut text = String::new();
     for (number, path) in (1..).zip(&paths) {
-        let mut table = TextTable::new(vec![
-            TableColumn::number(format!("total {}", scale.unit)),
-            TableColumn::number("%"),
-            TableColumn::number(format!("self {}", scale.unit)),
-            TableColumn::number("%"),
-            TableColumn::text(shown.by.nouns().0),
-        ]);
+        let mut table = tree::table_of_both(shown, &scale);
         let fork = path.shared.checked_sub(1).and_then(|at| path.steps.get(at));
         let head = match (fork, path.steps.get(path.shared)) {
             (Some(fork), Some(_)) => format!("{number}. leaves a chain before this at {}", sanitise(&fork.name)),

@@ -13,25 +13,10 @@ fn example() -> Profile {
     let metrics = vec![ProfileMetric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
     let mut profile = Profile::new(SessionInfo { metrics, ..SessionInfo::default() }, ProfileLimits::default());
     let mut function = |name: &str| {
-        profile.add_cost_centre(CostCentre {
-            image: ImageId::CCSD,
-            linkage_name: Some(name.to_owned()),
-            display_name: None,
-            start: None,
-            file: None,
-            line: 0,
-            local: false,
-        })
+        profile.add_cost_centre(CostCentre::named(ImageId::CCSD, name))
     };
     let (a, b, c) = (function("a"), function("b"), function("c\x1b[31m"));
-    let process = profile.add_process(Process {
-        pid: 7,
-        start_time: 0,
-        exec_generation: 1,
-        parent: None,
-        membership: None,
-        name: "p".to_owned(),
-    });
+    let process = profile.add_process(Process { exec_generation: 1, ..Process::new(7, 0, "p") });
     let thread = profile.add_thread(Thread { process, tid: 7, name: "main".to_owned() });
     let line = profile.add_line("x.c", 3);
     for (stack, samples) in [(&[a, b][..], 10), (&[a], 20), (&[a, c], 10), (&[a, b, c], 50)] {
@@ -155,29 +140,14 @@ fn program() -> Profile {
     let mut image = |name: &str| profile.add_image(ccsd_profile::Image { name: name.to_owned(), build_id: Vec::new() });
     let (app, libc) = (image("/srv/app"), image("/usr/lib/libc.so.6"));
     let mut function = |image, name: &str, file: Option<&str>| {
-        profile.add_cost_centre(CostCentre {
-            image,
-            linkage_name: Some(name.to_owned()),
-            display_name: None,
-            start: None,
-            file: file.map(str::to_owned),
-            line: 7,
-            local: false,
-        })
+        profile.add_cost_centre(CostCentre { file: file.map(str::to_owned), line: 7, ..CostCentre::named(image, name) })
     };
     let start = [function(app, "_start", None), function(libc, "__libc_start_main", Some("../csu/libc-start.c"))];
     let main = function(app, "main", Some("/src/app.c"));
     let run = function(app, "run", Some("/src/app.c"));
     let copy = function(app, "std::copy", Some("/usr/include/c++/12/copy.h"));
     let memcpy = function(libc, "memcpy", None);
-    let process = profile.add_process(Process {
-        pid: 7,
-        start_time: 0,
-        exec_generation: 1,
-        parent: None,
-        membership: None,
-        name: "p".to_owned(),
-    });
+    let process = profile.add_process(Process { exec_generation: 1, ..Process::new(7, 0, "p") });
     let thread = profile.add_thread(Thread { process, tid: 7, name: "main".to_owned() });
     for (stack, samples) in [(&[main][..], 20), (&[main, run], 10), (&[main, run, copy, memcpy], 70)] {
         let table = profile.contexts_mut();
@@ -219,14 +189,7 @@ fn the_summary_names_the_programs_if_there_are_several() {
     let context = profile.contexts_mut().push(ccsd_profile::ContextId::ROOT, main);
     let mut run = |pid, name: &str, samples| {
         let name = || name.to_owned();
-        let process = profile.add_process(Process {
-            pid,
-            start_time: 0,
-            exec_generation: 1,
-            parent: None,
-            membership: None,
-            name: name(),
-        });
+        let process = profile.add_process(Process { exec_generation: 1, ..Process::new(pid, 0, name()) });
         let thread = profile.add_thread(Thread { process, tid: pid, name: name() });
         (0..samples).for_each(|_| profile.charge(thread, context, LineId::UNKNOWN, &[1_000_000]));
         view_text(View::Summary, &shown(&profile)).lines().next().unwrap().to_owned()

@@ -91,15 +91,13 @@ pub fn butterflies_text(shown: &Presentation<'_>) -> String {
             text.push('\n');
         }
         let head = format!(
-            "{} ({}): total {} {} ({}%), self {} {} ({}%)",
+            "{} ({}): {}",
             sanitise(&shown.labels.label_beside_image(row.function)),
             sanitise(&row.image),
-            scale.weight(row.inherited_weight),
-            scale.unit,
-            percent(row.inherited_share.fraction),
-            scale.weight(row.self_weight),
-            scale.unit,
-            percent(row.self_share.fraction),
+            scale.total_and_self(
+                (row.inherited_weight, row.inherited_share.fraction),
+                (row.self_weight, row.self_share.fraction)
+            ),
         );
         text.push_str(&shown.layout.paint(Tone::Strong, &head));
         text.push_str("\n\ncallers: who its total time was for\n");
@@ -114,16 +112,21 @@ pub fn butterflies_text(shown: &Presentation<'_>) -> String {
     text
 }
 
-fn both_weights(shown: &Presentation<'_>, view: &TreeView) -> String {
-    let scale = UnitScale::new(shown.metric.unit, view.total.weight);
-    let share = |weight| percent(Share::from_weight(weight, &view.total).fraction);
-    let mut table = TextTable::new(vec![
+/// A table of total and self weight, and names.
+pub fn table_of_both(shown: &Presentation<'_>, scale: &UnitScale) -> TextTable {
+    TextTable::new(vec![
         TableColumn::number(format!("total {}", scale.unit)),
         TableColumn::number("%"),
         TableColumn::number(format!("self {}", scale.unit)),
         TableColumn::number("%"),
         TableColumn::text(shown.by.nouns().0),
-    ]);
+    ])
+}
+
+fn both_weights(shown: &Presentation<'_>, view: &TreeView) -> String {
+    let scale = UnitScale::new(shown.metric.unit, view.total.weight);
+    let share = |weight| percent(Share::from_weight(weight, &view.total).fraction);
+    let mut table = table_of_both(shown, &scale);
     for line in lines(view) {
         let tone = line.tone();
         let mut cells =

@@ -244,14 +244,7 @@ pub mod tests {
             let metric = Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds };
             let session = SessionInfo { target: "./prog".into(), metrics: vec![metric], ..SessionInfo::default() };
             let mut profile = empty(&session, false);
-            let process = Process {
-                pid: 10,
-                start_time: 1,
-                exec_generation: 0,
-                parent: None,
-                membership: None,
-                name: "prog".into(),
-            };
+            let process = Process::new(10, 1, "prog");
             let process = profile.add_process(process);
             let thread = profile.add_thread(Thread { process, tid: 10, name: "prog".into() });
             TestProfile { profile, thread }
@@ -261,15 +254,7 @@ pub mod tests {
             let image = self.profile.add_image(Image { name: "/bin/prog".into(), build_id: Vec::new() });
             let mut context = ccsd_profile::ContextId::ROOT;
             for name in stack {
-                let centre = self.profile.add_cost_centre(CostCentre {
-                    image,
-                    linkage_name: Some((*name).to_owned()),
-                    display_name: None,
-                    start: None,
-                    file: None,
-                    line: 0,
-                    local: false,
-                });
+                let centre = self.profile.add_cost_centre(CostCentre::named(image, *name));
                 context = self.profile.contexts_mut().push(context, centre);
             }
             let weight = samples * 1_000_000;
@@ -356,14 +341,7 @@ pub mod tests {
 
     #[test]
     fn a_process_that_executes_another_program_has_its_name() {
-        let process = |name: &str, exec_generation| Process {
-            pid: 10,
-            start_time: 1,
-            exec_generation,
-            parent: None,
-            membership: None,
-            name: name.into(),
-        };
+        let process = |name: &str, exec_generation| Process { exec_generation, ..Process::new(10, 1, name) };
         let named = |target: &str, pids: Vec<u32>, names: &[&str]| {
             let session = SessionInfo { target: target.into(), pids, ..SessionInfo::default() };
             let mut source = empty(&session, false);

@@ -261,14 +261,7 @@ mod tests {
         let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
         let mut source = Profile::new(SessionInfo { metrics, ..SessionInfo::default() }, ProfileLimits::default());
         let image = source.add_image(Image { name: "x".to_owned(), build_id: Vec::new() });
-        let process = source.add_process(Process {
-            pid: 1,
-            start_time: 1,
-            exec_generation: 0,
-            parent: None,
-            membership: None,
-            name: String::new(),
-        });
+        let process = source.add_process(Process::new(1, 1, String::new()));
         let thread = source.add_thread(Thread { process, tid: 1, name: String::new() });
         let mut charge = |name: &str, samples: u64| {
             let (linkage_name, start) = (Some(name.to_owned()), None);

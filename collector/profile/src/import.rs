@@ -299,14 +299,7 @@ impl Importer {
         self.passing = false;
         self.doubtful = sample.is_bare();
         let name = || sample.comm.to_owned();
-        let process = Process {
-            pid: sample.pid,
-            start_time: 0,
-            exec_generation: 0,
-            parent: None,
-            membership: None,
-            name: name(),
-        };
+        let process = Process::new(sample.pid, 0, name());
         let process = self.profile.add_process(process);
         let thread = self.profile.add_thread(Thread { process, tid: sample.tid, name: name() });
         self.open = Some((thread, metric, sample.period.unwrap_or(1)));
@@ -340,15 +333,7 @@ impl Importer {
             Some(&function) => function,
             None => {
                 let image_id = profile.add_image(Image { name: image.to_owned(), build_id: Vec::new() });
-                let function = profile.add_cost_centre(CostCentre {
-                    image: image_id,
-                    linkage_name: Some(name.to_owned()),
-                    display_name: None,
-                    start: None,
-                    file: None,
-                    line: 0,
-                    local: false,
-                });
+                let function = profile.add_cost_centre(CostCentre::named(image_id, name));
                 self.functions.insert((image.to_owned(), name.to_owned()), function);
                 function
             }

@@ -37,6 +37,22 @@ pub struct CostCentre {
     pub local: bool,
 }
 
+impl CostCentre {
+    /// The function of an image that has this linkage name, with nothing else known.
+    #[must_use]
+    pub fn named(image: ImageId, linkage_name: impl Into<String>) -> CostCentre {
+        CostCentre {
+            image,
+            linkage_name: Some(linkage_name.into()),
+            display_name: None,
+            start: None,
+            file: None,
+            line: 0,
+            local: false,
+        }
+    }
+}
+
 /// A source line.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Line {

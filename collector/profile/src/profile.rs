@@ -302,15 +302,7 @@ impl Profile {
     /// A cost centre of the profiler's own, such as `[truncated: ...]`. They are few: no budget applies.
     pub(crate) fn add_special(&mut self, name: &str) -> CostCentreId {
         let image = ImageId::CCSD;
-        let special = CostCentre {
-            image,
-            linkage_name: Some(name.into()),
-            display_name: None,
-            start: None,
-            file: None,
-            line: 0,
-            local: false,
-        };
+        let special = CostCentre::named(image, name);
         self.add_cost_centre_within(special, usize::MAX)
     }
 

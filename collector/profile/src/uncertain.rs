@@ -203,14 +203,7 @@ mod tests {
         const FUNCTIONS: u32 = 50;
         let metrics = vec![Metric { name: "x".to_owned(), unit: Unit::Count }];
         let mut profile = Profile::new(SessionInfo { metrics, ..SessionInfo::default() }, ProfileLimits::default());
-        let process = profile.add_process(Process {
-            pid: 1,
-            start_time: 0,
-            exec_generation: 0,
-            parent: None,
-            membership: None,
-            name: String::new(),
-        });
+        let process = profile.add_process(Process::new(1, 0, String::new()));
         let thread = profile.add_thread(Thread { process, tid: 1, name: String::new() });
         let functions: Vec<CostCentreId> = (0..FUNCTIONS).map(|i| profile.add_special(&format!("f{i}"))).collect();
         let (mut context, mut at) = (ContextId::ROOT, 1u32);

@@ -19,25 +19,10 @@ fn file(functions: u32, calls: &[(u32, u32, bool)], lines: u32) -> Vec<u8> {
 fn named_file(name: &str, functions: u32, calls: &[(u32, u32, bool)], lines: u32) -> Vec<u8> {
     let mut profile = Profile::new(session(), ProfileLimits::reading());
     let image = profile.add_image(Image { name: "demo".into(), build_id: Vec::new() });
-    let process = profile.add_process(Process {
-        pid: 1,
-        start_time: 1,
-        exec_generation: 0,
-        parent: None,
-        membership: None,
-        name: "p".into(),
-    });
+    let process = profile.add_process(Process::new(1, 1, "p"));
     profile.add_thread(Thread { process, tid: 1, name: "t".into() });
     for function in 0..functions {
-        profile.add_cost_centre(CostCentre {
-            image,
-            linkage_name: Some(format!("{name}{function}")),
-            display_name: None,
-            start: None,
-            file: None,
-            line: 0,
-            local: false,
-        });
+        profile.add_cost_centre(CostCentre::named(image, format!("{name}{function}")));
     }
     for line in 1..=lines {
         profile.add_line("a.c", line);
@@ -310,14 +295,7 @@ fn file_names_without_end() {
 fn renamed_threads_are_within_the_budget_of_names() {
     let mut profile = Profile::new(session(), ProfileLimits { string_bytes: 1_100, ..ProfileLimits::default() });
     let mut source = Profile::new(session(), ProfileLimits::default());
-    let process = source.add_process(Process {
-        pid: 1,
-        start_time: 1,
-        exec_generation: 0,
-        parent: None,
-        membership: None,
-        name: "p".into(),
-    });
+    let process = source.add_process(Process::new(1, 1, "p"));
     let thread = source.add_thread(Thread { process, tid: 1, name: "t".into() });
     profile.apply(&source.take_update()).unwrap();
     let others = profile.name_bytes() - 1;

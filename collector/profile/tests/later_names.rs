@@ -16,15 +16,7 @@ type NamedFrame = (u64, u32);
 const IMAGE: ImageId = ImageId::new(1);
 
 fn named(name: &str) -> CostCentre {
-    CostCentre {
-        image: IMAGE,
-        linkage_name: Some(name.to_owned()),
-        display_name: None,
-        start: None,
-        file: Some("a.c".to_owned()),
-        line: 1,
-        local: false,
-    }
+    CostCentre { file: Some("a.c".to_owned()), line: 1, ..CostCentre::named(IMAGE, name) }
 }
 
 fn unnamed(function: u64) -> CostCentre {
@@ -46,14 +38,7 @@ fn known() -> CostCentre {
 }
 
 fn push(profile: &mut Profile, stack: &[Vec<(CostCentre, LineId)>], weight: u64) {
-    let process = profile.add_process(Process {
-        pid: 7,
-        start_time: 100,
-        exec_generation: 0,
-        parent: None,
-        membership: None,
-        name: "demo".into(),
-    });
+    let process = profile.add_process(Process::new(7, 100, "demo"));
     let thread = profile.add_thread(Thread { process, tid: 7, name: "demo".into() });
     let (mut context, mut route) = (ContextId::ROOT, RouteId::EMPTY);
     let mut caller = None;

@@ -29,14 +29,7 @@ fn nothing_is_lost_beyond_the_limits() {
     for i in 0..500u32 {
         let image = profile.add_image(Image { name: format!("/lib/lib{i}.so"), build_id: i.to_le_bytes().into() });
         let parent = Some(ProcessId::new(i));
-        let process = profile.add_process(Process {
-            pid: i,
-            start_time: 1,
-            exec_generation: 0,
-            parent,
-            membership: None,
-            name: "p".into(),
-        });
+        let process = profile.add_process(Process { parent, ..Process::new(i, 1, "p") });
         let thread = profile.add_thread(Thread { process, tid: i, name: format!("thread {i}") });
         let mut context = ContextId::ROOT;
         for frame in 0..10 {
@@ -102,27 +95,12 @@ fn each_limit_alone_is_counted_and_sheds_to_its_row() {
         for i in 0..2_000u32 {
             let image = profile.add_image(Image { name: format!("lib{}", i % 8), build_id: Vec::new() });
             let (process, parent) = (i % 8, None);
-            let process = profile.add_process(Process {
-                pid: process,
-                start_time: 1,
-                exec_generation: 0,
-                parent,
-                membership: None,
-                name: "p".into(),
-            });
+            let process = profile.add_process(Process { parent, ..Process::new(process, 1, "p") });
             let thread = profile.add_thread(Thread { process, tid: i % 16, name: "t".into() });
             let mut context = ContextId::ROOT;
             for frame in 0..8 {
                 let number = i.wrapping_mul(2_654_435_761).rotate_left(5 * frame) % 200;
-                let function = profile.add_cost_centre(CostCentre {
-                    image,
-                    linkage_name: Some(format!("function_{number}")),
-                    display_name: None,
-                    start: None,
-                    file: None,
-                    line: 0,
-                    local: false,
-                });
+                let function = profile.add_cost_centre(CostCentre::named(image, format!("function_{number}")));
                 context = profile.contexts_mut().push(context, function);
             }
             let line = profile.add_line("a.c", i % 32);

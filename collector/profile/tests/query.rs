@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ccsd_profile::query::{Filter, Grouping, Preset, QueryError};
 use ccsd_profile::view::{FlatView, Selection, ThreadsView};
 use ccsd_profile::{ContextId, CostCentre, CostCentreId, Image, LineId, Profile};
-use common::Maker;
+use common::{Maker, made, samples};
 use proptest::prelude::*;
 
 fn weights(profile: &Profile, selection: &Selection) -> BTreeMap<String, (u64, u64)> {
@@ -114,15 +114,7 @@ fn refuses_impossible_queries() {
 fn presets() {
     let mut maker = example();
     let image = maker.profile.add_image(Image { name: "/usr/lib/libz.so.1".into(), build_id: vec![] });
-    let inflate = maker.profile.add_cost_centre(CostCentre {
-        image,
-        linkage_name: Some("inflate".into()),
-        display_name: None,
-        start: None,
-        file: None,
-        line: 0,
-        local: false,
-    });
+    let inflate = maker.profile.add_cost_centre(CostCentre::named(image, "inflate"));
     let thread = maker.thread(7);
     let main = maker.find("main");
     let table_ = maker.profile.contexts_mut();
@@ -210,19 +202,6 @@ fn startup_functions_are_known_by_name() {
     // One with time of its own holds what the compiler has inlined into it.
     maker.charge("_start", 5);
     assert!(maker.profile.startup_functions().iter().all(|&id| maker.profile.name(id) != "_start"));
-}
-
-fn samples() -> impl Strategy<Value = Vec<(Vec<u32>, u64)>> {
-    prop::collection::vec((prop::collection::vec(0..6u32, 1..12), 1..1000u64), 1..40)
-}
-
-fn made(samples: &[(Vec<u32>, u64)]) -> Maker {
-    let mut maker = Maker::new();
-    for (stack, weight) in samples {
-        let names: Vec<String> = stack.iter().map(|function| format!("f{function}")).collect();
-        maker.charge(&names.join(" "), *weight);
-    }
-    maker
 }
 
 proptest! {
@@ -314,15 +293,7 @@ fn a_lambda_counts_for_the_function_that_it_is_written_in() {
 fn a_lambda_counts_for_the_function_of_its_file() {
     let mut maker = Maker::new();
     let image = maker.image;
-    let centre = |name: &str, file: Option<&str>, line: u32, start: u64| CostCentre {
-        image,
-        linkage_name: Some(name.into()),
-        display_name: None,
-        start: Some(start),
-        file: file.map(Into::into),
-        line,
-        local: true,
-    };
+    let centre = |name: &str, file: Option<&str>, line: u32, start: u64| CostCentre { start: Some(start), file: file.map(Into::into), line, local: true, ..CostCentre::named(image, name) };
     let charge = |maker: &mut Maker, stack: &[CostCentre], weight| {
         let mut at = ContextId::ROOT;
         for function in stack {

@@ -7,21 +7,8 @@ use std::collections::BTreeMap;
 
 use ccsd_profile::view::{CyclesView, DiffTree, DiffView, FlatView, GraphView, Selection, TreeView};
 use ccsd_profile::{CostCentreId, Profile};
-use common::Maker;
+use common::{Maker, made, samples};
 use proptest::prelude::*;
-
-fn samples() -> impl Strategy<Value = Vec<(Vec<u32>, u64)>> {
-    prop::collection::vec((prop::collection::vec(0..6u32, 1..12), 1..1000u64), 1..40)
-}
-
-fn made(samples: &[(Vec<u32>, u64)]) -> Maker {
-    let mut maker = Maker::new();
-    for (stack, weight) in samples {
-        let names: Vec<String> = stack.iter().map(|function| format!("f{function}")).collect();
-        maker.charge(&names.join(" "), *weight);
-    }
-    maker
-}
 
 fn assert_sound(view: &TreeView, total: u64) {
     let roots: u64 = view.roots.iter().map(|&i| view.nodes[i].weight).sum();

@@ -191,8 +191,8 @@ fn unnamed_functions_are_named_by_image_and_address() {
     assert_eq!(maker.profile.name(id), "demo+0x1234");
 }
 
-#[test]
-fn shares_of_morgan_and_jarvis_figure_7() {
+/// Morgan and Jarvis' figure 7.
+fn figure_7() -> Maker {
     let mut maker = Maker::new();
     for (stack, weight) in [
         ("main a c f h j rev", 1181),
@@ -204,6 +204,12 @@ fn shares_of_morgan_and_jarvis_figure_7() {
     ] {
         maker.charge(stack, weight);
     }
+    maker
+}
+
+#[test]
+fn shares_of_morgan_and_jarvis_figure_7() {
+    let maker = figure_7();
     let view = FlatView::new(&maker.profile, &Selection::all());
     let percent = |name: &str| view.row(maker.find(name)).unwrap().inherited_share.fraction * 100.0;
     for (name, expected) in [("f", 96.0), ("j", 97.7), ("h", 95.5)] {
@@ -245,17 +251,7 @@ fn all_views_of_an_empty_profile() {
 
 #[test]
 fn the_most_expensive_arm_of_morgan_and_jarvis_figure_7() {
-    let mut maker = Maker::new();
-    for (stack, weight) in [
-        ("main a c f h j rev", 1181),
-        ("main a b e g j rev", 16),
-        ("main a b e g rev", 10),
-        ("main a c f i rev", 7),
-        ("main a b d g rev", 11),
-        ("main a b d g j rev", 12),
-    ] {
-        maker.charge(stack, weight);
-    }
+    let maker = figure_7();
     let view = TreeView::new(&maker.profile, &Selection::all());
     let text = |path: &[usize]| {
         path.iter().map(|&i| view.names[&view.nodes[i].function].as_str()).collect::<Vec<_>>().join(" ")

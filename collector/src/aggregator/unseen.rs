@@ -155,14 +155,7 @@ impl Aggregator {
             _ => {
                 let process = only.filter(|_| processes == 1 && counts.tracker.processes == 1).unwrap_or_else(|| {
                     let (exec_generation, name) = (u32::MAX - 1, ANYONE.to_owned());
-                    self.profile.add_process(Process {
-                        pid: 0,
-                        start_time: 0,
-                        exec_generation,
-                        parent: None,
-                        membership: None,
-                        name,
-                    })
+                    self.profile.add_process(Process { exec_generation, ..Process::new(0, 0, name) })
                 });
                 self.profile.add_thread(Thread { process, tid: 0, name: ANYONE.to_owned() })
             }

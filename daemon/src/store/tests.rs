@@ -29,24 +29,9 @@ fn session(start: u64) -> SessionInfo {
 /// Charges one sample to a function called `name` and ends an interval of ten seconds.
 fn interval(profile: &mut Profile, name: &str) -> Update {
     let image = profile.add_image(Image { name: "/bin/x".to_owned(), build_id: Vec::new() });
-    let process = profile.add_process(Process {
-        pid: 7,
-        start_time: 1,
-        exec_generation: 0,
-        parent: None,
-        membership: None,
-        name: "x".to_owned(),
-    });
+    let process = profile.add_process(Process::new(7, 1, "x"));
     let thread = profile.add_thread(Thread { process, tid: 7, name: "x".to_owned() });
-    let function = profile.add_cost_centre(CostCentre {
-        image,
-        linkage_name: Some(name.to_owned()),
-        display_name: None,
-        start: None,
-        file: None,
-        line: 0,
-        local: false,
-    });
+    let function = profile.add_cost_centre(CostCentre::named(image, name));
     let context = profile.contexts_mut().push(ccsd_profile::ContextId::ROOT, function);
     profile.charge(thread, context, ccsd_profile::LineId::UNKNOWN, &[20]);
     let accounting = profile.accounting_mut();

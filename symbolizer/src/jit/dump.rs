@@ -5,6 +5,7 @@ use hashbrown::HashMap;
 
 use super::code_map::{CodeMap, MAX_NAME_BYTES};
 use super::parsed::{JitEntry, JitParser, Parsed};
+use crate::bytes::{u32_at, u64_at};
 
 /// "JiTD" as a little-endian number.
 const MAGIC: u32 = 0x4A69_5444;
@@ -209,14 +210,6 @@ fn moved(body: &[u8], from: u64) -> Option<JitEntry> {
     let (old, new) = (u64_at(body, 16)?, u64_at(body, 24)?);
     let (size, index) = (u64_at(body, 32)?, u64_at(body, 40)?);
     Some(JitEntry::Moved { old, new, size, from, index })
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 #[cfg(test)]

@@ -262,7 +262,7 @@ pub(super) mod tests {
         let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
         let mut profile = Profile::new(SessionInfo { metrics, ..SessionInfo::default() }, ProfileLimits::default());
         let process =
-            Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, membership: None, name: "p".into() };
+            Process::new(1, 1, "p");
         let process = profile.add_process(process);
         let thread = profile.add_thread(Thread { process, tid: 1, name: "p".into() });
         for (stack, weight) in stacks {

@@ -231,7 +231,7 @@ impl Profile {
 
 fn plain(name: String) -> CostCentre {
     let image = ImageId::CCSD;
-    CostCentre { image, linkage_name: Some(name), display_name: None, start: None, file: None, line: 0, local: false }
+    CostCentre::named(image, name)
 }
 
 /// A cost centre that is in no image of the program.

@@ -36,27 +36,12 @@ impl Maker {
     pub fn with(session: SessionInfo, limits: ProfileLimits) -> Self {
         let mut profile = Profile::new(session, limits);
         let image = profile.add_image(Image { name: "/usr/bin/demo".into(), build_id: vec![1, 2, 3] });
-        let process = profile.add_process(Process {
-            pid: 7,
-            start_time: 100,
-            exec_generation: 0,
-            parent: None,
-            membership: None,
-            name: "demo".into(),
-        });
+        let process = profile.add_process(Process::new(7, 100, "demo"));
         Self { profile, image, process }
     }
 
     pub fn function(&mut self, name: &str) -> CostCentreId {
-        self.profile.add_cost_centre(CostCentre {
-            image: self.image,
-            linkage_name: Some(name.into()),
-            display_name: None,
-            start: Some(0x1000),
-            file: Some("demo.c".into()),
-            line: 3,
-            local: false,
-        })
+        self.profile.add_cost_centre(CostCentre { start: Some(0x1000), file: Some("demo.c".into()), line: 3, ..CostCentre::named(self.image, name) })
     }
 
     pub fn thread(&mut self, tid: u32) -> ThreadId {
@@ -129,4 +114,19 @@ impl Random {
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
+}
+
+/// Stacks of six functions, with weights.
+pub fn samples() -> impl proptest::strategy::Strategy<Value = Vec<(Vec<u32>, u64)>> {
+    proptest::collection::vec((proptest::collection::vec(0..6u32, 1..12), 1..1000u64), 1..40)
+}
+
+/// A profile of them.
+pub fn made(samples: &[(Vec<u32>, u64)]) -> Maker {
+    let mut maker = Maker::new();
+    for (stack, weight) in samples {
+        let names: Vec<String> = stack.iter().map(|function| format!("f{function}")).collect();
+        maker.charge(&names.join(" "), *weight);
+    }
+    maker
 }

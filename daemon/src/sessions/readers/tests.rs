@@ -34,14 +34,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Fixture {
         let mut collector = Profile::new(info(), ProfileLimits::default());
-        let process = Process {
-            pid: 1,
-            start_time: 1,
-            exec_generation: 0,
-            parent: None,
-            membership: None,
-            name: "demo".to_owned(),
-        };
+        let process = Process::new(1, 1, "demo");
         let process: ProcessId = collector.add_process(process);
         let thread = collector.add_thread(Thread { process, tid: 1, name: "demo".to_owned() });
         let replica = Profile::new(info(), ProfileLimits::default());
@@ -56,15 +49,7 @@ impl Fixture {
         self.functions += 1;
         let image = self.collector.add_image(Image { name: "demo".to_owned(), build_id: Vec::new() });
         let name = format!("{:0name_bytes$}", self.functions);
-        let function = self.collector.add_cost_centre(CostCentre {
-            image,
-            linkage_name: Some(name),
-            display_name: None,
-            start: None,
-            file: None,
-            line: 0,
-            local: false,
-        });
+        let function = self.collector.add_cost_centre(CostCentre::named(image, name));
         let context = self.collector.contexts_mut().push(ContextId::ROOT, function);
         self.collector.charge(self.thread, context, LineId::UNKNOWN, &[7]);
         self.collector.accounting_mut().received += 1;

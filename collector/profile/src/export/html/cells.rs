@@ -275,7 +275,7 @@ impl Threads {
             return number;
         }
         let unknown =
-            Process { pid: 0, start_time: 0, exec_generation: 0, parent: None, membership: None, name: String::new() };
+            Process::new(0, 0, String::new());
         let thread = profile.thread(id).cloned();
         let process = thread.as_ref().and_then(|thread| profile.process(thread.process)).cloned();
         let process = process.unwrap_or(unknown);

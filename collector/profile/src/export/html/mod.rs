@@ -703,18 +703,10 @@ mod tests {
         let mut profile = Profile::new(session, ProfileLimits::default());
         let image = profile.add_image(Image { name: "/usr/bin/demo".into(), build_id: Vec::new() });
         let process =
-            Process { pid: 1, start_time: 1, exec_generation: 0, parent: None, membership: None, name: "demo".into() };
+            Process::new(1, 1, "demo");
         let process = profile.add_process(process);
         for tid in 1..=threads {
-            let function = profile.add_cost_centre(CostCentre {
-                image,
-                linkage_name: Some(format!("f{}", tid % 200)),
-                display_name: None,
-                start: None,
-                file: None,
-                line: 0,
-                local: false,
-            });
+            let function = profile.add_cost_centre(CostCentre::named(image, format!("f{}", tid % 200)));
             let context = profile.contexts_mut().push(ContextId::ROOT, function);
             let thread = profile.add_thread(Thread { process, tid, name: format!("worker of request {tid}") });
             profile.charge(thread, context, LineId::UNKNOWN, &vec![7; metrics]);
