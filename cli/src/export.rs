@@ -7,17 +7,16 @@ use std::io::{IsTerminal, Write, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
-use ccsd_profile::codec::TimeColumn;
 use ccsd_profile::export::{Export, Format};
-use ccsd_profile::sanitise;
 use ccsd_profile::view::Selection;
+use ccsd_profile::{Timeline, sanitise};
 
 use crate::args::export::ExportArgs;
 use crate::exit::{Exit, Failure};
 use crate::message::warn;
 use crate::output;
 use crate::query::{self, QueryArgs, QueryResult};
-use crate::report::file::{self, LoadedColumns};
+use crate::report::file::{self, LoadedTimeline};
 use crate::symbolize;
 
 /// Parts of time at most: about as many as a screen has room for.
@@ -88,7 +87,7 @@ fn with_export<T>(
     args: &ExportArgs,
     then: impl FnOnce(&Export<'_>, ExportOrigin<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let LoadedColumns { file: loaded, columns, metrics } = load(args, args.query.metric.as_deref())?;
+    let LoadedTimeline { file: loaded, timeline, metrics } = load(args, args.query.metric.as_deref())?;
     for message in loaded.messages() {
         warn(format_args!("{message}"));
     }
@@ -98,13 +97,13 @@ fn with_export<T>(
     let mut asked_for = loaded.time().map(|time| format!("time {time}")).into_iter().collect::<Vec<_>>();
     let QueryResult { profile, selection, question, .. } = query::ask(&args.query, loaded.profile)?;
     asked_for.extend(question.text());
-    let others = other_metrics(args, &metrics, &selection, &columns)?;
+    let others = other_metrics(args, &metrics, &selection, &timeline)?;
     let base = Export { max_bytes: args.page.max_size, ..Export::new(&profile, &selection) };
     let other_metrics: Vec<Export<'_>> = others
         .iter()
         .map(|other| match other {
-            OtherMetric::Reread(result, columns) => {
-                Export { columns, ..Export::new(&result.profile, &result.selection) }
+            OtherMetric::Reread(result) => {
+                Export { timeline: &timeline, ..Export::new(&result.profile, &result.selection) }
             }
             OtherMetric::InProfile(selection) => Export::new(&profile, selection),
         })
@@ -121,7 +120,7 @@ fn with_export<T>(
         comments: !args.no_comments,
         spreadsheet: args.spreadsheet,
         question: &asked_for.join("; "),
-        columns: &columns,
+        timeline: &timeline,
         other_metrics: &other_metrics,
         sources: &sources,
         ..base
@@ -150,46 +149,46 @@ fn deliver(args: &ExportArgs, bytes: &[u8], profiles: &[PathBuf]) -> Result<Exit
     Ok(Exit::SUCCESS)
 }
 
-/// The profile by a metric; with its time in columns where the format shows time and that is known.
-fn load(args: &ExportArgs, metric: Option<&str>) -> Result<LoadedColumns, Failure> {
+/// The profile by a metric; over time where the format shows time and that is known.
+fn load(args: &ExportArgs, metric: Option<&str>) -> Result<LoadedTimeline, Failure> {
     let mut loaded = if args.format.shows_time() {
-        file::load_columns(&args.source, &args.stored, &args.socket, metric, (COLUMNS, true))?
+        file::load_timeline(&args.source, &args.stored, &args.socket, metric, (COLUMNS, true))?
     } else {
         let file = file::load_source(&args.source, &args.stored, &args.socket)?;
-        LoadedColumns { file, columns: Vec::new(), metrics: Vec::new() }
+        LoadedTimeline { file, timeline: Timeline::default(), metrics: Vec::new() }
     };
     symbolize::name_at_hand(&mut loaded.file.profile);
     Ok(loaded)
 }
 
 enum OtherMetric {
-    /// Its time is in columns, so the file is read once more.
-    Reread(Box<QueryResult>, Vec<TimeColumn>),
+    /// A profile over time has one metric, so the file is read once more.
+    Reread(Box<QueryResult>),
     InProfile(Box<Selection>),
 }
 
-/// What a page can be switched to without a requested metric. Metrics with other columns than the `first` are left out:
-/// the file is being written.
+/// What a page can be switched to without a requested metric. Metrics with other columns are left out: the file
+/// is being written.
 fn other_metrics(
     args: &ExportArgs,
     metrics: &[String],
     selection: &Selection,
-    first: &[TimeColumn],
+    timeline: &Timeline,
 ) -> Result<Vec<OtherMetric>, Failure> {
     let is_wanted = args.format == Format::Html && args.query.metric.is_none();
     let others = metrics.iter().enumerate().skip(1).filter(|_| is_wanted);
     let other = |(number, name): (usize, &String)| {
-        if first.is_empty() {
+        if timeline.is_empty() {
             return Ok(Some(OtherMetric::InProfile(Box::new(selection.clone().metric(number)))));
         }
         let query = QueryArgs { metric: Some(name.clone()), ..args.query.clone() };
-        let LoadedColumns { file, columns, .. } = load(args, Some(name))?;
-        if columns != first {
+        let loaded = load(args, Some(name))?;
+        if loaded.timeline != *timeline {
             let name = sanitise(name);
             warn(format_args!("the file has changed meanwhile; the page leaves out metric {name}"));
             return Ok(None);
         }
-        Ok(Some(OtherMetric::Reread(Box::new(query::ask(&query, file.profile)?), columns)))
+        Ok(Some(OtherMetric::Reread(Box::new(query::ask(&query, loaded.file.profile)?))))
     };
     others.filter_map(|it| other(it).transpose()).collect()
 }

@@ -19,7 +19,9 @@ pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut output = Output::new(Some(&args.output));
     let profile = if args.file.as_os_str() == "-" {
         if stdin().is_terminal() {
-            return Err(Failure::bad_request(anyhow!("standard input is a terminal; pipe the output of `perf script` into this command")));
+            return Err(Failure::bad_request(anyhow!(
+                "standard input is a terminal; pipe the output of `perf script` into this command"
+            )));
         }
         let start = start(stdin().lock(), &name)?;
         let mut input = start.as_slice().chain(stdin().lock());

@@ -12,8 +12,7 @@ use ccsd_daemon::client::{ClientError, ServiceStatus};
 use ccsd_daemon::config::Config;
 use ccsd_daemon::store::{self, CpuInterval, StoreError, StoredGap, StoredProfile, TimeRange};
 use ccsd_daemon::watch::WatchStatus;
-use ccsd_profile::codec::{TimeColumn, columns};
-use ccsd_profile::{Profile, sanitise};
+use ccsd_profile::{Profile, TimeColumn, Timeline, sanitise};
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use serde::Serialize;
@@ -268,30 +267,31 @@ fn load_from(
     Ok(LoadedWatch { profile, dir, about, intervals })
 }
 
-/// As [`load`], with the weights of one metric in at most `most` columns, whose times start at the first interval.
-pub fn load_columns(
+/// As [`load`], over time by one metric in at most `most` columns, whose times start at the first interval.
+pub fn load_timeline(
     watch: &str,
     args: &StoredArgs,
     socket: &SocketArgs,
     metric: Option<&str>,
     most: usize,
-) -> Result<(LoadedWatch, Vec<TimeColumn>), Failure> {
+) -> Result<(LoadedWatch, Timeline), Failure> {
     let mut stored = load(watch, args, socket, args.since.as_deref(), args.until.as_deref())?;
     crate::query::metric(&stored.profile, metric)?;
-    let columns = columns(&disjoint(&stored.intervals), stored.profile.charge_count(), most);
+    let timeline = Timeline::of_intervals(&disjoint(&stored.intervals), stored.profile.charge_count(), most);
     let state_dir = if watch == ALL { stored.dir.clone() } else { state_dir(args.state_dir.as_ref(), socket) };
     let again = load_from(watch, stored.dir.clone(), &watch_dirs(watch, &state_dir)?, &Zoned::now(), |dir| {
-        store::query_columns(dir, metric, &columns)
+        store::query_timeline(dir, metric, &timeline)
     });
-    let again = again
-        .map_err(|_| Failure::at_run_time(anyhow!("the profiles of watch {} of that time were removed meanwhile", stored.about.watch)))?;
+    let again = again.map_err(|_| {
+        Failure::at_run_time(anyhow!(
+            "the profiles of watch {} of that time were removed meanwhile",
+            stored.about.watch
+        ))
+    })?;
     stored.profile = again.profile;
     stored.about.problems.extend(again.about.problems);
     stored.about.problems.dedup();
-    let start = columns.first().map_or(0, |column| column.from_ns);
-    let since = |ns: u64| ns.saturating_sub(start);
-    let columns = columns.iter().map(|it| TimeColumn { from_ns: since(it.from_ns), to_ns: since(it.to_ns) });
-    Ok((stored, columns.collect()))
+    Ok((stored, timeline.since_start()))
 }
 
 /// Intervals by end, without those that begin before an earlier one has ended: of several watches, or after a clock was

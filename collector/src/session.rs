@@ -368,7 +368,9 @@ fn sample_cpus(choice: &mut ChosenEvent, options: &Options) -> Result<()> {
             return Err(Error::EventUnavailable { event: choice.spec.event.name().to_owned(), why: why.to_owned() });
         }
         choice.spec.event = Event::CpuClock;
-        choice.notes.push("no TSC cycles: on a CPU they would also count other programs that ran in between".to_owned());
+        choice
+            .notes
+            .push("no TSC cycles: on a CPU they would also count other programs that ran in between".to_owned());
     }
     Ok(())
 }

@@ -501,7 +501,8 @@ mod tests {
         let thread = collector.add_thread(Thread { process, tid: 7, name: name() });
         let mut updates = Vec::new();
         for number in 0..6u64 {
-            let function = collector.add_cost_centre(CostCentre { line: 1, ..CostCentre::named(ImageId::CCSD, format!("f{number}")) });
+            let function = collector
+                .add_cost_centre(CostCentre { line: 1, ..CostCentre::named(ImageId::CCSD, format!("f{number}")) });
             let context = collector.contexts_mut().push(ContextId::ROOT, function);
             collector.charge(thread, context, LineId::UNKNOWN, &[number + 1]);
             let update = collector.take_update();

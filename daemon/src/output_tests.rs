@@ -29,7 +29,11 @@ impl TestRecording {
 
     fn update(&mut self) -> Update {
         let second = self.profile.accounting().duration_ns / 1_000;
-        let function = self.profile.add_cost_centre(CostCentre { file: Some(format!("{}.c", second / 100)), line: 1, ..CostCentre::named(ccsd_profile::ImageId::CCSD, format!("f{}", second % 10)) });
+        let function = self.profile.add_cost_centre(CostCentre {
+            file: Some(format!("{}.c", second / 100)),
+            line: 1,
+            ..CostCentre::named(ccsd_profile::ImageId::CCSD, format!("f{}", second % 10))
+        });
         let context = self.profile.contexts_mut().push(ContextId::ROOT, function);
         self.profile.charge(self.thread, context, LineId::UNKNOWN, &[second + 1]);
         let accounting = self.profile.accounting_mut();
@@ -281,7 +285,10 @@ fn ten_times_the_time_gives_at_most_half_as_much_again() {
             let stack = (3_000f64.powf(random()) * 1.2) as u32;
             let context = *stacks.entry(stack).or_insert_with(|| {
                 [stack % 7, stack % 91, stack].into_iter().fold(ContextId::ROOT, |context, function| {
-                    let function = recording.profile.add_cost_centre(CostCentre { line: 1, ..CostCentre::named(ccsd_profile::ImageId::CCSD, format!("a_function_{function}")) });
+                    let function = recording.profile.add_cost_centre(CostCentre {
+                        line: 1,
+                        ..CostCentre::named(ccsd_profile::ImageId::CCSD, format!("a_function_{function}"))
+                    });
                     recording.profile.contexts_mut().push(context, function)
                 })
             });

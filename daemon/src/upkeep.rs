@@ -98,9 +98,7 @@ impl Upkeep {
         let dir = old.dir().display();
         match StateLock::take(old.dir()) {
             Ok(Some(new)) => {
-                tracing::warn!(
-                    "{dir} was moved or replaced; new profiles go to the directory that is there now"
-                );
+                tracing::warn!("{dir} was moved or replaced; new profiles go to the directory that is there now");
                 *lock = Some(new);
             }
             Ok(None) => {}

@@ -15,9 +15,9 @@
 
 pub mod allocation;
 mod arch;
-mod bytes;
 mod by_address;
 mod by_unit;
+mod bytes;
 mod compressed;
 mod debugfile;
 pub mod debuginfod;

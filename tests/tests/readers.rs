@@ -295,7 +295,11 @@ fn profile() -> Vec<u8> {
     for (tid, stack, weight) in STACKS {
         let thread = profile.add_thread(Thread { process, tid, name: format!("thread {tid}") });
         let context = stack.split(' ').fold(ContextId::ROOT, |context, name| {
-            let function = profile.add_cost_centre(CostCentre { file: Some("/src/fixed.c".to_owned()), line: 1, ..CostCentre::named(image, name) });
+            let function = profile.add_cost_centre(CostCentre {
+                file: Some("/src/fixed.c".to_owned()),
+                line: 1,
+                ..CostCentre::named(image, name)
+            });
             profile.contexts_mut().push(context, function)
         });
         for _ in 0..weight {

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use ccsd_daemon::client::Client;
-use ccsd_profile::codec::{Columns, TimeColumn, columns, read_columns, read_window_with};
-use ccsd_profile::{DecodeError, Intervals, Loaded, Profile, Recovery, TimeWindow, notes, read_profile, read_window};
+use ccsd_profile::codec::{read_timeline, read_window_with};
+use ccsd_profile::{
+    DecodeError, Intervals, Loaded, Profile, Recovery, TimeWindow, Timeline, notes, read_profile, read_window,
+};
 use jiff::Zoned;
 
 use crate::args::socket::SocketArgs;
@@ -65,11 +67,8 @@ pub fn load_time(
     socket: &SocketArgs,
 ) -> Result<LoadedFile, Failure> {
     let is_part = since.is_some() || until.is_some();
-    let whole_only = || {
-        Failure::bad_request(anyhow!(
-            "a session has no intervals; --since and --until go with files and watches"
-        ))
-    };
+    let whole_only =
+        || Failure::bad_request(anyhow!("a session has no intervals; --since and --until go with files and watches"));
     if is_part && source.is_session() {
         return Err(whole_only());
     }
@@ -87,11 +86,11 @@ fn locate(source: &ProfileSource, socket: &SocketArgs) -> Result<Located, Failur
     Lookup { daemon: Some(socket), files: true, processes: false }.locate(source)
 }
 
-/// A file with its time in columns.
-pub struct LoadedColumns {
-    /// Its first metric is the requested one, the others are the columns.
+/// A profile over time.
+pub struct LoadedTimeline {
     pub file: LoadedFile,
-    pub columns: Vec<TimeColumn>,
+    /// Without columns, the profile has all its metrics.
+    pub timeline: Timeline,
     pub metrics: Vec<String>,
 }
 
@@ -99,26 +98,26 @@ fn metric_names(profile: &Profile) -> Vec<String> {
     profile.session().metrics.iter().map(|metric| metric.name.clone()).collect()
 }
 
-/// Loads a source with its time in at most `most` columns: none without charges, or for a session (with `files_only`, a
+/// Loads a source over time, in at most `most` columns: none without charges, or for a session (with `files_only`, a
 /// watch).
-pub fn load_columns(
+pub fn load_timeline(
     source: &ProfileSource,
     stored: &StoredArgs,
     socket: &SocketArgs,
     metric: Option<&str>,
     (most, files_only): (usize, bool),
-) -> Result<LoadedColumns, Failure> {
+) -> Result<LoadedTimeline, Failure> {
     let source = stored.source(source)?;
     let path = match locate(&source, socket)? {
         Located::File(path) => path,
         Located::Watch(name) if !files_only => {
-            let (stored, columns) = stored::load_columns(&name, stored, socket, metric, most)?;
-            return Ok(LoadedColumns { file: stored.into(), columns, metrics: Vec::new() });
+            let (stored, timeline) = stored::load_timeline(&name, stored, socket, metric, most)?;
+            return Ok(LoadedTimeline { file: stored.into(), timeline, metrics: Vec::new() });
         }
         _ => {
             let file = load_source(&source, stored, socket)?;
             let metrics = metric_names(&file.profile);
-            return Ok(LoadedColumns { file, columns: Vec::new(), metrics });
+            return Ok(LoadedTimeline { file, timeline: Timeline::default(), metrics });
         }
     };
     let path = path.as_path();
@@ -128,17 +127,17 @@ pub fn load_columns(
         .map_err(|error| failure(path, error))?;
     let metrics = metric_names(&whole.profile);
     if intervals.taken == 0 && !stored.is_part() {
-        return Ok(LoadedColumns { file: LoadedFile::of(path, &opened, whole, None), columns: Vec::new(), metrics });
+        let file = LoadedFile::of(path, &opened, whole, None);
+        return Ok(LoadedTimeline { file, timeline: Timeline::default(), metrics });
     }
     rewind(&mut opened.file, path)?;
     none_of(path, &intervals)?;
     let (number, _) = crate::query::metric(&whole.profile, metric)?;
-    let columns = columns(&list, whole.profile.charge_count(), most);
+    let timeline = Timeline::of_intervals(&list, whole.profile.charge_count(), most);
     drop(whole);
-    let Columns { loaded, columns } =
-        read_columns(reader(&opened.file), number, columns).map_err(|error| failure(path, error))?;
+    let loaded = read_timeline(reader(&opened.file), number, &timeline).map_err(|error| failure(path, error))?;
     let intervals = stored.is_part().then_some(intervals);
-    Ok(LoadedColumns { file: LoadedFile::of(path, &opened, loaded, intervals), columns, metrics })
+    Ok(LoadedTimeline { file: LoadedFile::of(path, &opened, loaded, intervals), timeline, metrics })
 }
 
 fn reader(file: &File) -> BufReader<&File> {

@@ -207,8 +207,7 @@ mod tests {
             let session = SessionInfo { rate_hz: 999, pids: vec![1], notes, ..SessionInfo::default() };
             let mut profile = Profile::new(session, ProfileLimits::default());
             let (name, parent, membership) = (String::new(), None, None);
-            let process =
-                profile.add_process(Process { parent, membership, ..Process::new(1, 0, name) });
+            let process = profile.add_process(Process { parent, membership, ..Process::new(1, 0, name) });
             for tid in 0..threads {
                 profile.add_thread(Thread { process, tid, name: String::new() });
             }

@@ -101,9 +101,7 @@ pub fn document(
             message: file.message(),
         }),
     };
-    let mut session = shown.profile.session().clone();
-    // The columns of a timeline are not metrics of the profile.
-    session.metrics.truncate(session.metrics.len().saturating_sub(shown.columns.len()));
+    let session = shown.timeline.session(shown.profile);
     let document = ReportDocument {
         schema: SCHEMA,
         ccsd_version: env!("CARGO_PKG_VERSION"),

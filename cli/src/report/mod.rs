@@ -27,7 +27,7 @@ use std::io::{Write, stdout};
 use anyhow::anyhow;
 use ccsd_profile::query::Grouping;
 use ccsd_profile::view::{Total, ViewColumn};
-use ccsd_profile::{Profile, sanitise};
+use ccsd_profile::{Profile, Timeline, sanitise};
 
 use crate::args::report::{ReportArgs, View};
 use crate::exit::{Exit, Failure};
@@ -65,7 +65,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         return Err(Failure::bad_request(anyhow!("of which function? Name it with --function NAME")));
     }
     let layout = TextLayout::of(&stdout(), colour);
-    let mut columns = Vec::new();
+    let mut timeline = Timeline::default();
     let mut loaded = if view == View::Timeline {
         let width = timeline::width(layout.width);
         let metric = args.query.metric.as_deref();
@@ -78,11 +78,11 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         if args.source.is_session() {
             return Err(no_times());
         }
-        let loaded = file::load_columns(&args.source, &args.stored, &args.socket, metric, (width, false))?;
+        let loaded = file::load_timeline(&args.source, &args.stored, &args.socket, metric, (width, false))?;
         if loaded.file.session.is_some() {
             return Err(no_times());
         }
-        columns = loaded.columns;
+        timeline = loaded.timeline;
         loaded.file
     } else {
         file::load_source(&args.source, &args.stored, &args.socket)?
@@ -125,7 +125,7 @@ pub fn run(args: &ReportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
         intervals: args.intervals,
         file_bytes: loaded.session.is_none().then_some(loaded.bytes),
         watch: loaded.stored.as_ref().map(|about| about.watch.as_str()),
-        columns: &columns,
+        timeline: &timeline,
         ..Presentation::new(&loaded.profile, layout)
     };
     let text = if args.json {

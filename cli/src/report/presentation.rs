@@ -1,9 +1,8 @@
 //! What a view shows, and how.
 
-use ccsd_profile::codec::TimeColumn;
 use ccsd_profile::query::Grouping;
 use ccsd_profile::view::{Selection, ViewColumn};
-use ccsd_profile::{CostCentreId, Labels, Profile, Unit};
+use ccsd_profile::{CostCentreId, Labels, Profile, Timeline, Unit};
 
 use crate::format::counted;
 use crate::functions::NamedFunctions;
@@ -33,8 +32,7 @@ pub struct Presentation<'a> {
     pub file_bytes: Option<u64>,
     /// Name of the watch that the profile is of.
     pub watch: Option<&'a str>,
-    /// Time spans of the metrics after the first, if time is in columns.
-    pub columns: &'a [TimeColumn],
+    pub timeline: &'a Timeline,
 }
 
 impl<'a> Presentation<'a> {
@@ -57,7 +55,7 @@ impl<'a> Presentation<'a> {
             growing: false,
             file_bytes: None,
             watch: None,
-            columns: &[],
+            timeline: Timeline::none(),
         }
     }
 

@@ -12,9 +12,7 @@ use ccsd_profile::{
 fn example() -> Profile {
     let metrics = vec![ProfileMetric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
     let mut profile = Profile::new(SessionInfo { metrics, ..SessionInfo::default() }, ProfileLimits::default());
-    let mut function = |name: &str| {
-        profile.add_cost_centre(CostCentre::named(ImageId::CCSD, name))
-    };
+    let mut function = |name: &str| profile.add_cost_centre(CostCentre::named(ImageId::CCSD, name));
     let (a, b, c) = (function("a"), function("b"), function("c\x1b[31m"));
     let process = profile.add_process(Process { exec_generation: 1, ..Process::new(7, 0, "p") });
     let thread = profile.add_thread(Thread { process, tid: 7, name: "main".to_owned() });

@@ -1,8 +1,7 @@
 //! Functions over time, as bands of blocks.
 
-use ccsd_profile::codec::TimeColumn;
 use ccsd_profile::view::{TimelineView, ViewColumn};
-use ccsd_profile::{Unit, sanitise};
+use ccsd_profile::{TimeColumn, Unit, sanitise};
 
 use super::presentation::Presentation;
 use crate::blocks::Blocks;
@@ -22,7 +21,7 @@ pub fn width(terminal: Option<usize>) -> usize {
 pub fn view(shown: &Presentation<'_>) -> TimelineView {
     let inherited = shown.sort == Some(ViewColumn::Inherited);
     let most = shown.limit.unwrap_or(usize::MAX);
-    TimelineView::new(shown.profile, &shown.selection, shown.columns, inherited, most, |row| shown.wants(row.function))
+    TimelineView::new(shown.profile, &shown.selection, shown.timeline, inherited, most, |row| shown.wants(row.function))
 }
 
 pub fn text(shown: &Presentation<'_>) -> String {

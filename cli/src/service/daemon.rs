@@ -59,10 +59,7 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
         let mut out = stdout().lock();
         for (watch, (processes, near)) in config.watches.iter().zip(look(&config)) {
             for user in unknown_users(watch, user_number) {
-                warnings.push(format!(
-                    "watch {}: there is no user {user:?}, so it matches no process",
-                    watch.name.0
-                ));
+                warnings.push(format!("watch {}: there is no user {user:?}, so it matches no process", watch.name.0));
             }
             let now = match (processes, near) {
                 (0, Some(near)) => format!("none now; {near}"),

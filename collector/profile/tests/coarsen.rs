@@ -5,7 +5,7 @@ mod common;
 
 use std::io::{self, Write};
 
-use ccsd_profile::codec::{CoarsenError, Written, coarsen, columns, compact, read_columns};
+use ccsd_profile::codec::{CoarsenError, Written, coarsen, compact, read_timeline};
 use ccsd_profile::*;
 use common::{Maker, session};
 use proptest::prelude::*;
@@ -156,10 +156,10 @@ proptest! {
             }
         }
         let stretches: Vec<_> = list.iter().copied().filter(|(from, to)| to > from).collect();
-        for columns in [1, 3].map(|most| columns(&stretches, 1, most)) {
-            let coarse = read_columns(&coarser.encoder.get_ref()[..], 0, columns.clone()).unwrap();
-            let fine = read_columns(&original.encoder.get_ref()[..], 0, columns).unwrap();
-            prop_assert_eq!(coarse.loaded.profile.canonical(), fine.loaded.profile.canonical());
+        for timeline in [1, 3].map(|most| Timeline::of_intervals(&stretches, 1, most)) {
+            let coarse = read_timeline(&coarser.encoder.get_ref()[..], 0, &timeline).unwrap();
+            let fine = read_timeline(&original.encoder.get_ref()[..], 0, &timeline).unwrap();
+            prop_assert_eq!(coarse.profile.canonical(), fine.profile.canonical());
         }
     }
 

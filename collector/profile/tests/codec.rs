@@ -62,7 +62,13 @@ fn demo_of(version: u32) -> (Vec<u8>, Vec<(usize, merge_state::State)>) {
             // Functions of one name, in two files and without a file; samples that differ in weight.
             for (file, start) in [(Some("a.c"), 1), (Some("b.c"), 2), (None, 3), (None, 4)] {
                 let file = file.map(str::to_owned);
-                let function = maker.profile.add_cost_centre(CostCentre { start: Some(start), file, line: 7, local: true, ..CostCentre::named(maker.image, "walk") });
+                let function = maker.profile.add_cost_centre(CostCentre {
+                    start: Some(start),
+                    file,
+                    line: 7,
+                    local: true,
+                    ..CostCentre::named(maker.image, "walk")
+                });
                 let context = maker.profile.contexts_mut().push(ContextId::ROOT, function);
                 for weight in [1_000, 500, 500 + start] {
                     maker.profile.charge(thread, context, LineId::UNKNOWN, &[weight]);

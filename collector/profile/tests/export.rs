@@ -3,10 +3,9 @@
 
 mod common;
 
-use ccsd_profile::codec::TimeColumn;
 use ccsd_profile::export::{DEFAULT_MAX_BYTES, Export, Format};
 use ccsd_profile::view::Selection;
-use ccsd_profile::{ContextId, LineId, Metric, ProfileLimits, Unit};
+use ccsd_profile::{ContextId, LineId, Metric, ProfileLimits, Timeline, Unit};
 use common::Maker;
 use common::readers::{cells, page, text};
 use serde_json::Value;
@@ -140,21 +139,21 @@ fn speedscope_knows_the_order_of_intervals_or_says_that_it_does_not() {
         let thread = maker.thread(1);
         maker.profile.charge(thread, context, LineId::UNKNOWN, &weights);
     }
-    let columns = [TimeColumn { from_ns: 0, to_ns: 10 }, TimeColumn { from_ns: 10, to_ns: 20 }];
+    let timeline = Timeline::of_intervals(&[(0, 10), (10, 20)], 1, 2);
     let all = Selection::all();
-    let made = |columns| -> Value {
+    let made = |timeline| -> Value {
         let mut out = Vec::new();
-        Export { columns, ..Export::new(&maker.profile, &all) }.write(Format::Speedscope, &mut out).unwrap();
+        Export { timeline, ..Export::new(&maker.profile, &all) }.write(Format::Speedscope, &mut out).unwrap();
         serde_json::from_slice(&out).unwrap()
     };
-    let timed = made(&columns);
+    let timed = made(&timeline);
     let leaf = |at: usize| {
         let stack = timed["profiles"][0]["samples"][at].as_array().unwrap();
         timed["shared"]["frames"][stack.last().unwrap().as_u64().unwrap() as usize]["name"].as_str().unwrap()
     };
     assert_eq!([0, 1, 2, 3].map(leaf), ["main", "early", "main", "late"]);
     assert_eq!(timed["profiles"][0]["weights"], serde_json::json!([1, 5, 1, 9]));
-    let untimed = made(&[]);
+    let untimed = made(Timeline::none());
     assert!(untimed["profiles"][0]["name"].as_str().unwrap().contains("not in order of time"));
 }
 

@@ -22,7 +22,12 @@ fn charge(profile: &mut Profile, first_pid: u32, members: &GroupMembers<'_>) {
         let user = if *uid == 33 { "www-data".to_owned() } else { String::new() };
         let membership = cgroup.map(|cgroup| Arc::new(Membership { cgroup: cgroup.to_owned(), uid: Some(*uid), user }));
         let process = profile.add_process(Process { membership, ..Process::new(pid, 100, "demo") });
-        let function = profile.add_cost_centre(CostCentre { start: Some(0x1000), file: Some("demo.c".into()), line: 3, ..CostCentre::named(image, "main") });
+        let function = profile.add_cost_centre(CostCentre {
+            start: Some(0x1000),
+            file: Some("demo.c".into()),
+            line: 3,
+            ..CostCentre::named(image, "main")
+        });
         let thread = profile.add_thread(Thread { process, tid: pid, name: "demo".into() });
         let context = profile.contexts_mut().push(ContextId::ROOT, function);
         profile.charge(thread, context, LineId::UNKNOWN, &[*weight]);

@@ -6,11 +6,11 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use ccsd_profile::codec::{columns, read_columns};
+use ccsd_profile::codec::read_timeline;
 use ccsd_profile::export::{Export, Format};
 use ccsd_profile::query::Grouping;
 use ccsd_profile::view::{FlatView, LinesView, Selection, StacksView, TimelineView, ViewColumn};
-use ccsd_profile::{CostCentreId, Encoder, LineId, Profile, TimeWindow, read_window};
+use ccsd_profile::{CostCentreId, Encoder, LineId, Profile, TimeWindow, Timeline, read_window};
 use common::Maker;
 use proptest::prelude::*;
 
@@ -49,9 +49,9 @@ fn a_timeline_of_weights_without_bounds() {
         encoder.write(&update).unwrap();
     }
     let file = encoder.finish().unwrap();
-    let columns = columns(&list, 2, 2);
-    let read = read_columns(&file[..], 0, columns.clone()).unwrap();
-    let view = TimelineView::new(&read.loaded.profile, &Selection::all(), &columns, false, usize::MAX, |_| true);
+    let timeline = Timeline::of_intervals(&list, 2, 2);
+    let read = read_timeline(&file[..], 0, &timeline).unwrap();
+    let view = TimelineView::new(&read.profile, &Selection::all(), &timeline, false, usize::MAX, |_| true);
     assert_eq!(view.weights, [u64::MAX; 2]);
     assert_eq!(view.other, Some(vec![0; 2]));
 }
@@ -148,19 +148,20 @@ proptest! {
             encoder.write(&update).unwrap();
         }
         let file = encoder.finish().unwrap();
-        let columns = columns(&list, maker.profile.charge_count(), most);
+        let timeline = Timeline::of_intervals(&list, maker.profile.charge_count(), most);
+        let columns = timeline.columns();
         prop_assert!(columns.len() <= most && columns.len() == most.min(list.len()), "{:?}", columns);
         prop_assert_eq!((columns[0].from_ns, columns[columns.len() - 1].to_ns), (0, list.len() as u64 * 1_000));
         prop_assert!(columns.windows(2).all(|it| it[0].to_ns == it[1].from_ns));
-        let read = read_columns(&file[..], 0, columns.clone()).unwrap();
+        let read = read_timeline(&file[..], 0, &timeline).unwrap();
         let hidden = |profile: &Profile| {
             let name = hide.map(|it| format!("f{it}"));
             let at = profile.cost_centres().iter().position(|it| it.linkage_name == name);
             Selection::all().hide(at.map(|at| CostCentreId::new(at as u32)))
         };
-        let lexical = read.loaded.profile.selected(&hidden(&read.loaded.profile)).by(Grouping::Lexical);
-        for profile in [&read.loaded.profile, &lexical] {
-            let view = TimelineView::new(profile, &hidden(profile), &columns, inherited, usize::MAX, |_| true);
+        let lexical = read.profile.selected(&hidden(&read.profile)).by(Grouping::Lexical);
+        for profile in [&read.profile, &lexical] {
+            let view = TimelineView::new(profile, &hidden(profile), &timeline, inherited, usize::MAX, |_| true);
             prop_assert_eq!(view.weights.iter().sum::<u64>(), view.total.weight);
             for (at, column) in columns.iter().enumerate() {
                 let window = TimeWindow { from_ns: column.from_ns, until_ns: column.to_ns };
@@ -172,7 +173,7 @@ proptest! {
                 let expected: BTreeMap<String, u64> = flat.rows.iter().map(|row| (row.name.clone(), weight(row))).filter(|it| it.1 > 0).collect();
                 prop_assert_eq!(found, expected);
             }
-            let few = TimelineView::new(profile, &hidden(profile), &columns, false, 2, |_| true);
+            let few = TimelineView::new(profile, &hidden(profile), &timeline, false, 2, |_| true);
             let other = few.other.clone().unwrap();
             for (at, other) in other.iter().enumerate() {
                 prop_assert_eq!(few.bands.iter().map(|it| it.weights[at]).sum::<u64>() + other, few.weights[at]);

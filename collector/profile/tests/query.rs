@@ -293,7 +293,13 @@ fn a_lambda_counts_for_the_function_that_it_is_written_in() {
 fn a_lambda_counts_for_the_function_of_its_file() {
     let mut maker = Maker::new();
     let image = maker.image;
-    let centre = |name: &str, file: Option<&str>, line: u32, start: u64| CostCentre { start: Some(start), file: file.map(Into::into), line, local: true, ..CostCentre::named(image, name) };
+    let centre = |name: &str, file: Option<&str>, line: u32, start: u64| CostCentre {
+        start: Some(start),
+        file: file.map(Into::into),
+        line,
+        local: true,
+        ..CostCentre::named(image, name)
+    };
     let charge = |maker: &mut Maker, stack: &[CostCentre], weight| {
         let mut at = ContextId::ROOT;
         for function in stack {

@@ -126,8 +126,10 @@ impl RecordedFiles {
             let more = if count > named.len() { format!(" and {} more", count - named.len()) } else { String::new() };
             format!("missing, or changed since the recording: {}{more}", named.join(", "))
         });
-        let kernel = (!self.has_the_running_kernel())
-            .then(|| "kernel functions have no names: the recording is of another kernel, or kernel symbols are hidden".to_owned());
+        let kernel = (!self.has_the_running_kernel()).then(|| {
+            "kernel functions have no names: the recording is of another kernel, or kernel symbols are hidden"
+                .to_owned()
+        });
         changed.into_iter().chain(kernel)
     }
 }

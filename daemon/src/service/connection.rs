@@ -141,8 +141,10 @@ impl Connection {
             };
             match request {
                 Request::Subscribe { .. } if (1..VERSION).contains(&hello.codec) => {
-                    let message =
-                        format!("this daemon streams profiles in version {VERSION}, and the client reads {}", hello.codec);
+                    let message = format!(
+                        "this daemon streams profiles in version {VERSION}, and the client reads {}",
+                        hello.codec
+                    );
                     self.say(&Reply::Refused(Refusal::new(RefusalKind::Version, message)))?;
                 }
                 Request::Subscribe { session, follow } => {

@@ -6,9 +6,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ccsd_profile::codec::{TimeColumn, profile_in_columns, put_in_column};
-use ccsd_profile::{Accounting, DecodeError, Decoded, Decoder, MergeError, Profile, ProfileLimits};
-
+use ccsd_profile::{
+    Accounting, DecodeError, Decoded, Decoder, MergeError, Profile, ProfileLimits, TimeColumn, Timeline,
+};
 use serde::Serialize;
 
 use super::files::{LONGEST, StoreError, StoredSegment, contents, is_being_written};
@@ -112,24 +112,20 @@ pub fn query(dir: &Path, range: TimeRange) -> Result<StoredProfile, StoreError> 
     ask(dir, range, None)
 }
 
-/// As [`query`], with one metric's weights (by default the first) in columns of whole intervals, nanoseconds since
-/// 1970: one metric for all columns, and one for each. Other weights are left out.
-pub fn query_columns(dir: &Path, metric: Option<&str>, columns: &[TimeColumn]) -> Result<StoredProfile, StoreError> {
-    let ends = |column: &TimeColumn| (column.from_ns, column.to_ns);
-    let range = TimeRange {
-        from: columns.first().map_or(0, |column| ends(column).0),
-        until: columns.last().map_or(0, |column| ends(column).1),
-    };
-    ask(dir, range, Some(ColumnQuery { metric, columns }))
+/// As [`query`], as a profile over time by one metric (by default the first). Columns are of whole intervals, in
+/// nanoseconds since 1970.
+pub fn query_timeline(dir: &Path, metric: Option<&str>, timeline: &Timeline) -> Result<StoredProfile, StoreError> {
+    let (from, until) = timeline.span();
+    ask(dir, TimeRange { from, until }, Some(TimelineQuery { metric, timeline }))
 }
 
 #[derive(Clone, Copy)]
-struct ColumnQuery<'a> {
+struct TimelineQuery<'a> {
     metric: Option<&'a str>,
-    columns: &'a [TimeColumn],
+    timeline: &'a Timeline,
 }
 
-fn ask(dir: &Path, range: TimeRange, columns: Option<ColumnQuery<'_>>) -> Result<StoredProfile, StoreError> {
+fn ask(dir: &Path, range: TimeRange, over_time: Option<TimelineQuery<'_>>) -> Result<StoredProfile, StoreError> {
     let found = contents(dir)?.segments;
     let mut answer = StoredProfile {
         profile: None,
@@ -149,7 +145,7 @@ fn ask(dir: &Path, range: TimeRange, columns: Option<ColumnQuery<'_>>) -> Result
         let is_of_range = segment.path.symlink_metadata().and_then(|meta| meta.modified()).is_ok_and(|modified| {
             modified.duration_since(UNIX_EPOCH).is_ok_and(|at| at.as_nanos() >= u128::from(range.from))
         });
-        match read(&segment.path, range, columns) {
+        match read(&segment.path, range, over_time) {
             Ok(part) => answer.add(&segment.path, part, is_of_range),
             // Removed between listing and opening.
             Err(DecodeError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
@@ -244,17 +240,17 @@ fn open(path: &Path) -> Result<File, DecodeError> {
     Ok(file)
 }
 
-fn read(path: &Path, range: TimeRange, columns: Option<ColumnQuery<'_>>) -> Result<SegmentPart, DecodeError> {
+fn read(path: &Path, range: TimeRange, over_time: Option<TimelineQuery<'_>>) -> Result<SegmentPart, DecodeError> {
     let file = open(path)?;
     let being_written = is_being_written(&file);
     let mut decoder = Decoder::new(BufReader::with_capacity(1 << 18, file))?;
     let started = decoder.session().started_unix_ns;
     let metrics = &decoder.session().metrics;
     let named = |name: &str| metrics.iter().position(|metric| metric.name == name).unwrap_or(usize::MAX);
-    let metric = columns.and_then(|it| it.metric).map_or(0, named);
+    let metric = over_time.and_then(|it| it.metric).map_or(0, named);
     let metrics = metrics.len();
-    let mut profile = match columns {
-        Some(it) => profile_in_columns(decoder.session(), metric, it.columns.len()),
+    let mut profile = match over_time {
+        Some(it) => it.timeline.new_profile(decoder.session(), metric),
         None => Profile::new(decoder.session().clone(), ProfileLimits::reading()),
     };
     let mut intervals: Vec<TimeColumn> = Vec::new();
@@ -281,13 +277,9 @@ fn read(path: &Path, range: TimeRange, columns: Option<ColumnQuery<'_>>) -> Resu
                         intervals.push(interval);
                     }
                 }
-                if let Some(ColumnQuery { columns, .. }) = columns {
-                    let column = columns.partition_point(|column| column.to_ns < until);
-                    put_in_column(
-                        &mut update,
-                        (metrics, metric),
-                        (columns.len(), column.min(columns.len().saturating_sub(1))),
-                    );
+                if let Some(TimelineQuery { timeline, .. }) = over_time {
+                    let last = timeline.columns().len().saturating_sub(1);
+                    timeline.place(&mut update, (metrics, metric), timeline.column_at(until).min(last));
                 }
                 if let Err(source) = profile.apply(&update) {
                     problem = Some(DecodeError::Update { record: decoder.whole_records(), source });

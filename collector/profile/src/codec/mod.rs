@@ -41,7 +41,7 @@ mod window;
 mod wire;
 
 pub use coarsen::{CoarsenError, Written, coarsen, compact};
-pub use columns::{Columns, TimeColumn, columns, profile_in_columns, put_in_column, read_columns};
+pub use columns::read_timeline;
 pub use decode::{Decoded, Decoder, Loaded, Recovery, read_profile, read_profile_with};
 pub use encode::Encoder;
 pub use format::{MAGIC, MAX_INTERVALS, VERSION};

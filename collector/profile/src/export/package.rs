@@ -261,8 +261,7 @@ pub(super) mod tests {
     pub(in super::super) fn profile(stacks: &[(&[&str], u64)]) -> Profile {
         let metrics = vec![Metric { name: "cpu-clock".into(), unit: Unit::Nanoseconds }];
         let mut profile = Profile::new(SessionInfo { metrics, ..SessionInfo::default() }, ProfileLimits::default());
-        let process =
-            Process::new(1, 1, "p");
+        let process = Process::new(1, 1, "p");
         let process = profile.add_process(process);
         let thread = profile.add_thread(Thread { process, tid: 1, name: "p".into() });
         for (stack, weight) in stacks {

@@ -1,10 +1,10 @@
 //! What of a profile is exported.
 
 use super::source::SourceExcerpt;
-use crate::codec::TimeColumn;
 use crate::model::{Metric, Unit};
 use crate::profile::Profile;
 use crate::text::sanitise;
+use crate::timeline::Timeline;
 use crate::view::{Selection, ViewColumn};
 
 /// Size of an HTML file that browsers open at once and that can be attached to a message.
@@ -27,8 +27,8 @@ pub struct Export<'a> {
     pub spreadsheet: bool,
     /// What was asked of the profile to get this one, for the remarks; empty if nothing.
     pub question: &'a str,
-    /// The metrics after the first as columns of time ([`read_columns`](crate::codec::read_columns)), if there are any.
-    pub columns: &'a [TimeColumn],
+    /// The columns of time, if the profile is one over time.
+    pub timeline: &'a Timeline,
     /// The same by other metrics, between which an HTML file switches; their time is in the same columns.
     pub other_metrics: &'a [Export<'a>],
     /// Source that an HTML file shows.
@@ -47,7 +47,7 @@ impl<'a> Export<'a> {
             comments: true,
             spreadsheet: false,
             question: "",
-            columns: &[],
+            timeline: Timeline::none(),
             other_metrics: &[],
             sources: &[],
         }

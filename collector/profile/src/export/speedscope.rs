@@ -63,11 +63,11 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         Unit::Cycles | Unit::Count | Unit::Unknown => "none",
     };
     let mut threads: BTreeMap<ThreadId, Sampled> = BTreeMap::new();
-    let timed = !export.columns.is_empty();
+    let timed = !export.timeline.is_empty();
     let mut parts: BTreeMap<(ThreadId, usize), Vec<WeightedStack>> = BTreeMap::new();
     walk(export, |stack| {
         let functions: Vec<usize> = stack.functions.iter().map(|&id| frame_index(profile, id)).collect();
-        let weights = if timed { stack.weights.get(1..).unwrap_or(&[]) } else { std::slice::from_ref(&stack.weight) };
+        let weights = if timed { export.timeline.weights(stack.weights) } else { std::slice::from_ref(&stack.weight) };
         for (column, &weight) in weights.iter().enumerate().filter(|(_, weight)| !timed || **weight > 0) {
             parts.entry((stack.thread, column)).or_default().push((functions.clone(), weight));
         }
@@ -102,10 +102,10 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let mut profiles: Vec<Sampled> = threads.into_values().collect();
     profiles.sort_by_key(|sampled| std::cmp::Reverse(sampled.end_value));
     let mut remarks = export.remarks();
-    remarks.push(match export.columns.iter().map(|column| column.to_ns.saturating_sub(column.from_ns)).max() {
+    remarks.push(match export.timeline.longest_ns() {
         Some(longest) => format!(
             "time is that on the CPU, in order of {} parts of at most {:.3} s; within a part the order is not known",
-            export.columns.len(),
+            export.timeline.columns().len(),
             longest as f64 / 1e9
         ),
         None => "the order of the samples is not that of time".to_owned(),

@@ -6,11 +6,11 @@ use super::column::ViewColumn;
 use super::flat::{FlatRow, FlatView};
 use super::interval::Share;
 use super::total::Total;
-use crate::codec::TimeColumn;
 use crate::ids::CostCentreId;
 use crate::labels::Definition;
 use crate::profile::Profile;
 use crate::selection::Selection;
+use crate::timeline::{TimeColumn, Timeline};
 
 /// One function over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -56,17 +56,17 @@ impl TimelineView {
     /// What a timeline can be ordered by: which weight it shows.
     pub const COLUMNS: &[ViewColumn] = &[ViewColumn::Own, ViewColumn::Inherited];
 
-    /// The `most` heaviest wanted functions; metrics after the first are `columns`
-    /// ([`read_columns`](crate::codec::read_columns)).
+    /// The `most` heaviest wanted functions of a profile over time.
     #[must_use]
     pub fn new(
         profile: &Profile,
         selection: &Selection,
-        columns: &[TimeColumn],
+        timeline: &Timeline,
         inherited: bool,
         most: usize,
         wanted: impl Fn(&FlatRow) -> bool,
     ) -> Self {
+        let columns = timeline.columns();
         let mut flat = FlatView::new(profile, selection);
         if inherited {
             flat.sort(ViewColumn::Inherited);
@@ -119,7 +119,9 @@ impl TimelineView {
         walk.charges(|context, charge| {
             let Some((from, to)) = places.get(context.index()).copied().flatten() else { return };
             let list = lists.get(from..to).unwrap_or(&[]);
-            for (column, &weight) in charge.weights.iter().skip(1).enumerate().filter(|(_, weight)| **weight > 0) {
+            for (column, &weight) in
+                timeline.weights(charge.weights).iter().enumerate().filter(|(_, weight)| **weight > 0)
+            {
                 add(&mut weights, column, weight);
                 for band in list.iter().copied() {
                     if let Some(band) = bands.get_mut(band) {

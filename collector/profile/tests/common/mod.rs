@@ -41,7 +41,12 @@ impl Maker {
     }
 
     pub fn function(&mut self, name: &str) -> CostCentreId {
-        self.profile.add_cost_centre(CostCentre { start: Some(0x1000), file: Some("demo.c".into()), line: 3, ..CostCentre::named(self.image, name) })
+        self.profile.add_cost_centre(CostCentre {
+            start: Some(0x1000),
+            file: Some("demo.c".into()),
+            line: 3,
+            ..CostCentre::named(self.image, name)
+        })
     }
 
     pub fn thread(&mut self, tid: u32) -> ThreadId {

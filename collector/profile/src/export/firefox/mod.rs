@@ -13,11 +13,11 @@ use hashbrown::{HashMap, HashSet};
 
 use super::request::Export;
 use super::walk::{FrameLines, frame_name, walk_routes};
-use crate::codec::TimeColumn;
 use crate::ids::{CostCentreId, LineId, ThreadId};
 use crate::labels::Labels;
 use crate::model::{Image, Unit};
 use crate::text::sanitise;
+use crate::timeline::TimeColumn;
 
 use tables::{
     Category, FirefoxFile, Lib, Markers, Meta, ProfileSection, Remark, SampleTable, SharedTables, ThreadTables, Units,
@@ -45,15 +45,15 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let profile = export.profile;
     let duration = profile.accounting().duration_ns;
     let whole = [TimeColumn { from_ns: 0, to_ns: duration }];
-    let timed = !export.columns.is_empty();
-    let columns = if timed { export.columns } else { &whole };
+    let timed = !export.timeline.is_empty();
+    let columns = if timed { export.timeline.columns() } else { &whole };
     let mut tables = TableBuilder::new(export);
     let mut threads: BTreeMap<ThreadId, Vec<ThreadCell>> = BTreeMap::new();
     let mut frame_lines = FrameLines::new(profile);
     walk_routes(export, |stack| {
         let at = tables.stack(export, stack.functions, frame_lines.of(profile, stack));
         let cells = threads.entry(stack.thread).or_default();
-        let weights = if timed { stack.weights.get(1..).unwrap_or(&[]) } else { std::slice::from_ref(&stack.weight) };
+        let weights = if timed { export.timeline.weights(stack.weights) } else { std::slice::from_ref(&stack.weight) };
         for (column, &weight) in weights.iter().enumerate().filter(|(_, weight)| **weight > 0) {
             cells.push(ThreadCell { column, stack: at, weight });
         }
@@ -94,13 +94,13 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         .collect();
     let mut remarks = export.remarks_of(true);
     remarks.extend(export.unknown_lines(frame_lines.unknown_weight()));
-    remarks.push(match columns.iter().map(|column| column.to_ns.saturating_sub(column.from_ns)).max() {
-        Some(longest) if timed => format!(
+    remarks.push(match export.timeline.longest_ns() {
+        Some(longest) => format!(
             "times are known to {:.3} s: within such a part of the time, the samples of a thread follow each other, each for \
              its share of it",
             longest as f64 / 1e9
         ),
-        _ => "what was spent when is not known: the samples of a thread follow each other, each for its share of the time"
+        None => "what was spent when is not known: the samples of a thread follow each other, each for its share of the time"
             .to_owned(),
     });
     if unit == Unit::Cycles {

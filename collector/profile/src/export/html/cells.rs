@@ -7,12 +7,12 @@ use super::super::request::Export;
 use super::packed::{pack, pack_ascending};
 use super::stacks::Stacks;
 use crate::cgroup;
-use crate::codec::TimeColumn;
 use crate::gaps::MARK;
 use crate::ids::{CostCentreId, ProcessId, ThreadId};
 use crate::model::{Membership, Process, Thread};
 use crate::profile::Profile;
 use crate::text::sanitise;
+use crate::timeline::{TimeColumn, Timeline};
 use crate::uncertain::GAP;
 use crate::view::{DiffFunction, DiffTree, Matching, Selection, function, with_one_of_a_name};
 
@@ -96,16 +96,18 @@ struct PackedLayer {
 
 impl Cells {
     pub(super) fn from_metrics(exports: &[&Export<'_>], stacks: &Stacks) -> Self {
-        let columns = exports.first().map_or(&[][..], |export| export.columns);
-        let columns = if columns.len() < 2 { Vec::new() } else { columns.to_vec() };
+        // The columns of the first export are those of all.
+        let timeline = exports.first().map_or(Timeline::none(), |export| export.timeline);
+        let timeline = if timeline.columns().len() < 2 { Timeline::none() } else { timeline };
         let mut threads = Threads::default();
         let mut cells = Vec::new();
         for (layer, export) in exports.iter().enumerate() {
             threads.known.clear();
             let side = (export.profile, export.selection, layer);
-            add_cells(side, &columns, |entries| stacks.find(entries), &mut threads, &mut cells);
+            add_cells(side, timeline, |entries| stacks.find(entries), &mut threads, &mut cells);
         }
         let Threads { threads, processes, groups, .. } = threads;
+        let columns = timeline.columns().to_vec();
         Self { layers: exports.len(), columns, threads, processes, groups, cells: joined(cells) }
     }
 
@@ -132,7 +134,7 @@ impl Cells {
                     };
                     stacks.find(&entries.iter().map(number).collect::<Option<Vec<u32>>>()?)
                 };
-                add_cells((profile, selection, layer), &[], find, &mut threads, &mut cells);
+                add_cells((profile, selection, layer), Timeline::none(), find, &mut threads, &mut cells);
             });
         }
         let Threads { threads, processes, groups, .. } = threads;
@@ -226,7 +228,7 @@ impl Cells {
 /// Adds what a profile charged as one layer. `find` finds the node of a stack.
 fn add_cells(
     (profile, selection, layer): (&Profile, &Selection, usize),
-    columns: &[TimeColumn],
+    timeline: &Timeline,
     find: impl Fn(&[u32]) -> Option<usize>,
     threads: &mut Threads,
     cells: &mut Vec<CostCell>,
@@ -246,12 +248,10 @@ fn add_cells(
                 cells.push(CostCell { node, thread, column, layer, weight });
             }
         };
-        if columns.is_empty() {
+        if timeline.is_empty() {
             add(0, charge.weights.get(selection.metric_index()).copied().unwrap_or(0));
         } else {
-            // The columns of the first export are those of all.
-            let weights = charge.weights.iter().skip(1).take(columns.len()).enumerate();
-            weights.for_each(|(column, &weight)| add(column, weight));
+            timeline.weights(charge.weights).iter().enumerate().for_each(|(column, &weight)| add(column, weight));
         }
     });
 }
@@ -274,8 +274,7 @@ impl Threads {
         if let Some(&number) = self.known.get(&id) {
             return number;
         }
-        let unknown =
-            Process::new(0, 0, String::new());
+        let unknown = Process::new(0, 0, String::new());
         let thread = profile.thread(id).cloned();
         let process = thread.as_ref().and_then(|thread| profile.process(thread.process)).cloned();
         let process = process.unwrap_or(unknown);

@@ -243,7 +243,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         layers: exports.iter().map(|it| layer(it, None)).collect(),
         is_difference: false,
         stacks,
-        all_columns: export.columns.len(),
+        all_columns: export.timeline.columns().len(),
         cells,
         describe: Box::new(describe),
         palette: trees.first().map_or_else(Palette::default, |tree| Palette::of(profile, tree)),
@@ -691,10 +691,10 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::TimeColumn;
     use crate::ids::{ContextId, LineId};
     use crate::limits::ProfileLimits;
     use crate::model::{CostCentre, Image, Metric, Process, SessionInfo, Thread, Unit};
+    use crate::timeline::{TimeColumn, Timeline};
     use crate::view::Selection;
 
     fn profile(metrics: usize, threads: u32) -> Profile {
@@ -702,8 +702,7 @@ mod tests {
         let session = SessionInfo { metrics: (0..metrics).map(metric).collect(), ..SessionInfo::default() };
         let mut profile = Profile::new(session, ProfileLimits::default());
         let image = profile.add_image(Image { name: "/usr/bin/demo".into(), build_id: Vec::new() });
-        let process =
-            Process::new(1, 1, "demo");
+        let process = Process::new(1, 1, "demo");
         let process = profile.add_process(process);
         for tid in 1..=threads {
             let function = profile.add_cost_centre(CostCentre::named(image, format!("f{}", tid % 200)));
@@ -735,9 +734,9 @@ mod tests {
     #[test]
     fn columns_of_another_metric_are_no_more_than_those_of_the_first() {
         let (first, second, all) = (profile(4, 20), profile(6, 20), Selection::all());
-        let columns: Vec<TimeColumn> = (0..3).map(|i| TimeColumn { from_ns: i, to_ns: i + 1 }).collect();
-        let others = [Export { columns: &columns, ..Export::new(&second, &all) }];
-        let export = Export { columns: &columns, other_metrics: &others, ..Export::new(&first, &all) };
+        let timeline: Timeline = (0..3).map(|i| TimeColumn { from_ns: i, to_ns: i + 1 }).collect();
+        let others = [Export { timeline: &timeline, ..Export::new(&second, &all) }];
+        let export = Export { timeline: &timeline, other_metrics: &others, ..Export::new(&first, &all) };
         let data = page(&export);
         let data = data.split("\"cells\":").nth(1).unwrap();
         // Each thread has a cell in each column, by both metrics.
