@@ -211,7 +211,6 @@ fn fed(machine: Machine, spec: &EventSpec, recorded: &[Vec<u8>], layout: SampleL
             aggregating += thread_cpu_ns() - before;
         }
         if fed + 1 == recorded.len() {
-            // End of the warm-up.
             (first, sampling, aggregating) = (false, 0, 0);
         } else if !first {
             counted += 1;

@@ -40,7 +40,6 @@ impl Exit {
         }
     }
 
-    /// The status with which a shell reports a death by `signal`.
     pub fn shell_status(signal: i32) -> i32 {
         signal.saturating_add(128)
     }

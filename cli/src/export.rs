@@ -67,7 +67,6 @@ pub struct ExportedPage {
     pub file: Option<PathBuf>,
 }
 
-/// The page that `export html` writes.
 pub fn page(args: &ExportArgs) -> Result<ExportedPage, Failure> {
     with_export(args, |export, origin| {
         let mut bytes = Vec::new();
@@ -193,12 +192,10 @@ fn other_metrics(
     others.filter_map(|it| other(it).transpose()).collect()
 }
 
-/// Prints the accounting if it was left out of the output.
 fn say_what_is_left_out(export: &Export<'_>, format: Format) {
     if export.comments || !format.has_comments() {
         return;
     }
-    // The first remark says what was profiled.
     let remarks = export.remarks();
     let accounting: Vec<&str> = remarks.iter().skip(1).take(2).map(String::as_str).collect();
     warn(format_args!("{}", accounting.join("; ")));

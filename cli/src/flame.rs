@@ -25,7 +25,6 @@ pub enum CallOrigin {
 pub struct ShareChange {
     /// From -1 to 1.
     pub share: f64,
-    /// Chance hardly explains it.
     pub significant: bool,
 }
 
@@ -94,7 +93,6 @@ pub struct FlameLayout {
     pub rows: Vec<Vec<Span>>,
     pub columns: usize,
     pub drawn: usize,
-    /// Calls that are not.
     pub hidden: usize,
 }
 
@@ -109,7 +107,6 @@ impl FlameTree {
         FlameTree::from_view(TreeView::top_down(profile, selection, least), profile)
     }
 
-    /// The calls of a tree from the root down.
     pub fn from_view(view: TreeView, profile: &Profile) -> FlameTree {
         let origins = Origins::of(profile);
         let mut numbers: HashMap<CostCentreId, usize> = HashMap::new();

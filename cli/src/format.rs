@@ -67,14 +67,12 @@ pub fn indent(depth: usize) -> String {
 /// The common unit of the weights in a table, so that they compare at a glance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UnitScale {
-    /// Name of the unit for the column's head.
     pub unit: &'static str,
     divisor: f64,
     decimals: usize,
 }
 
 impl UnitScale {
-    /// The scale for a table whose largest weight is `largest`.
     pub fn new(unit: Unit, largest: u64) -> UnitScale {
         let in_steps = |steps: [(u64, &'static str, usize); 4]| {
             let [.., last] = steps;

@@ -6,7 +6,6 @@ use ccsd_profile::query::{Pattern, Subject};
 use ccsd_profile::view::{DiffFunction, Matching};
 use ccsd_profile::{CostCentreId, Profile, sanitise};
 
-/// Parses a pattern of functions.
 pub fn parse(text: &str) -> Result<Pattern, String> {
     let pattern: Pattern = text.parse().map_err(|error: ccsd_profile::query::PatternError| error.to_string())?;
     if pattern.subject().is_runner() {

@@ -95,7 +95,6 @@ impl Job {
             give(self.own);
         }
         state.suspended = true;
-        // ccsd is stopped here.
         let _ = raise(Signal::SIGSTOP);
         state.suspended = false;
         if state.child_in_front && self.is_ours() {

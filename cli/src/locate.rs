@@ -21,7 +21,6 @@ use crate::values::ProcessName;
 #[derive(Debug)]
 pub enum Located {
     File(PathBuf),
-    /// A session, and the connection to its daemon.
     Session(Box<Client>, u32),
     Watch(String),
     Process(u32),

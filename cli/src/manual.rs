@@ -142,7 +142,6 @@ fn value(argument: &Arg) -> String {
     format!("\\fI{}\\fR", roff(name))
 }
 
-/// Escapes text that troff would interpret.
 fn roff(text: &str) -> String {
     let lines: Vec<String> = text
         .lines()

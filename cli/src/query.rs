@@ -154,7 +154,6 @@ fn column() -> impl TypedValueParser<Value = ViewColumn> {
     PossibleValuesParser::new(ViewColumn::ALL.map(value)).try_map(|text| text.parse::<ViewColumn>())
 }
 
-/// Parses a share in percent.
 pub fn percentage(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim_end();
     let plain = !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.');

@@ -111,7 +111,6 @@ pub fn attach(args: AttachArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     attend(request(target, &args.collect)?, &args.collect, colour)
 }
 
-/// Which processes of the machine are sampled, if none is named.
 fn selection(args: &MachineArgs, collect: &CollectArgs) -> Result<Option<ProcessSelection>, Failure> {
     let selection = machine::selection(args)?;
     if selection.is_some() && (collect.no_inherit || collect.per_cpu) {

@@ -31,7 +31,6 @@ const TWICE: Duration = Duration::from_secs(2);
 /// Time for a signalled program to end before the collection does.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// Handles the first Ctrl-C.
 #[derive(Clone)]
 pub struct Asking {
     sender: Sender<()>,
@@ -71,7 +70,6 @@ pub struct Plan {
 }
 
 pub struct Signals {
-    /// Receives one message, at the first signal.
     pub stop: Receiver<StopRequest>,
     pub again: Receiver<i32>,
     /// Whether the collection has ended, so that `again` is read.

@@ -30,7 +30,6 @@ impl ProfileSource {
         OsStringValueParser::new().try_map(ProfileSource::parse)
     }
 
-    /// Parses a source.
     pub fn parse(text: OsString) -> Result<ProfileSource, String> {
         let Some(word) = text.to_str() else { return Ok(ProfileSource::File(text.into())) };
         if let Some(id) = word.strip_prefix("session:") {

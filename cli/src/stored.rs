@@ -36,7 +36,6 @@ pub struct LoadedWatch {
     pub intervals: Vec<TimeColumn>,
 }
 
-/// Name that stands for all watches.
 pub const ALL: &str = "all";
 const NAMED_GAPS: usize = 5;
 
@@ -58,7 +57,6 @@ pub struct About {
     pub gaps: Vec<GapOfWatch>,
     /// Segments without an end record: the service was killed, or the power failed.
     pub interrupted: Vec<PathBuf>,
-    /// Files that could not be used, and why.
     pub problems: Vec<String>,
     #[serde(skip)]
     zone: TimeZone,
@@ -156,7 +154,6 @@ impl About {
     }
 }
 
-/// The state directory of the service.
 pub fn state_dir(given: Option<&PathBuf>, socket: &SocketArgs) -> PathBuf {
     let from_service = || connection::connect(socket).and_then(|mut client| client.watches()).ok()?.state_dir;
     let from_file = || Config::load_default().unwrap_or_default().state_dir.0;
@@ -331,7 +328,6 @@ struct CpuOverTime {
     cpu_ns: Vec<u64>,
 }
 
-/// Parts of the time in the list of watches.
 const PARTS: u32 = 12;
 
 impl CpuOverTime {

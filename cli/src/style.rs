@@ -14,7 +14,6 @@ pub fn has_unicode() -> bool {
     locale.is_some_and(|locale| locale.contains("utf-8") || locale.contains("utf8"))
 }
 
-/// Rows of the terminal that a stream is, if it is one that says so.
 pub fn terminal_rows(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     let size = stream.is_terminal().then(|| terminal_size_of(stream)).flatten();
     size.map(|(_, Height(rows))| usize::from(rows)).filter(|&rows| rows > 0)

@@ -6,7 +6,6 @@ use ccsd_profile::query::{Pattern, Subject};
 use ccsd_profile::{CostCentreId, Membership, Profile, sanitise};
 
 const MAX_SUGGESTIONS: usize = 3;
-/// Minimum similarity of a suggestion, from 0 to 1.
 const MIN_LIKENESS: f64 = 0.6;
 const MAX_COMPARED: usize = 200;
 /// Maximum distinct names compared, which takes a second or two.
@@ -38,7 +37,6 @@ pub fn question(pattern: &Pattern, profile: &Profile) -> String {
     if similar.is_empty() { String::new() } else { format!("; did you mean {}?", similar.join(" or ")) }
 }
 
-/// What the processes of a profile belong to.
 fn memberships(profile: &Profile, name: impl Fn(&Membership) -> String) -> Vec<String> {
     profile.processes().iter().filter_map(|process| process.membership.as_deref().map(&name)).collect()
 }

@@ -13,7 +13,6 @@ pub fn size(text: &str) -> Result<u64, String> {
     ccsd_daemon::config::bytes(&format!("{digits}{unit}{}", if unit.is_empty() { "" } else { "iB" }))
 }
 
-/// Reads what a session may have in memory.
 pub fn memory(text: &str) -> Result<u64, String> {
     let bytes = size(text)?;
     match bytes >= Budget::MIN_MEMORY {
@@ -22,7 +21,6 @@ pub fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Reads a budget of overhead.
 pub fn overhead(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>();
     let percent = number.map_err(|_| "not a number of percent, as in 1 or 0.5".to_owned())?;
@@ -36,7 +34,6 @@ pub enum Frequency {
     Hz(u64),
 }
 
-/// Reads a rate.
 pub fn frequency(text: &str) -> Result<Frequency, String> {
     match text {
         "max" => Ok(Frequency::Max),
@@ -55,7 +52,6 @@ pub fn rows(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "-n takes a number of rows, as in -n 20; 0 shows all".to_owned())
 }
 
-/// Reads a number of lines.
 pub fn lines(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "not a number of lines, as in 20".to_owned())
 }
@@ -75,7 +71,6 @@ pub fn process(text: &str) -> Result<ProcessName, String> {
     Ok(ProcessName::Name(text.to_owned()))
 }
 
-/// Reads a process id.
 pub fn pid(text: &str) -> Result<u32, String> {
     // The kernel's pid_t is signed: what does not fit names no process, and 0 would mean ourselves.
     let pid = text.parse::<i32>().ok().filter(|&pid| pid > 0).map(i32::unsigned_abs);

@@ -330,7 +330,6 @@ fn unwinding_a_stack_seen_before_allocates_nothing() {
     assert!(found[0].1 > 20 && found[0].2 > 0 && found.iter().all(|found| found.0 == StackRoot::Complete), "{found:?}");
     // A thread's stack is remembered, which takes memory when it is first seen or has grown.
     assert!(found[2].2 == found[4].2 && found[2].2 <= 8, "{found:?}");
-    // The same again.
     assert_eq!(found[3].2, 0, "{found:?}");
 }
 

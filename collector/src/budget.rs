@@ -126,10 +126,8 @@ impl Budget {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Used {
-    /// Bytes of all names in the profile.
     pub name_bytes: usize,
     pub functions: usize,
-    /// Bytes of the names of generated code.
     pub generated_code: usize,
     pub debug_information: u64,
 }

@@ -33,7 +33,6 @@ pub struct WholeStack {
     pub age_ns: u64,
 }
 
-/// One frame, or the place where some are missing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum FrameOrGap {
     Frame(Frame),

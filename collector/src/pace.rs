@@ -161,7 +161,6 @@ struct CostMeter {
 #[derive(Clone, Copy, Debug)]
 struct Shortage {
     halvings: u8,
-    /// The last window was bad.
     doubtful: bool,
     /// The first window after a change has what was missing before.
     settling: bool,
@@ -247,7 +246,6 @@ impl RateController {
         SampleCost { own_ns: if self.cost.measured { self.cost().own_ns } else { 0 }, ..self.cost() }
     }
 
-    /// Samples per second that a budget affords.
     fn affordable(&self, budget: Overhead) -> f64 {
         let SampleCost { target_ns, own_ns } = self.cost();
         f64::from(budget.0) * 1e3 / target_ns.saturating_add(own_ns).max(1) as f64
@@ -275,7 +273,6 @@ impl RateController {
         Some(RateChange { rate_hz, why })
     }
 
-    /// The rate stays what it is from now on.
     pub fn hold(&mut self) {
         self.held = true;
     }

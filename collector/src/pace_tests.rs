@@ -79,10 +79,8 @@ fn a_fixed_rate_stays() {
 fn the_rate_rises_when_there_is_room_for_long() {
     let mut pace = RateController::at(999, true);
     assert_eq!(rates(&mut pace, &[TERRIBLE, CLEAN, TERRIBLE]), [499, 499, 249]);
-    // One window settles.
     assert_eq!(until_raised(&mut pace), PATIENCE + 1);
     assert_eq!(pace.rate_hz(), 499);
-    // A busy reader has no room.
     let busy = RateWindow { reader_cpu_ns: WINDOW_NS / 2, ..CLEAN };
     assert_eq!(rates(&mut pace, &[busy; 100]), [499; 100]);
     let change = pace.review(&CLEAN).unwrap();
@@ -188,7 +186,6 @@ fn a_refused_change_is_tried_again() {
         assert_eq!((pace.rate_hz(), pace.is_variable()), (999, true));
     }
     assert_eq!((waits, told), (vec![0, 1, 2, 4, 8, 16, 32, 64, 64], 1));
-    // What is over by then needs no change.
     assert_eq!(rates(&mut pace, &[CLEAN; 1_000]), [999; 1_000]);
     // The halvings that were not made are not made up for.
     assert_eq!(pace.review(&TERRIBLE).unwrap().rate_hz, 499);

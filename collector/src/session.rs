@@ -360,7 +360,6 @@ fn per_cpu(choice: &mut ChosenEvent, options: &Options) -> Result<EventLayout> {
     Ok(EventLayout::Cpus)
 }
 
-/// Takes an event that makes sense on a CPU.
 fn sample_cpus(choice: &mut ChosenEvent, options: &Options) -> Result<()> {
     if !can_be_per_cpu(&choice.spec) {
         let why = "on a CPU it would also count other programs that ran in between";

@@ -19,12 +19,10 @@ pub enum SessionEvent {
 pub struct Held(Arc<[AtomicU64; 2]>);
 
 impl Held {
-    /// With rings of so many bytes, and nothing else yet.
     pub fn new(ring_bytes: usize) -> Held {
         Held(Arc::new([AtomicU64::new(ring_bytes as u64), AtomicU64::new(0)]))
     }
 
-    /// Tells what there is beside the rings, bytes.
     pub fn tell(&self, bytes: u64) {
         // Relaxed: nothing else depends on it.
         self.0[1].store(bytes, Ordering::Relaxed);

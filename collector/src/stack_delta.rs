@@ -24,7 +24,6 @@ pub struct LastStack<T> {
 /// What a stack has in common with the one before it of the same thread, or with its reserve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Common {
-    /// Frames of the reserve.
     pub shared: u32,
     /// Frames beyond the reserve; they are those of the stack before.
     pub own: u32,
@@ -168,7 +167,6 @@ mod tests {
         (0..10).for_each(|_| last.push(3));
         assert!(!last.end(deep));
         assert_eq!(last.depth(), MAX_OWN + 10);
-        // Where there is no room it is fewer.
         last.begin(Common::default());
         (0..=FEW_OWN).for_each(|_| last.push(4));
         assert!(!last.end(Common::default()) && last.end(Common { few: true, ..Common::default() }));

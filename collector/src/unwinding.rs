@@ -19,7 +19,6 @@ pub struct Unwinding {
     /// The last stack of each live thread that has been sampled.
     stacks: HashMap<ThreadKey, ShadowStack, FxBuildHasher>,
     goroutines: GoroutineTable,
-    /// Frames in `stacks`.
     remembered: usize,
     /// Maximum of `remembered`; by default ten stacks of 100,000 frames.
     most_remembered: usize,
@@ -106,7 +105,6 @@ impl Unwinding {
         self.unwinder.stats()
     }
 
-    /// Stacks whose outer part was not there any more when it was read.
     pub fn read_too_late(&self) -> u64 {
         self.unwinder.read_too_late()
     }
@@ -115,7 +113,6 @@ impl Unwinding {
         self.unwinder.held_bytes()
     }
 
-    /// Frees what is kept of an image that is not mapped any more.
     pub fn drop_image(&mut self, index: ImageIndex) {
         self.unwinder.drop_image(index);
     }

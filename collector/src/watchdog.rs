@@ -7,7 +7,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Time between two looks.
 pub const LOOK: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(1) };
 /// Silent looks in a row before an answer is given up: 10 s. No record takes that long. (A stopped ccsd does not look.)
 const PATIENCE: u32 = 10;

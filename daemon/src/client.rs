@@ -33,10 +33,8 @@ const SERVICE_USER: &str = "ccsd";
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ClientError {
-    /// There is no daemon.
     #[error("no daemon at {}", .0.display())]
     None(PathBuf),
-    /// This user may not open the socket.
     #[error("not permitted to use the daemon at {}: that takes root or membership in group ccsd", .0.display())]
     NotPermitted(PathBuf),
     /// Another user serves the socket, who could answer anything and would see the requests.
@@ -45,23 +43,15 @@ pub enum ClientError {
          name another socket with --socket, or do without a daemon (--no-daemon)",
         path.display(), user_name(*.owner)
     )]
-    Stranger {
-        path: PathBuf,
-        /// User id of the server.
-        owner: u32,
-    },
-    /// The daemon does not answer in time.
+    Stranger { path: PathBuf, owner: u32 },
     #[error("the daemon at {} does not answer", .0.display())]
     NoAnswer(PathBuf),
-    /// The daemon closed the connection.
     #[error("the daemon at {} went away", .0.display())]
     Gone(PathBuf),
     #[error("{0}")]
     Refused(Refusal),
-    /// The daemon broke the protocol.
     #[error("the daemon at {} sent a reply that ccsd does not understand: {what}", path.display())]
     Nonsense { path: PathBuf, what: String },
-    /// Another error of the connection.
     #[error("cannot talk to the daemon at {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
 }

@@ -19,7 +19,6 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// Entries of all stacks of a dump that are sent: about 14 MB of text.
 const MAX_ENTRIES: usize = 1 << 21;
 
-/// Running and recent dumps.
 #[derive(Debug)]
 pub struct Dumps {
     ledger: Ledger,

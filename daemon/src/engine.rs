@@ -109,7 +109,6 @@ pub struct Outcome {
     pub early: Option<String>,
     /// Whether the daemon has gone without a word, so that the last of it may be missing.
     pub broke_off: bool,
-    /// Where the end of a program will be told that still runs.
     running: Option<Receiver<ChildEnd>>,
 }
 
@@ -385,7 +384,6 @@ fn source(
     for path in &request.by.daemons {
         match RemoteSession::start(path, &asked, &command) {
             Ok(session) => return Ok((Collector::Daemon(Box::new(session)), passed_over)),
-            // Nobody could do that.
             Err(ClientError::Refused(refusal)) if refusal.kind == RefusalKind::BadRequest => {
                 return Err(ClientError::Refused(refusal).into());
             }
@@ -490,7 +488,6 @@ mod tests {
 
     use super::*;
 
-    /// A profile of generations, the updates that it gives, and all of them in one.
     fn generations(started_unix_ns: u64) -> (Profile, Vec<Update>, Profile) {
         let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
         let session = SessionInfo { metrics, started_unix_ns, ..SessionInfo::default() };

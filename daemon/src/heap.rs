@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether a session or connection has ended since the last trim.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Notes that a session or connection has ended.
 pub fn note_end() {
     // Relaxed: the flag publishes no other data.
     ENDED.store(true, Ordering::Relaxed);

@@ -29,7 +29,6 @@ pub enum OutputError {
     Disturbed { path: PathBuf },
     #[error("cannot write {}: {source}; what was written before stays readable", path.display())]
     Write { path: PathBuf, source: EncodeError },
-    /// Writing a replacement failed.
     #[error("cannot write {}: {source}; what was there before is untouched", path.display())]
     Replace { path: PathBuf, source: EncodeError },
 }

@@ -38,7 +38,6 @@ pub struct Upkeep {
     started: u64,
     file: ConfigFile,
     reloads: Mutex<Reloads>,
-    /// Why the metrics file is not written, if so.
     metrics_problem: Mutex<Option<String>>,
     state_dir: Mutex<PathBuf>,
     /// Lock of the state directory, held while there are watches.

@@ -20,7 +20,6 @@ const MAX_ASKED: usize = 16;
 /// Maximum names remembered. A watch has at most 100.
 const MAX_NAMES: usize = 4096;
 
-/// What is known of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserNumber {
     Known(u32),
@@ -29,7 +28,6 @@ pub enum UserNumber {
 }
 
 impl UserNumber {
-    /// The user's id, if it is known.
     #[must_use]
     pub fn number(self) -> Option<u32> {
         match self {

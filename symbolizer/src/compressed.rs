@@ -21,10 +21,8 @@ pub(crate) const LEGACY_PREFIX: &[u8] = b".zdebug_";
 
 pub(crate) const LEGACY_HEADER: u64 = 12;
 
-/// Header size of a section with `SHF_COMPRESSED`.
 pub(crate) const HEADER: u64 = size_of::<elf::CompressionHeader64<LE>>() as u64;
 
-/// The size stated in the header of a section with `SHF_COMPRESSED`.
 pub(crate) fn stated_size(header: &[u8]) -> Option<u64> {
     let (header, _) = pod::from_bytes::<elf::CompressionHeader64<LE>>(header).ok()?;
     Some(header.ch_size.get(LE))

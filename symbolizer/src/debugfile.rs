@@ -30,7 +30,6 @@ pub struct DebugFileFinder {
     image_path: Option<PathBuf>,
     held: Vec<(PathBuf, Arc<File>)>,
     opener: Option<Arc<dyn OpenFiles>>,
-    /// Identifies the root; see [`DebugFileFinder::view`].
     view: u64,
     door: Door,
 }

@@ -24,7 +24,6 @@ const MAX_TIME: Duration = Duration::from_secs(300);
 /// Maximum time and bytes of one run. What is missing then is asked for by the next one.
 const MAX_RUN: Duration = Duration::from_secs(1800);
 const MAX_RUN_BYTES: u64 = 8 << 30;
-/// Maximum bytes of the debug files in the cache.
 const MAX_CACHE_BYTES: u64 = 16 << 30;
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Build ids have 8 to 20 bytes; longer ones are not asked for.

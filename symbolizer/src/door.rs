@@ -198,7 +198,6 @@ impl Door {
     }
 }
 
-/// Whether a file is on one of the file systems [`BY_READER`].
 fn shows_by_reader(file: &File) -> io::Result<bool> {
     Ok(BY_READER.contains(&fstatfs(file)?.filesystem_type()))
 }

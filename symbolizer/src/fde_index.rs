@@ -121,7 +121,6 @@ impl FdeIndex {
         self.fdes.get(index).map(|fde| fde.start..fde.start.saturating_add(fde.length.into()))
     }
 
-    /// Number of entries that begin at `address` or before.
     pub(crate) fn count_up_to(&self, address: u64) -> usize {
         self.fdes.partition_point(|fde| fde.start <= address)
     }
@@ -164,7 +163,6 @@ mod tests {
         push(section, &[0xff, 0xff, 0xff, 0xff, 1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1])
     }
 
-    /// Adds an FDE to a `.debug_frame`.
     pub fn push_fde(section: &mut Vec<u8>, cie: u32, start: u64, length: u64, instructions: &[u8]) -> u32 {
         let mut body = cie.to_le_bytes().to_vec();
         body.extend(start.to_le_bytes());

@@ -194,7 +194,6 @@ mod tests {
     fn a_file_with_its_contents_is_not_read() {
         let file = ElfFile::open(own()).unwrap();
         let headers = Headers::read(own(), false, true).unwrap();
-        // Another file in its place.
         let again = headers.apply(tempfile::tempfile().unwrap()).unwrap();
         assert_eq!(file.unwind_sections(), again.unwind_sections());
         assert!(again.has_unwind_info() && again.code(file.entry(), 64).is_none());

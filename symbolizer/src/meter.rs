@@ -82,7 +82,6 @@ pub(crate) struct Spent;
 #[derive(Debug, Clone)]
 pub(crate) struct ReadGrant {
     pub(crate) steps: u64,
-    /// Bytes that may be allocated and kept.
     pub(crate) bytes: u64,
     pub(crate) cpu: Duration,
     /// What to wait for before more than [`crate::limits::SMALL_IMAGE_BYTES`] are allocated.

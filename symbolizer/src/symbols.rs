@@ -316,7 +316,6 @@ impl Called {
 }
 
 impl NameTables {
-    /// Reads the tables of an image, and finds the file with its debug information.
     fn read(image: &ElfFile, finder: &DebugFileFinder, notes: &mut Vec<String>) -> (NameTables, Option<DebugFile>) {
         let has_dwarf = sections::is_in(image);
         // An image with both needs no debug file.

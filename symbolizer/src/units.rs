@@ -41,7 +41,6 @@ struct FileUnits {
 }
 
 impl DebugUnits {
-    /// Creates the units of `dwarf`, which begin at `starts`, and of its supplement.
     pub(crate) fn new(dwarf: Arc<gimli::Dwarf<Metered>>, starts: Vec<usize>, of_supplement: Vec<usize>) -> DebugUnits {
         let supplement = dwarf.sup.clone().map(|dwarf| FileUnits::new(dwarf, of_supplement));
         DebugUnits { main: FileUnits::new(dwarf, starts), supplement, skeletons: OnceCell::new() }

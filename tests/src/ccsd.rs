@@ -98,7 +98,6 @@ pub fn as_user(command: &mut Command, user: u32) -> &mut Command {
     command.uid(user).gid(user)
 }
 
-/// `ccsd record` of a program.
 #[must_use]
 pub struct RecordCommand {
     options: Vec<OsString>,
@@ -200,7 +199,6 @@ impl Collecting {
         }
     }
 
-    /// Waits until the profile satisfies `wanted`.
     pub fn wait_until(&mut self, wanted: impl Fn(&Profile) -> bool) {
         while !self.profile().is_some_and(|profile| wanted(&profile)) {
             let _ = self.writes();

@@ -22,7 +22,6 @@ pub fn mount() -> Option<PathBuf> {
 
 pub struct CgroupTree {
     root: PathBuf,
-    /// Its path within the hierarchy.
     pub path: String,
 }
 
@@ -44,7 +43,6 @@ impl CgroupTree {
         path
     }
 
-    /// Moves a process into a group.
     pub fn join(&self, name: &str, pid: u32) {
         fs::write(self.group(name).join("cgroup.procs"), pid.to_string()).unwrap();
     }

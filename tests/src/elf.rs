@@ -10,12 +10,10 @@ use crate::fixture::copy_program;
 #[derive(Clone, Debug, Default)]
 pub struct CraftedSection {
     pub name: &'static str,
-    /// `sh_type`.
     pub kind: u32,
     pub flags: u64,
     /// First address and size, if it is not what `bytes` says.
     pub range: Option<(u64, u64)>,
-    /// Its bytes.
     pub bytes: Vec<u8>,
     /// Index of the linked section; the first is 1.
     pub link: u32,
@@ -84,14 +82,11 @@ pub fn symbol(name: u32, address: u64, size: u64, kind: ElfSymbolKind) -> [u8; 2
     bytes
 }
 
-/// What an entry of a symbol table is.
 #[derive(Clone, Copy, Debug)]
 pub enum ElfSymbolKind {
-    /// A function that all units see.
     Global,
     /// A function that its unit alone sees.
     Local,
-    /// The source file of the local symbols that follow.
     File,
 }
 

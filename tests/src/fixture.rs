@@ -69,7 +69,6 @@ pub fn build(source: &str, flags: &[&str]) -> PathBuf {
     build_with("cc", source, flags)
 }
 
-/// As [`build`], with another C compiler.
 #[must_use]
 pub fn build_with(cc: &str, source: &str, flags: &[&str]) -> PathBuf {
     once(format!("{source} {cc} {}", flags.join(" ")), |program| {

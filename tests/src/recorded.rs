@@ -158,7 +158,6 @@ impl Recorded {
         self.flat().rows.into_iter().map(|row| row.name).collect()
     }
 
-    /// Samples that `callee` has through calls by `caller`.
     #[must_use]
     pub fn through(&self, caller: &str, callee: &str) -> u64 {
         let (Some(caller), Some(callee)) = (self.function(caller), self.function(callee)) else { return 0 };

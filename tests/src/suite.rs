@@ -21,7 +21,6 @@ const MAX_REPEATS: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// A program of a package: its name and the package.
     Program(&'static str, &'static str),
     /// A Python with `-X perf`; see [`new_python`].
     NewPython,
@@ -130,7 +129,6 @@ fn restore_signals() {
 #[derive(Default)]
 pub struct Suite {
     trials: Vec<Trial>,
-    /// Tests that have failed once.
     repeats: Arc<AtomicUsize>,
 }
 

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Waits until a condition holds.
 #[track_caller]
 pub fn until(mut is: impl FnMut() -> bool) {
     let began = Instant::now();

@@ -78,7 +78,6 @@ fn daemon_of_a_stranger() {
     let pid = target.pid().to_string();
     let to_itself = |user| found(&["daemon", "status"], user);
     assert!(to_itself(NOBODY).status.success(), "{:?}", to_itself(NOBODY));
-    // Root, and another user.
     for user in [0, NOBODY - 1] {
         for args in [
             &["daemon", "status"][..],
@@ -91,7 +90,6 @@ fn daemon_of_a_stranger() {
         }
     }
     at(&["daemon", "status", "--socket", named[1]], Path::new(""), 0).assert_refused(2, &named);
-    // Through a link of root.
     let dir = scratch();
     let link = dir.path().join("link");
     symlink(&socket, &link).unwrap();

@@ -166,7 +166,6 @@ fn main() -> ExitCode {
         .test("exceptions_in_flight", &[CXX], || {
             let recorded = RecordCommand::new(build("throw.cpp", &["-O1"]), &[]).options(&RATE).run();
             assert_complete(&recorded);
-            // The exception is raised once, and resumed after each destructor.
             let (raised, resumed) = (recorded.samples("_Unwind_RaiseException"), recorded.samples("_Unwind_Resume"));
             let unwinding = raised.inherited + resumed.inherited;
             assert!(unwinding * 2 > recorded.total(), "{raised:?} {resumed:?} of {}", recorded.total());

@@ -73,7 +73,6 @@ fn main() -> ExitCode {
             let dir = scratch();
             let fifo = dir.path().join("fifo");
             mkfifo(&fifo, Mode::S_IRWXU).unwrap();
-            // A socket that accepts no connections.
             let socket = dir.path().join("socket");
             let _listener = UnixListener::bind(&socket).unwrap();
             let garbage = dir.path().join("garbage");

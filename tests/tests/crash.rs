@@ -244,7 +244,6 @@ fn through_a_daemon() {
     let session = daemon.detached(&[], fixture.pid());
     fixture.go();
     assert_eq!(fixture.end().1.signal(), Some(libc::SIGSEGV));
-    // It ends with its target.
     let live = daemon.run(&["top", "--json", &format!("session:{session}")]);
     assert!(live.status.success(), "{live:?}");
     let last: Value = serde_json::from_str(live.stdout.lines().last().unwrap()).unwrap();

@@ -196,7 +196,6 @@ fn a_detached_session() {
     assert!(daemon.run(&["daemon", "stop", &format!("pid:{}", fixture.pid())]).status.success());
     until(|| daemon.session(id)["ended"] == "stopped");
     assert!(fixture.is_alive());
-    // A number that is both a session and a file in the directory.
     let both = scratch();
     fs::write(both.path().join(id.to_string()), "").unwrap();
     let in_folder = |args: &[&str]| EndedProgram::of(daemon.ccsd(args).current_dir(both.path()));
@@ -235,7 +234,6 @@ fn a_client_that_vanishes() {
     let pid = fixture.pid();
     let mut collecting = daemon.attach(pid);
     collecting.wait_for_writes(1);
-    // When the client dies, nothing more is collected.
     report_with_samples(&daemon, "1");
     collecting.signal(Signal::SIGKILL);
     daemon.wait_until_it_says("session 1 has ended: its client went away");
@@ -292,7 +290,6 @@ fn without_a_daemon() {
     let mut command = ccsd(["record", "--no-output", "-q", "--", "true"]);
     let ended = EndedProgram::of(command.env("CCSD_SOCKET", nowhere));
     assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(0), ""));
-    // An explicit request for the daemon fails.
     for args in [
         vec!["daemon", "status", "--socket", nowhere],
         vec!["daemon", "stop", "1", "--socket", nowhere],
@@ -318,7 +315,6 @@ fn one_daemon_to_a_socket() {
     let ended = daemon.run(&["daemon", "--socket", &socket]);
     ended.assert_refused(2, &["another ccsd daemon serves", &socket]);
     assert_eq!(daemon.sessions(), Vec::<Value>::new());
-    // A killed daemon leaves its socket; the next replaces it.
     let (dir, _) = daemon.kill();
     assert!(dir.path().join("ccsd.sock").exists());
     let daemon = Daemon::start_in(dir, &["--socket-mode", "600"]);

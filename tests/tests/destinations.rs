@@ -216,7 +216,6 @@ fn main() -> ExitCode {
                     let mut command = place.command(way, Path::new("/dev/stdout"), None);
                     assert!(command.stdin(Stdio::null()).stdout(file).status().unwrap().success());
                 };
-                // A new file, and one with contents.
                 let (new, old) = (place.own("redirected"), place.own("appended"));
                 stdout(&new, false);
                 place.assert_written(way, &new);

@@ -76,7 +76,6 @@ fn growth() {
     assert_eq!(status(&["--fail-above", "5", "--function", "g"], &[&old], &[&new]), Some(0));
     assert_eq!(status(&["--fail-above", "0"], &[&old], &[&old]), Some(0));
     assert_eq!(status(&[], &[&old], &[&new]), Some(0));
-    // Within chance.
     assert_eq!(status(&["--fail-above", "5"], &[&of("few", 5, 5)], &[&of("few more", 7, 3)]), Some(0));
     let two = EndedProgram::of(ccsd(["diff", "--fail-above", "5", "--json"]).arg(&old).arg(&new));
     assert!(

@@ -265,7 +265,6 @@ fn by_a_daemon() {
         let mut command = daemon.ccsd(["dump"]);
         EndedProgram::of(as_user(command.args(args).arg(pid.to_string()), user))
     };
-    // The daemon's dump equals the user's own.
     let own = threads(&of_root);
     for (user, pid) in [(0, of_root.pid()), (NOBODY, of_nobody.pid())] {
         let ended = dump(user, &["--daemon", "--json"], pid);

@@ -337,11 +337,9 @@ fn changes_of_groups() {
         rows.iter().filter(|row| row.name == unit).map(|row| row.samples_self).sum::<u64>()
     };
     collecting.wait_until(|profile| in_unit(profile, "a.service") > 50);
-    // It moves, and its old group is removed.
     tree.join("b.service", mover.pid());
     std::fs::remove_dir(tree.group("a.service")).unwrap();
     collecting.wait_until(|profile| in_unit(profile, "b.service") > 50);
-    // A unit that was not there.
     let late = Running::start(&program, &[]);
     tree.join("late.service", late.pid());
     collecting.wait_until(|profile| in_unit(profile, "late.service") > 50);

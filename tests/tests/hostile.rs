@@ -110,7 +110,6 @@ fn main() -> ExitCode {
             let recorded = record("999", "deep", "2000", &[]);
             let accounting = recorded.profile.accounting();
             assert!(accounting.shed.get(Shed::Stacks) > 0, "{accounting:?}");
-            // That costs time, not stacks.
             assert!(accounting.truncated_total() * 10 <= accounting.received, "{accounting:?}");
         })
         .test("more_live_threads_than_are_followed", &[CC], || {

@@ -55,7 +55,6 @@ fn main() -> ExitCode {
             let mut bytes = file.bytes.clone();
             bytes[section.start..section.start + 4].fill(0xff);
             let ended = file.import(&bytes);
-            // Everything recorded is there.
             assert!(ended.status.success(), "{ended:?}");
             assert!(ended.stdout.contains("recursion"), "{}", ended.stdout);
         })

@@ -140,7 +140,6 @@ fn go(flags: &[&str]) {
         ],
         ALLOWANCE,
     );
-    // A closure called by a library function.
     assert!(recorded.through("main.sorted.func1", "main.burn") > 20, "{:?}", recorded.callers("main.burn"));
     // Every goroutine begins in the same function. (What `go` calls with arguments has a compiler-generated caller.)
     let begins = |function: &str| {

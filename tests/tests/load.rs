@@ -107,7 +107,6 @@ fn files() {
         } else {
             assert!(ended.stderr.contains("files"), "{ended:?}");
         }
-        // Other clients are served.
         let open = open_files(&daemon);
         assert!(open < LIMIT - 40, "{open} files are open with {sessions} sessions");
         assert_eq!(daemon.sessions().len(), sessions);

@@ -482,7 +482,6 @@ fn attacked() {
         stream.shutdown(Shutdown::Both).unwrap();
     }
     for _ in 0..20 {
-        // The page is asked for, and not read.
         served.connect().write_all(format!("{good}\r\n").as_bytes()).unwrap();
     }
     assert_eq!(served.get(""), page);

@@ -493,7 +493,6 @@ fn main() -> ExitCode {
             let again = [4, 5, 6, 7, 8].map(|at| &addresses[at]);
             assert_eq!(again, [2, 1, 0, 1, 0].map(|at| &addresses[at]), "{addresses:?}");
             assert!(!addresses[9].contains("zoom="), "{addresses:?}");
-            // The page is what the address says.
             assert!(matched(&documents[2]).starts_with("matched"), "{}", matched(&documents[2]));
             assert_eq!([&documents[5], &documents[6]].map(|it| matched(it)), ["", ""]);
             let opened = open(&page, &zoomed[1..].replace("&amp;", "&"));
@@ -619,7 +618,6 @@ fn main() -> ExitCode {
             assert!(!names_of_all.iter().any(|name| name.contains("too narrow")), "{names_of_all:?}");
             let count = |name: &str| names_of_all.iter().filter(|it| *it == name).count();
             assert!((25..=65).contains(&count("short")) && (25..=65).contains(&count("shorter")), "{names_of_all:?}");
-            // One turn after the other.
             let mut turns = names_of_all.clone();
             turns.retain(|name| name.starts_with("turn_"));
             turns.dedup();
@@ -673,7 +671,6 @@ fn main() -> ExitCode {
             assert!(document.contains("class=\"node") && document.contains("points"), "{document}");
             let document = open(&file, "view=butterfly");
             assert!(document.contains("before ") && document.contains("class=\"number change"), "{document}");
-            // What cannot be had of a difference is refused.
             let refused = |args: &[&str]| EndedProgram::of(ccsd(args).arg("--diff").arg(&before.path).arg(&after.path));
             refused(&["export", "svg"]).assert_refused(2, &["ccsd diff --svg"]);
             refused(&["export", "html", "--min", "1"]).assert_refused(2, &["--min"]);

@@ -160,7 +160,6 @@ fn nonsense() {
         (json!({"attach": {"pids": [0], "collect": collect}}), "no process"),
         (json!({"attach": {"pids": [1], "collect": {"rate_hz": 0}}}), "outside 1 to"),
         (json!({"attach": {"pids": [1], "collect": {"rate_hz": 99, "event": "nonsense"}}}), "nonsense"),
-        // Not a child of this client.
         (json!({"adopt": {"pid": 1, "command": [], "collect": collect}}), "not a child"),
         (json!({"adopt": {"pid": daemon.pid(), "command": [], "collect": collect}}), "ccsd itself"),
     ] {
@@ -282,7 +281,6 @@ fn connections_of_a_user() {
     let holder = Running::start_command(as_user(python.args(["-c", script]).arg(&daemon.socket), NOBODY));
     let ended = EndedProgram::of(as_user(&mut daemon.ccsd(["daemon", "status"]), NOBODY));
     ended.assert_refused(2, &["64 connections"]);
-    // Other users are not affected.
     assert_serves(&daemon);
     drop(holder);
     until(|| EndedProgram::of(as_user(&mut daemon.ccsd(["daemon", "status"]), NOBODY)).status.success());

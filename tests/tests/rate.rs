@@ -23,7 +23,6 @@ fn main() -> ExitCode {
             assert_eq!((rates[0], rates[1]), (999, 499), "{accounting:?}");
             let time: u64 = accounting.pace.rates.iter().map(|span| span.duration_ns).sum();
             assert_eq!(time, accounting.duration_ns);
-            // A note says so, with the reason.
             let notes = &recorded.profile.session().notes;
             assert!(
                 notes

@@ -307,7 +307,6 @@ fn main() -> ExitCode {
             let substituted = format!("{}={root}", path.strip_suffix(name).unwrap().trim_end_matches('/'));
             let text = annotate(&["--substitute", &substituted]);
             assert!(text.contains(&format!("# read from {}", copy.display())), "{text}");
-            // What is not there is looked for where it was compiled.
             assert!(!annotate(&["--substitute", &from]).contains("read from"));
             let refused = EndedProgram::of(ccsd(["annotate", "no_such_function"]).arg(&recorded.file));
             refused.assert_refused(2, &["no_such_function"]);

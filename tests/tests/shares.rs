@@ -229,7 +229,6 @@ fn files() {
     assert_eq!(run(&daemon, other, &["sessions", "1", &twenty.pid().to_string()]), (1, String::new()));
     // What is root's is not bounded by what is the users'.
     let _ = daemon.detached(&["-F", "49"], large.pid());
-    // Files are given back with the sessions.
     for session in daemon.sessions().iter().filter(|session| session["owner_uid"] == greedy) {
         assert!(daemon.run(&["daemon", "stop", &session["id"].to_string()]).status.success());
     }
@@ -368,7 +367,6 @@ fn slow_readers() {
     let mut slow = WaitingClient::start(&mut client(&daemon, USERS.start, &arguments));
     let _ = slow.told();
     assert_eq!(daemon.sessions(), Vec::<Value>::new());
-    // The names alone.
     let held = metric(&daemon, NAME);
     assert!(held > 2000 * 480, "{held}");
     slow.end();
@@ -442,7 +440,6 @@ fn crowd() {
     let session = daemon.sessions()[0]["id"].to_string();
     let mut readers = WaitingClient::start(&mut client(&daemon, 0, &["crowd", READERS, &session]));
     let _ = readers.told();
-    // All at one moment, for the daemon.
     daemon.halt();
     readers.go();
     assert_eq!(readers.told()["got"], 400);
@@ -485,7 +482,6 @@ fn hanging() {
     ptrace(libc::PTRACE_INTERRUPT);
     daemon.wait_until_it_says("thread ccsd-table hangs");
     let _sent_before = told.try_iter().count();
-    // The status is told as before, and nothing else.
     let pings: Vec<bool> = told.iter().take(3).collect();
     assert_eq!(pings, [false; 3]);
     ptrace(libc::PTRACE_DETACH);

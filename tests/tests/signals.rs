@@ -51,7 +51,6 @@ fn main() -> ExitCode {
             assert!(fixture.is_alive());
         })
         .test("record_for_a_duration", &[CC], || {
-            // The program goes on, and ccsd ends as it does.
             let record = RecordCommand::new(build("forever.c", &["-O1"]), &["1500"]).options(&["--duration", "300ms"]);
             let recorded = Collecting::start(|file| record.command(file)).wait();
             assert_eq!(recorded.ended.status.code(), Some(5), "{:?}", recorded.ended);

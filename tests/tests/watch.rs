@@ -86,7 +86,6 @@ fn history_shows_each_run() {
     assert_eq!(list(&band["weights"]).iter().sum::<u64>(), own["self_weight"].as_u64().unwrap());
     let text = service.stored(&["report", "--watch", "busy", "--view", "timeline"]).stdout;
     assert!(text.contains(" forever") && text.contains("of watch busy"), "{text}");
-    // What is not there is said, with what is.
     let nothing = service.stored(&["report", "--watch", "busy", "--since", "2001-01-01", "--until", "2001-01-02"]);
     nothing.assert_refused(2, &["busy has nothing of that time", "begin at"]);
     service.stored(&["report", "--watch", "other"]).assert_refused(2, &["no watch \"other\"", "busy"]);
@@ -111,7 +110,6 @@ fn every_command_knows_a_watch() {
     assert!(row.contains("ccsd top watch:busy"), "{row}");
     let json: Value = serde_json::from_str(&run(&["daemon", "status", "--json"])).unwrap();
     assert_eq!(json["watches"][0]["name"], "busy");
-    // Where the profiles are the service says.
     assert!(run(&["report", "--watch", "busy"]).contains("forever"));
     assert!(run(&["daemon", "watches"]).contains("1 (1 open)"), "{}", run(&["daemon", "watches"]));
     let html = service.path("page.html");
@@ -246,7 +244,6 @@ fn a_file_like_a_watch() {
         assert!(ended.status.success() && ended.stderr.is_empty(), "{source}: {ended:?}");
     }
     top(dir.path(), "./busy").assert_refused(2, &["not a ccsd profile"]);
-    // A profile may be meant as well as the watch.
     fs::copy(service.segments().remove(0), dir.path().join("busy")).unwrap();
     top(dir.path(), "busy").assert_refused(2, &["may mean several things", "./busy", "watch:busy"]);
     let socket = service.path("sock");

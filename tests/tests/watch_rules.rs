@@ -116,7 +116,6 @@ fn upgraded() {
     fs::rename(&new, &service.program).unwrap();
     until_more(&service, 500);
     assert!(!service.log().contains("no longer"), "{}", service.log());
-    // A new process of the new file, and one of the old.
     let of_new = Running::start(&service.program, &[]);
     let of_old = Running::start(&kept, &[]);
     service.until("the new one", || follows(&service, of_new.pid()));

@@ -43,7 +43,6 @@ fn a_bad_configuration_changes_nothing() {
     service.until_status("it goes on", |status| samples(status) >= before + 100);
     service.stop();
     assert_eq!(service.report(&[])["file"]["stored"]["segments"], 2);
-    // The service does not start with a mistake.
     service.configure("rat = 5");
     let ended = EndedProgram::of(&mut service.command());
     ended.assert_refused(2, &["ccsd.toml:8:1: ", "unknown field `rat`", "rate_hz"]);

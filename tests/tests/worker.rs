@@ -60,7 +60,6 @@ fn it_has_no_rights() {
     // It ends before the daemon when memory runs out.
     let score = fs::read_to_string(format!("/proc/{worker}/oom_score_adj")).unwrap();
     assert_eq!(score, "500\n");
-    // Only its connections are open.
     if nix::unistd::geteuid().is_root() {
         for entry in fs::read_dir(format!("/proc/{worker}/fd")).unwrap() {
             let target = fs::read_link(entry.unwrap().path()).unwrap();

@@ -49,7 +49,6 @@ struct Instruction {
     text: String,
 }
 
-/// The instructions of a function of an image, with the costs of their lines.
 pub fn of(centre: &CostCentre, image: &Image, rows: &[LineRow]) -> Result<Assembly, String> {
     let path = Path::new(&image.name);
     let shown = sanitise(&image.name).into_owned();

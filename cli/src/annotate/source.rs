@@ -37,11 +37,9 @@ pub struct SourceText {
     pub remarks: Vec<String>,
 }
 
-/// What may be read of files that a profile names.
 pub struct ReadLimits {
     /// Whether the file at this path may be read: the path of the opened file, without symbolic links. `None` for any file.
     pub is_wanted: Option<fn(&Path) -> bool>,
-    /// How many more bytes may be read.
     pub room: u64,
 }
 

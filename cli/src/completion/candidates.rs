@@ -272,7 +272,6 @@ fn functions(profile: &Profile, typed: &str) -> Vec<Completion> {
         let whole = profile.name(row.function);
         [label, whole].into_iter().find(|name| name.starts_with(typed)).map(std::borrow::Cow::into_owned)
     });
-    // Entries such as `[kernel]` are no functions.
     let real = names.filter(|name| !name.starts_with('['));
     real.filter(|name| seen.insert(name.clone())).map(|name| Completion::new(name, "")).collect()
 }

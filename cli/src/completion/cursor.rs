@@ -8,7 +8,6 @@ pub enum CursorSlot<'a> {
     /// A positional argument, or the name of a command if there is none.
     Positional(Option<&'a Arg>),
     Value(&'a Arg),
-    /// An argument of the program that `record` runs.
     ProgramArgument,
 }
 

@@ -62,7 +62,6 @@ pub fn complete(words: Vec<OsString>) -> Exit {
     let matching = listed.into_iter().chain(looked_up).filter_map(|candidate| candidate.line(&cursor));
     answer.extend(matching.take(MAX_CANDIDATES));
     let mut out = stdout().lock();
-    // The shell may have gone.
     let _ = out.write_all(answer.as_bytes()).and_then(|()| out.flush());
     Exit::SUCCESS
 }

@@ -121,7 +121,6 @@ struct KeptLines<'a> {
     places: &'a SourceSearch<'a>,
     limits: ReadLimits,
     taken_unix_ns: u64,
-    /// The lines that any function shows, by file.
     wanted: HashMap<&'a str, BTreeSet<u32>>,
     files: HashMap<&'a str, KeptFile>,
 }

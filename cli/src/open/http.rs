@@ -10,7 +10,6 @@ use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};
 use std::time::{Duration, Instant};
 
 pub const LONGEST_HEAD: usize = 8 << 10;
-/// Most fields in it.
 const MOST_FIELDS: usize = 64;
 pub const HEAD_TIME: Duration = Duration::from_secs(5);
 const ANSWER_TIME: Duration = Duration::from_secs(30);

@@ -9,9 +9,7 @@ const LAST_STATE: &str = "<div role=\"status\" style=\"position:fixed;right:8px;
                           GrayText;border-radius:4px;background:Canvas;color:CanvasText;font:12px \
                           system-ui,sans-serif;z-index:9\">no longer live: ccsd cannot read the session, this is its last \
                           state</div>\n";
-/// Before the policy in a page.
 const POLICY: &str = "http-equiv=\"Content-Security-Policy\" content=\"";
-/// Of a page that has none.
 const STRICT: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 /// What the script must be allowed.

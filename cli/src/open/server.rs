@@ -25,7 +25,6 @@ use crate::export;
 use crate::message::warn;
 use crate::source::ProfileSource;
 
-/// Bytes of a token: 192 bits.
 const TOKEN_BYTES: usize = 24;
 /// Limit on connections that have not sent their request yet.
 const MOST_WAITING: usize = 32;
@@ -109,7 +108,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl PageServer {
     /// Makes the page, and listens at a port; 0 is any.
     pub fn bind(args: ExportArgs, port: u16) -> Result<PageServer, Failure> {
-        // Before it is read.
         let stamp = match &args.source {
             ProfileSource::File(path) => FileStamp::of(path),
             _ => None,
@@ -235,7 +233,6 @@ impl HttpConnection {
                 body: b"ccsd: no page here. Its address is what `ccsd open --serve` has printed.\n",
             },
         };
-        // The client may be gone.
         let _ = answer.send(&mut stream);
     }
 }

@@ -2,7 +2,6 @@
 
 use ccsd_profile::codec::MAGIC;
 
-/// Bytes needed to recognise a file.
 pub const START_BYTES: u64 = 512;
 
 /// Magic numbers of `perf record`, in both byte orders.
@@ -38,7 +37,6 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The kind of a file with these first bytes.
     pub fn of(start: &[u8]) -> FileKind {
         if start.starts_with(&MAGIC) || MAGIC.starts_with(start) {
             FileKind::Profile

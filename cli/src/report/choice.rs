@@ -11,7 +11,6 @@ const MOST_HOT_CHAINS: usize = 100;
 /// Default rows of the program's own functions in the summary. Others have half as many and what these leave, for one
 /// screen.
 pub const SUMMARY_ROWS: usize = 6;
-/// Default number of bands of a timeline.
 const BANDS: usize = 15;
 
 impl View {
@@ -74,7 +73,6 @@ impl View {
         matches!(self, View::Flat | View::Graph | View::Lines | View::Butterfly | View::Timeline)
     }
 
-    /// Maximum rows, given `-n`.
     pub fn limit(self, asked: Option<usize>, on_terminal: bool) -> Option<usize> {
         match (self, asked) {
             // Each chain needs a pass over the whole tree.

@@ -53,7 +53,6 @@ impl From<LoadedWatch> for LoadedFile {
     }
 }
 
-/// Loads a source, or a part of its time.
 pub fn load_source(source: &ProfileSource, stored: &StoredArgs, socket: &SocketArgs) -> Result<LoadedFile, Failure> {
     let source = stored.source(source)?;
     load_time(&source, stored, (stored.since.as_deref(), stored.until.as_deref()), socket)
@@ -86,7 +85,6 @@ fn locate(source: &ProfileSource, socket: &SocketArgs) -> Result<Located, Failur
     Lookup { daemon: Some(socket), files: true, processes: false }.locate(source)
 }
 
-/// A profile over time.
 pub struct LoadedTimeline {
     pub file: LoadedFile,
     /// Without columns, the profile has all its metrics.
@@ -172,7 +170,6 @@ fn none_of(path: &Path, intervals: &Intervals) -> Result<(), Failure> {
     )))
 }
 
-/// Loads a part of a file's time.
 fn load_part(path: &Path, since: Option<&str>, until: Option<&str>) -> Result<LoadedFile, Failure> {
     let (opened, window) = open_part(path, since, until)?;
     let (loaded, intervals) = read_window(reader(&opened.file), window).map_err(|error| failure(path, error))?;

@@ -8,7 +8,6 @@ use crate::flame::{Borders, CallOrigin, Content, FlameTree, text_row};
 use crate::format::{UnitScale, counted, percent};
 use crate::style::{Tone, has_unicode};
 
-/// Columns where there is no terminal to fill.
 const WIDTH: usize = 100;
 
 /// The graph as wide as the terminal, then what a column is and what is not drawn.

@@ -83,7 +83,6 @@ pub fn text(shown: &Presentation<'_>) -> String {
     table.render(shown.layout)
 }
 
-/// A confidence interval in percent.
 pub fn interval(share: &Share) -> TableCell {
     TableCell::toned(Tone::Faint, format!("{}..{}", percent(share.low), percent(share.high)))
 }

@@ -11,7 +11,6 @@ const NOTABLE: f64 = 0.1;
 const BUSY: f64 = 0.2;
 /// Minimum duration for a hint about waiting, nanoseconds.
 const LONG_ENOUGH_NS: u64 = 1_000_000_000;
-/// Fewer samples than this are few.
 const FEW: u64 = 100;
 /// Threads of fewer samples than this have begun when much of what they did was not sampled yet; and so many threads are
 /// no exception.
@@ -33,7 +32,6 @@ enum HintTarget<'a> {
     Program,
     /// Many processes, chosen by what they belong to, or all.
     Machine,
-    /// A watch of the service.
     Watch(&'a str),
 }
 
@@ -166,7 +164,6 @@ fn stripped(profile: &Profile, view: &SummaryView) -> Option<String> {
     })
 }
 
-/// A hint if there are few samples.
 fn few(profile: &Profile, origin: HintTarget<'_>) -> Option<String> {
     let (samples, rate) = (profile.accounting().received, profile.session().rate_hz);
     let is_few = samples > 0 && samples < FEW && rate > 0 && rate < HIGH_RATE_HZ;

@@ -12,7 +12,6 @@ use crate::table::TableCell;
 
 const ASIDES: usize = 2;
 
-/// The chains, heaviest first.
 #[derive(Serialize)]
 pub struct Hot {
     total: Total,

@@ -84,7 +84,6 @@ impl<'a> AccountingCounts<'a> {
     }
 }
 
-/// The document of a view.
 pub fn document(
     view: View,
     shown: &Presentation<'_>,

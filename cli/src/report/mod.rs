@@ -222,7 +222,6 @@ pub fn short(profile: &Profile, file_bytes: Option<u64>, verbose: bool, layout: 
     format!("{attached}{}\n{accounting}", summary::text(&shown))
 }
 
-/// The first rows of the flat profile, for a growing profile.
 pub fn top(profile: &Profile, rows: usize, layout: TextLayout) -> String {
     let limit = (rows > 0).then_some(rows);
     flat::text(&Presentation { limit, short: true, growing: true, ..Presentation::new(profile, layout) })

@@ -25,12 +25,10 @@ pub struct Presentation<'a> {
     pub min: f64,
     pub other: Option<CostCentreId>,
     pub by: Grouping,
-    /// Whether confidence intervals are shown, where a view may have them.
     pub intervals: bool,
     pub short: bool,
     pub growing: bool,
     pub file_bytes: Option<u64>,
-    /// Name of the watch that the profile is of.
     pub watch: Option<&'a str>,
     pub timeline: &'a Timeline,
 }
@@ -77,7 +75,6 @@ impl<'a> Presentation<'a> {
         self.functions.as_ref().is_none_or(|named| named.contains(function))
     }
 
-    /// Number of rows to show out of `rows`.
     pub fn rows(&self, rows: usize) -> usize {
         self.limit.map_or(rows, |limit| limit.min(rows))
     }

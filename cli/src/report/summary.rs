@@ -142,7 +142,6 @@ fn headline(shown: &Presentation<'_>, view: &SummaryView) -> String {
 
 /// The function whose self weight far exceeds the chain's weight, because several chains lead to it.
 fn hub<'v>(shown: &Presentation<'_>, view: &'v SummaryView, last: &ChainStep) -> Option<&'v FlatRow> {
-    // Entries such as `[truncated]` are no functions.
     let functions =
         view.own.iter().chain(&view.others).filter(|row| !shown.labels.label(row.function).starts_with('['));
     let largest = functions.max_by_key(|row| row.self_weight)?;

@@ -10,7 +10,6 @@ use crate::style::Tone;
 use crate::table::{TableCell, TableColumn, TextTable};
 
 pub const WIDTH: usize = 60;
-/// Columns beside the band on a terminal.
 const BESIDE: usize = 45;
 const LEAST_WIDTH: usize = 20;
 

@@ -36,7 +36,6 @@ struct StatusDocument<'a> {
     watches: &'a [WatchStatus],
 }
 
-/// `ccsd daemon status`
 pub fn status(args: &StatusArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let mut client = connect(&args.socket)?;
     let sessions = client.list()?;

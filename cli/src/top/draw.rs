@@ -507,7 +507,6 @@ mod tests {
         press(&mut state, &mut model, "?");
         assert!(state.page.is_some());
         assert_eq!(state.key(KeyEvent::from(KeyCode::Char('q')), &mut model), Wish::Quit);
-        // What is typed is text.
         state.page = None;
         press(&mut state, &mut model, "/q");
         assert_eq!(state.question.filter, "q");
@@ -557,7 +556,6 @@ mod tests {
         assert!(found[2].ends_with("/re  matched 50.0%, 1 place"), "{found:#?}");
         press(&mut state, &mut model, "n");
         assert!(see(&mut state, &model)[7].starts_with("read  50.00%"));
-        // The search first, then the zoom.
         for _ in 0..2 {
             state.key(KeyEvent::from(KeyCode::Esc), &mut model);
         }

@@ -94,7 +94,6 @@ pub fn run(args: &TopArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             recv(keys) -> input => match input {
                 Ok(Ok(Input::Key(key))) if key.kind != KeyEventKind::Release => top.state.key(key, &mut top.model),
                 Ok(Ok(_)) => Wish::None,
-                // The terminal has gone.
                 Ok(Err(_)) | Err(_) => Wish::Quit,
             },
             recv(top.dumps.1) -> page => {
@@ -139,7 +138,6 @@ struct Top {
     model: TopModel,
     state: ScreenState,
     dumps: (Sender<TextPage>, Receiver<TextPage>),
-    /// Who takes them where this process may not.
     by: CollectorChoice,
 }
 

@@ -100,7 +100,6 @@ struct PlainOutput<'a> {
 struct JsonLine<'a> {
     schema: u32,
     target: &'a str,
-    /// Since the session began.
     elapsed_ns: u64,
     interval_ns: u64,
     received: u64,

@@ -216,7 +216,6 @@ impl TopQuery {
             TopRow { change, ..shown }
         });
         let mut rows: Vec<TopRow> = rows.collect();
-        // Those that are seen no more.
         if let Some(frozen) = model.frozen().filter(|_| !changes.is_empty()) {
             let labels_before = frozen.before.labels();
             let before = FlatView::new(&frozen.before, &selection).rows.into_iter();

@@ -244,7 +244,6 @@ fn file(path: &Path) -> Result<Receiver<SourceEvent>, Failure> {
     })
 }
 
-/// A file that has no end where it ends.
 struct Growing {
     file: File,
     gone: Receiver<()>,

@@ -34,7 +34,6 @@ pub enum Prompt {
 pub struct TextPage {
     pub title: String,
     pub lines: Vec<String>,
-    /// The first one shown.
     pub top: usize,
 }
 
@@ -326,7 +325,6 @@ impl ScreenState {
             }
             self.question.open.extend(folded);
             self.refresh(model);
-            // There are no more rows than may be.
             if self.rows.len() == before {
                 return;
             }

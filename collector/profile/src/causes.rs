@@ -144,7 +144,6 @@ impl<C: Cause, const N: usize> ByCause<C, N> {
         self.numbers.iter_mut().zip(other.numbers).for_each(|(sum, more)| *sum = sum.saturating_add(more));
     }
 
-    /// What was added since an earlier point of the stream.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let mut later = *self;
         later

@@ -206,7 +206,6 @@ impl ChargeTable {
         self.most_rows_beside(self.squares.capacity() * size_of::<Squares>())
     }
 
-    /// As [`Self::most_rows`], if sums of squares take `squares` bytes.
     fn most_rows_beside(&self, squares: usize) -> usize {
         let rows = (self.limit.saturating_sub(squares) / self.row_bytes()).min(u32::MAX as usize);
         if rows == 0 { 0 } else { 1 << rows.ilog2() }

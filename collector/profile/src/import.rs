@@ -107,7 +107,6 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     Ok(true)
 }
 
-/// What comes before the first sample.
 #[derive(Default)]
 struct ScriptHeader {
     session: SessionInfo,

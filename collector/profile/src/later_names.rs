@@ -253,13 +253,11 @@ impl RenamedStream {
     }
 }
 
-/// Where a charge goes.
 #[derive(Clone, Copy, Debug)]
 struct NewPlace {
     context: ContextId,
     line: LineId,
     route: RouteId,
-    /// Its running function has got a name.
     gets_name: bool,
 }
 
@@ -279,7 +277,6 @@ struct Rewriting {
     routes: Vec<RouteId>,
     places: HashMap<(ContextId, LineId, RouteId), NewPlace>,
     budget: CallBudget,
-    /// Samples whose running function had no name and has one now.
     named_samples: u64,
     namings: usize,
     /// Contexts of the new profile in which the order of inlined functions is a guess.
@@ -388,7 +385,6 @@ impl Rewriting {
         if id.is_cut() { route.cut() } else { route }
     }
 
-    /// Whether a function on the path of a context gets a name.
     fn path_gets_names(&mut self, from: &Profile, id: ContextId) -> bool {
         for number in self.gets_names.len()..=id.index().min(from.contexts.len().saturating_sub(1)) {
             let id = ContextId::at(number);

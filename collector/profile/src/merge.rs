@@ -68,7 +68,6 @@ impl Profile {
         Ok(())
     }
 
-    /// What the table of contexts did while collecting, wherever that was.
     fn collected_contexts(&self) -> crate::context::ContextStats {
         if self.flags.collecting { self.context_stats() } else { self.accounting.contexts }
     }

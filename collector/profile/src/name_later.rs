@@ -14,7 +14,6 @@ impl Profile {
         self.may_be_named(unnamed, function) && self.namings.add(unnamed, function)
     }
 
-    /// What is asked of a naming's ends by themselves.
     fn may_be_named(&self, unnamed: CostCentreId, function: CostCentreId) -> bool {
         let nameless =
             self.cost_centre(unnamed).is_some_and(|it| it.linkage_name.is_none() && it.image != ImageId::CCSD);

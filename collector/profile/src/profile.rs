@@ -426,13 +426,11 @@ impl Profile {
         self.string_bytes.saturating_add(bytes) <= self.limits.string_bytes
     }
 
-    /// The process that those share which there is no room for.
     fn other_process(&mut self) -> ProcessId {
         let other = Process::grouped(OTHER.to_owned(), None);
         self.processes.find(&other.key()).map_or_else(|| self.insert_process(other), ProcessId)
     }
 
-    /// The thread that those share which there is no room for.
     fn other_thread(&mut self) -> ThreadId {
         let process = self.other_process();
         if let Some(i) = self.threads.find(&(process.0, 0)) {

@@ -13,7 +13,6 @@ const SITES_PER_ROW: u64 = 256;
 #[derive(Debug)]
 pub(crate) struct CallBudget {
     left: u64,
-    /// Weight of the stacks that there was nothing left for.
     pub(crate) unknown_weight: u64,
 }
 

@@ -69,7 +69,6 @@ pub struct RouteTable {
 const EMPTY: RouteNode = RouteNode { parent: 0, function: 0, line: 0, depth: 0, content: 0 };
 
 impl RouteTable {
-    /// A table with the empty route, of at most `limit_bytes`.
     pub(crate) fn new(limit_bytes: usize) -> Self {
         Self {
             nodes: vec![EMPTY],
@@ -243,7 +242,6 @@ impl RouteTable {
         self.unindexed = false;
     }
 
-    /// Nodes from a route up to the empty one.
     fn path(&self, from: u32) -> impl Iterator<Item = &RouteNode> {
         let node = |id: u32| self.nodes.get(id as usize).filter(|_| id != 0);
         std::iter::successors(node(from), move |it| node(it.parent))
@@ -326,7 +324,6 @@ impl RouteTable {
             + self.contents.allocation_size()
     }
 
-    /// Whether so many more may have no room.
     pub(crate) fn is_nearly_full(&self, more: usize) -> bool {
         // All tables double: each route takes at most this much in them.
         let tight = |len: usize, capacity: usize| len.saturating_add(more) > capacity;

@@ -94,7 +94,6 @@ impl Profile {
         update
     }
 
-    /// An update with the definitions of ids from `base` up to `end`.
     fn definitions(&self, base: DefinitionCounts, end: DefinitionCounts) -> Update {
         fn range<T: Clone>(items: &[T], from: u32, to: u32) -> Vec<T> {
             items.get(from as usize..to as usize).unwrap_or(&[]).to_vec()
@@ -160,7 +159,6 @@ impl Profile {
                 }
             }
         }
-        // From here on nothing fails.
         self.flags.collecting = false;
         self.string_bytes += string_bytes_of(update, |_| 0);
         for image in &update.images {
@@ -347,7 +345,6 @@ fn string_bytes_of(update: &Update, mut file: impl FnMut(&str) -> usize) -> usiz
     let mut last = "";
     let mut lines = 0;
     for line in &update.lines {
-        // Lines of one file come together.
         if *line.file != *last {
             lines += file(&line.file);
             last = &line.file;

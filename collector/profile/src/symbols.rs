@@ -122,7 +122,6 @@ impl Files {
         Self { names: HashTable::new(), hasher: DefaultHashBuilder::default() }
     }
 
-    /// Bytes that interning this name will take.
     pub(crate) fn added_bytes(&self, name: &str) -> usize {
         let name = clip(name);
         let known = self.names.find(self.hasher.hash_one(name), |known| **known == *name);

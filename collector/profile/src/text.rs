@@ -24,7 +24,6 @@ pub fn sanitise(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// Whether a character must not reach a terminal as it is.
 fn is_unsafe(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_control();

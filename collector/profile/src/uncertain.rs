@@ -23,7 +23,6 @@ impl Uncertain {
         self.known.is_empty()
     }
 
-    /// Adds that the caller, or the callee, of a function that is active in a context is uncertain.
     pub(crate) fn add(&mut self, context: ContextId, function: CostCentreId, caller: bool, callee: bool) {
         if caller || callee {
             let known = self.known.entry((context.0, function.0)).or_default();

@@ -158,7 +158,6 @@ impl<'a> SelectionWalk<'a> {
         let site = |id| self.shown_function(id).map(&function).filter(|&new| !is_other(new));
         let routes = self.profile.copied_routes(&mut new, site);
         new.flags.merges_functions |= self.profile.flags.merges_functions;
-        // What has no visible function at all.
         let root = new.contexts.push(ContextId::ROOT, CostCentreId::ROOT);
         self.charge_to(new, |new, context, charge| {
             let is_other = self.table().leaf(context).is_some_and(|leaf| is_other(function(leaf)));

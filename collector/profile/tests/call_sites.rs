@@ -217,7 +217,6 @@ proptest! {
         let total = |lines: &LineWeights| lines.values().map(|line| line.0).sum::<u64>();
         prop_assert_eq!(total(&shown), total(&raw));
         for (place, (own, all)) in &shown {
-            // Never more than there is.
             prop_assert!(raw.get(place).is_some_and(|raw| raw.0 == *own && raw.1 >= *all), "{place:?}");
         }
         let cut = LinesView::new(&profile, &Selection::all()).cut_weight;

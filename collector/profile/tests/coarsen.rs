@@ -25,7 +25,6 @@ struct CoarsenedRecording {
     maker: Maker,
     encoder: Encoder<Vec<u8>>,
     written: Written,
-    /// The updates' ends in the stream.
     updates: Vec<usize>,
 }
 
@@ -101,7 +100,6 @@ impl CoarsenedRecording {
     }
 }
 
-/// The intervals of a stream as its reader sees them.
 fn intervals(stream: &[u8]) -> Vec<(u64, u64)> {
     let mut list = Vec::new();
     read_profile_with(stream, ProfileLimits::reading(), |update| list.push((update.from_ns, update.to_ns))).unwrap();
@@ -128,7 +126,6 @@ proptest! {
         early.iter().for_each(|step| recording.step(step));
         let (encoder, written) = recording.coarsen(most).unwrap();
         let whole = recording.encoder.get_ref().clone();
-        // What comes later is written to both.
         let mut coarser = CoarsenedRecording { encoder, written, ..recording };
         let mut original = CoarsenedRecording::new();
         early.iter().chain(&late).for_each(|step| original.step(step));
@@ -250,7 +247,6 @@ fn a_stream_that_is_not_what_was_written_is_left_alone() {
     assert!(matches!(of(&damaged), Err(CoarsenError::Read(DecodeError::Checksum { .. }))));
     let ended = coarser.finish().unwrap();
     assert!(of(&ended).is_err());
-    // Wherever the disk is full.
     let room = recording.coarsen(2).unwrap().0.get_ref().len();
     for room in 0..room {
         let failed = coarsen(&stream[..], FullDisk(room), &recording.written, 2);

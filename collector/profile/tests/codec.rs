@@ -15,7 +15,6 @@ fn demo() -> (Vec<u8>, Vec<(usize, merge_state::State)>) {
     demo_of(VERSION)
 }
 
-/// The same as a format version can say it.
 fn demo_of(version: u32) -> (Vec<u8>, Vec<(usize, merge_state::State)>) {
     let mut maker = Maker::new();
     let mut encoder = Encoder::new(Vec::new(), maker.profile.session()).unwrap();
@@ -337,7 +336,6 @@ fn bodies_are_what_they_say() {
     let bomb = vec![0; 20 << 20];
     refused(&deflated(&bomb, bomb.len()), "more than so many bytes");
     refused(&deflated(body, usize::MAX), "more than so many bytes");
-    // Such an update is made longer.
     let mut maker = Maker::new();
     let mut update = maker.profile.take_update();
     update.notes = vec!["a".repeat(4_000); 50];
@@ -509,7 +507,6 @@ proptest! {
         }
     }
 
-    /// Updates with arbitrary charges come back as they were.
     #[test]
     fn updates_come_back(
         charges in prop::collection::vec((0..4u32, any::<u32>(), any::<(u32, u32)>(), 0..u64::MAX / 4, any::<u64>(), any::<u64>()), 0..50),

@@ -292,7 +292,6 @@ fn many_flags_have_few_false_ones() {
     assert!(true_ones >= TRIALS * 6, "{true_ones}");
 }
 
-/// A profile of a program of this file name, with a function of it, and of other images.
 fn program_profile(name: &str, others: &[&str]) -> Profile {
     let session = ccsd_profile::SessionInfo { command: vec![format!("./{name}")], ..session() };
     let mut maker = Maker::with(session, ProfileLimits::default());

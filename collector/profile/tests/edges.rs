@@ -177,7 +177,6 @@ proptest! {
         let stacks = mapped(&samples, |it| visible(it).then(|| group(it)));
         assert_real(&grouped, &Selection::all(), &stacks);
         assert_marked(&grouped, &Selection::all(), &stacks);
-        // A merge keeps the marks.
         let mut merged = Profile::new(session(), ProfileLimits::default());
         merged.merge(&grouped).unwrap();
         assert_real(&merged, &Selection::all(), &stacks);

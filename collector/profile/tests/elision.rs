@@ -87,7 +87,6 @@ impl ElisionRun {
         let mut reader = Profile::new(session(), ProfileLimits::reading());
         reader.apply(&self.profile.take_update()).unwrap();
         assert_eq!(reader.canonical(), self.profile.canonical());
-        // And whoever makes other profiles of it.
         let mut merged = Profile::new(session(), ProfileLimits::reading());
         merged.merge(&reader).unwrap();
         assert_eq!(merged.canonical(), self.profile.canonical());

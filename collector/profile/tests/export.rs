@@ -51,7 +51,6 @@ fn remarks_are_rows_that_weigh_nothing() {
     assert_eq!(String::from_utf8(svg).unwrap().matches("<title>").count(), ["all", "#main", "f"].len());
     let csv = text(&maker.profile, &all, Format::Csv);
     assert!(csv.starts_with("function,") && csv.ends_with("\r\n# a; 'b'; c,,0,0,0,0\r\n"), "{csv}");
-    // A name is unaltered, and no remark.
     assert!(csv.contains("\r\n\"#main\",demo,0,5,0,1\r\n"), "{csv}");
     for format in [Format::Folded, Format::Csv] {
         let mut without = Vec::new();

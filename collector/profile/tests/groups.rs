@@ -87,7 +87,6 @@ fn assert_groups(profile: &Profile, times: u64) {
         ],
     );
     expect(Grouping::User, &[("www-data", 3), ("uid 0", 60), ("[unknown]", 64)]);
-    // Every way to sum has all of it.
     for by in Grouping::ALL {
         assert_eq!(weights(profile, by).values().sum::<u64>(), times * 127, "{by:?}");
     }

@@ -15,7 +15,6 @@ fn file(functions: u32, calls: &[(u32, u32, bool)], lines: u32) -> Vec<u8> {
     named_file("f", functions, calls, lines)
 }
 
-/// The same; functions are called so and by their number.
 fn named_file(name: &str, functions: u32, calls: &[(u32, u32, bool)], lines: u32) -> Vec<u8> {
     let mut profile = Profile::new(session(), ProfileLimits::reading());
     let image = profile.add_image(Image { name: "demo".into(), build_id: Vec::new() });
@@ -299,7 +298,6 @@ fn renamed_threads_are_within_the_budget_of_names() {
     let thread = source.add_thread(Thread { process, tid: 1, name: "t".into() });
     profile.apply(&source.take_update()).unwrap();
     let others = profile.name_bytes() - 1;
-    // Each takes the place of the one before.
     for name in ["a".repeat(900), "b".repeat(90), "c".repeat(800)] {
         source.rename_thread(thread, &name);
         profile.apply(&source.take_update()).unwrap();

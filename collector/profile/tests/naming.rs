@@ -114,7 +114,6 @@ proptest! {
             prop_assert!(!by_either[0].is_empty());
             prop_assert!(!Selection::all().hide([id]).shows(id));
         }
-        // Every view keeps all weight.
         let total: u64 = samples.iter().map(|(_, weight)| weight).sum();
         let all = Selection::all();
         prop_assert_eq!(LinesView::new(&later.profile, &all).functions.iter().map(|f| f.self_weight).sum::<u64>(), total);

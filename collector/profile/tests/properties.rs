@@ -433,7 +433,6 @@ proptest! {
             parts[1..].iter().for_each(|part| sum.merge(part).unwrap());
             sum
         };
-        // Merged in groups: the groups are applied one after the other, and merged once more.
         let mut groups: Vec<ccsd_profile::Update> = Vec::new();
         for (update, cut) in updates.iter().zip(cuts) {
             match groups.last_mut() {

@@ -10,7 +10,6 @@ pub(super) struct ThreadTime {
     /// What it had used beyond its samples at the first look, if it was there before the session.
     lead: Option<u64>,
     weighed: u64,
-    /// What has been charged to `[not sampled]`.
     charged: u64,
 }
 

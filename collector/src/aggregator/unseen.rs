@@ -211,7 +211,6 @@ fn note(unseen: &NotSampled, used: u64, more_samples: &str) -> Option<String> {
     Some(format!("{all}% of the CPU time is in no sample and counts as [not sampled]: {}", why.join(", ")))
 }
 
-/// What else is to be said of a cause.
 fn hint(cause: Unseen, more_samples: &str) -> String {
     match cause {
         Unseen::Ended => format!(" ({more_samples} sees more)"),

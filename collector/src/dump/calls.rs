@@ -21,7 +21,6 @@ const IO_URING_ENTER: i64 = 426;
 /// `epoll_pwait2` (`asm-generic/unistd.h`).
 const EPOLL_PWAIT2: i64 = 441;
 
-/// Why a thread in this call is not to be stopped, if it is not.
 pub fn not_to_be_interrupted(call: &SystemCall) -> Option<&'static str> {
     const PARTIAL: &str = "its system call would end with what it has done so far";
     const TIMEOUT: &str = "its wait would begin anew, with the whole of its timeout";

@@ -9,7 +9,6 @@ use super::model::TaskState;
 /// Longest kernel stack kept, in lines. The kernel prints at most 64 entries.
 const MAX_KERNEL_LINES: usize = 64;
 
-/// A thread at one moment.
 #[derive(Clone, Debug)]
 pub struct Look {
     pub name: String,
@@ -48,7 +47,6 @@ pub struct SystemCall {
 }
 
 impl Look {
-    /// A look at a thread; `None` if it has gone.
     pub fn at(pid: u32, tid: u32) -> Option<Look> {
         let file = |name: &str| procfs::read(&format!("/proc/{pid}/task/{tid}/{name}"));
         let text = |name: &str| file(name).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());

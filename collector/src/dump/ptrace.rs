@@ -14,18 +14,15 @@ use crate::perf::record::UserRegs;
 /// `PTRACE_EVENT_STOP` of `linux/ptrace.h`: the stop that `PTRACE_INTERRUPT` asks for, or that of a whole process.
 const EVENT_STOP: i32 = 128;
 
-/// Why a thread has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceStop {
     /// Because it was interrupted, or with its whole process, which stays stopped.
     Asked,
-    /// Because this signal is on its way to it, and has to be delivered.
     Signal(i32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// It has not stopped yet.
     Runs,
     Stopped(TraceStop),
     Gone,

@@ -38,7 +38,6 @@ const MAX_CALL_WAIT: Duration = Duration::from_secs(5);
 /// The same where all others have been looked at: it may have had to wait for a CPU.
 const MAX_LAST_WAIT: Duration = Duration::from_millis(500);
 const SECOND_CHANCES: usize = 20;
-/// Looks without a pause at whether it has stopped.
 const QUICK_LOOKS: u32 = 4;
 /// The pause between two later looks. What is longer adds to the time that a thread is stopped.
 const PAUSE: Duration = Duration::from_micros(15);
@@ -49,7 +48,6 @@ const TRIES: u32 = 3;
 /// root.)
 const UNKNOWN: u64 = UNREADABLE;
 
-/// Why a thread is not stopped that was asked to.
 const TOO_SLOW: &str = "it did not stop";
 pub const NOT_PERMITTED: &str = "it may not be traced";
 
@@ -83,9 +81,7 @@ enum TracerState {
 /// Threads of one process whose stacks are taken.
 pub struct Taking {
     pub pid: u32,
-    /// Whose threads are looked at, and no others.
     pub owner: Option<Owner>,
-    /// After this no more are looked at.
     pub until: Instant,
     /// For an owner, `/proc/PID/maps` of the memory of the first thread that was his to observe.
     pub maps: Option<File>,
@@ -195,7 +191,6 @@ impl Taking {
         Ok(())
     }
 
-    /// Stops a thread, takes what it has, and lets it go.
     fn stop(
         &mut self,
         look: Look,
@@ -329,7 +324,6 @@ fn nothing(tid: u32, look: Look, why: String) -> Taken {
     Taken { tid, look, registers: Err(why), stack: StackCopy::default(), method }
 }
 
-/// A process by its name and number.
 pub fn named(pid: u32) -> String {
     match procfs::stat(pid) {
         Ok(stat) => format!("{} ({pid})", stat.comm),

@@ -10,7 +10,6 @@ use crate::users::PasswdUsers;
 
 /// Different memberships that are kept once each; of further ones every process has its own.
 const MAX_SHARED: usize = 8192;
-/// Longest path that is kept.
 const MAX_PATH: usize = 4096;
 
 /// Largest file of these: a process is in one group of each hierarchy.

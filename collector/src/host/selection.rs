@@ -9,7 +9,6 @@ use super::membership::ProcessGroups;
 use crate::process::filter::{Executed, ProcessFilter};
 use crate::procfs;
 
-/// Where control groups are mounted.
 const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
 /// Processes of the machine. Selected by any of the units, groups, containers and users, or all; excluded by name.

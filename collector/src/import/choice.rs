@@ -92,7 +92,6 @@ fn first_group(file: &File, header: &RecordingHeader) -> Vec<usize> {
     group.map_or(vec![first], |&(leader, end)| (leader..end.min(header.attributes.len())).collect())
 }
 
-/// The events of a sample's counters.
 fn counted(record: &FileRecord<'_>) -> Vec<usize> {
     let mut events: Vec<usize> = record.counters.iter().filter_map(|counter| record.event_of(counter)).collect();
     events.sort_unstable();

@@ -17,7 +17,6 @@ pub(super) const HEADER: usize = 8;
 /// Maximum growth of a recording beyond [`FREE_BYTES`]. Copies of stacks, mostly zeros, compress a hundredfold.
 const MAX_RATIO: u64 = 200;
 const FREE_BYTES: u64 = 64 << 20;
-/// Bytes that are decompressed at once.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// Gives on records as they are, or what they have compressed.
@@ -80,7 +79,6 @@ impl Expander {
         }
     }
 
-    /// Gives on the whole records that wait.
     fn give_whole(&mut self, give: &mut dyn FnMut(&[u8]) -> Result<(), ImportError>) -> Result<(), ImportError> {
         let waiting = std::mem::take(&mut self.waiting);
         let mut rest = waiting.as_slice();
@@ -148,7 +146,6 @@ mod tests {
                 .chunks(size)
                 .map(|chunk| match kind {
                     COMPRESSED => record(kind, chunk),
-                    // With padding.
                     _ => record(kind, &[&(chunk.len() as u64).to_le_bytes(), chunk, &[0; 5]].concat()),
                 })
                 .collect();

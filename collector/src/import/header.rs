@@ -20,18 +20,15 @@ const FEATURES_AT: usize = 72;
 const FEATURES: usize = 256;
 /// Bytes that are read of a section of many entries: build ids, events, arguments.
 const MAX_LIST_BYTES: u64 = 16 << 20;
-/// Bytes that are read of a section of one string.
 const MAX_STRING_BYTES: u64 = 4096;
 /// Bytes of an attribute: the kernel's `perf_event_attr` has 144 so far, and an offset and a size follow.
 const MAX_ATTRIBUTE_BYTES: u64 = 4096;
 /// The first version of `perf_event_attr` had 64 bytes (`PERF_ATTR_SIZE_VER0`).
 const MIN_ATTRIBUTE_BYTES: u64 = 64;
-/// Bytes of the place of an attribute's ids.
 const PLACE_BYTES: u64 = 16;
 const MAX_EVENTS: u64 = 4096;
 /// Ids of all events: one for each CPU or thread.
 const MAX_IDS: u64 = 1 << 20;
-/// Words of a command line.
 const MAX_WORDS: usize = 1 << 16;
 
 // `HEADER_...` of `tools/perf/util/header.h`, `FEAT_META_INFO` of simpleperf.
@@ -49,7 +46,6 @@ const DAMAGED: &str = "it is damaged: what it says of itself goes beyond its end
 pub struct RecordedEvent {
     pub attr: PerfEventAttr,
     pub reads: ReadFormat,
-    /// Its name, where perf has noted one.
     pub name: Option<String>,
     /// The ids by which records name it.
     pub ids: Vec<u64>,
@@ -97,7 +93,6 @@ pub fn read(file: &File) -> Result<RecordingHeader, &'static str> {
         let place = Fields(&entry).place().filter(|&place| sections.has(place)).ok_or(DAMAGED)?;
         features.insert(feature, place);
     }
-    // What is longer is left out after the limit.
     let section = |feature: usize, limit: u64| -> Result<Vec<u8>, &'static str> {
         let (offset, size) = features.get(&feature).copied().unwrap_or_default();
         sections.read(offset, size.min(limit))

@@ -14,7 +14,6 @@ use linux_perf_event_reader::{RawEventRecord, RecordType};
 /// Set in `perf_event_header.misc` where a filter has dropped them (`tools/lib/perf/include/perf/event.h`).
 const BY_FILTER: u16 = 1 << 15;
 
-/// What has been told of lost samples.
 #[derive(Debug, Default)]
 pub struct Lost {
     by_rings: u64,

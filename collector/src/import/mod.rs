@@ -164,7 +164,6 @@ fn session(header: &RecordingHeader, choice: &MetricEvents, first: &RecordedEven
     }
 }
 
-/// What a sample stands for, by each metric.
 type MetricWeights = [u64; ccsd_profile::MAX_METRICS];
 
 struct SampleWeigher {
@@ -237,7 +236,6 @@ struct Import<'a> {
     batch: BatchBuilder,
     spare: Batch,
     aggregator: Option<Aggregator>,
-    /// The profile before the first sample.
     profile: Option<Profile>,
     weighing: SampleWeigher,
     metrics: usize,

@@ -13,12 +13,10 @@ use super::error::ImportError;
 const MAGIC: &[u8; 8] = b"PERFILE2";
 const PIPE_HEADER: u64 = 16;
 const FILE_HEADER: usize = 104;
-/// Where the file's header says what is where.
 const ATTRIBUTES_AT: usize = 24;
 const DATA_AT: usize = 40;
 const FEATURES_AT: usize = 72;
 
-/// Records of a pipe that are no data.
 const ATTRIBUTE: u32 = 64;
 const TRACING_DATA: u32 = 66;
 const BUILD_ID: u32 = 67;
@@ -47,7 +45,6 @@ pub fn plain(mut file: File) -> Result<PlainRecording, ImportError> {
     let mut start = Vec::with_capacity(FILE_HEADER);
     (&file).take(FILE_HEADER as u64).read_to_end(&mut start).map_err(|error| io_error(&error))?;
     if start.first_chunk() == Some(MAGIC) && word(&start, 8) == PIPE_HEADER {
-        // From a pipe all is read once.
         let stream = start.get(PIPE_HEADER as usize..).unwrap_or_default().chain(file);
         return from_pipe(&mut BufReader::with_capacity(1 << 18, stream));
     }
@@ -157,7 +154,6 @@ fn from_pipe(input: &mut impl Read) -> Result<PlainRecording, ImportError> {
                     ids.extend_from_slice(&record);
                 }
             }
-            // What follows these is no record.
             Some(TRACING_DATA) => {
                 pass(input, (word(body, 0) & u64::from(u32::MAX)).next_multiple_of(8), &mut is_cut)?;
             }

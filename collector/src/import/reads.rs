@@ -24,7 +24,6 @@ const MAX_COUNTERS: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// Which event it is of, if the sample says so.
     pub id: Option<u64>,
     /// Its value since the event was opened.
     pub value: u64,
@@ -38,7 +37,6 @@ pub struct ReadFormat {
 }
 
 impl ReadFormat {
-    /// That of an event with this `perf_event_attr`.
     pub fn of(attribute: &[u8]) -> ReadFormat {
         let word =
             |at: usize| attribute.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |it| u64::from_le_bytes(*it));

@@ -16,7 +16,6 @@ use linux_perf_event_reader::{
 use super::header::RecordingHeader;
 use super::reads::{Counter, ReadFormat};
 
-/// What waits for its turn may have so many bytes.
 const MAX_PENDING_BYTES: usize = 256 << 20;
 /// What a record costs beside its bytes: a vector that grows has room for twice its entries.
 const RECORD_BYTES: usize = 2 * size_of::<Reverse<Pending>>();
@@ -54,9 +53,7 @@ struct Pending {
 
 pub struct Records {
     reader: BufReader<File>,
-    /// Bytes of the section that are not read yet.
     left: u64,
-    /// Number of the next record.
     number: u64,
     /// How records of each event are parsed, without the counters of samples, and what these are.
     infos: Vec<(RecordParseInfo, ReadFormat)>,
@@ -74,7 +71,6 @@ pub struct Records {
 
 pub struct FileRecord<'a> {
     pub event: usize,
-    /// The counters that a sample carries.
     pub counters: &'a [Counter],
     pub raw: RawEventRecord<'a>,
     events: &'a HashMap<u64, usize>,

@@ -7,7 +7,6 @@ use crate::perf::record::{Fork, Mmap, TargetChange};
 /// Bytes of a name; the kernel has 16. Children have those of their parents.
 const MAX_NAME: usize = 64;
 
-/// Whether a mapping is the kernel's own.
 fn is_kernel(mode: CpuMode, pid: i32) -> bool {
     mode == CpuMode::Kernel || pid == -1
 }
@@ -21,7 +20,6 @@ pub fn kernel_text(record: &EventRecord<'_>) -> Option<u64> {
     (is_kernel && path.as_slice().starts_with(b"[kernel.kallsyms]")).then_some(offset)
 }
 
-/// What a record tells of a process.
 pub fn change(record: &EventRecord<'_>) -> Option<TargetChange> {
     Some(match record {
         // As older kernels tell of a mapping.

@@ -13,7 +13,6 @@ use crate::process::jit_code::JitSource;
 
 /// Bytes read in one look, so that an endless file does not hold up samples. A map of 100,000 functions has 10 MiB.
 const LOOK_BYTES: u64 = 16 << 20;
-/// Bytes read of a file in all.
 const MAX_FILE_BYTES: u64 = 512 << 20;
 /// Bytes read at a time; any line or record that a parser wants whole is shorter.
 const CHUNK: usize = 128 << 10;
@@ -39,7 +38,6 @@ pub struct GrowingFile {
     offset: u64,
     /// How long it was in the last look.
     len: u64,
-    /// Bytes read in all.
     read: u64,
     tail: Vec<u8>,
 }
@@ -110,7 +108,6 @@ impl GrowingFile {
         (grown, left == 0)
     }
 
-    /// Whether all that may be read of it has been.
     pub fn is_exhausted(&self) -> bool {
         self.read >= MAX_FILE_BYTES
     }

@@ -54,7 +54,6 @@ struct Waiting {
     as_leaf: u64,
 }
 
-/// The names of one process's code.
 pub struct JitNames {
     source: JitSource,
     map: Option<(GrowingFile, PerfMap)>,
@@ -73,7 +72,6 @@ pub struct JitNames {
     /// Most entries of `known` and `centres`, and of `waiting`.
     most_known: usize,
     most_waiting: usize,
-    /// Bytes of the names in `centres`.
     centre_bytes: usize,
 }
 
@@ -96,7 +94,6 @@ impl JitNames {
         }
     }
 
-    /// Bytes taken, about.
     pub fn bytes(&self) -> usize {
         let files = self.map.iter().map(|(_, map)| map.bytes()).chain(self.dumps.iter().map(|(_, dump)| dump.bytes()));
         files.sum::<usize>()
@@ -130,7 +127,6 @@ impl JitNames {
         self.source.inherited
     }
 
-    /// Enters a jitdump.
     pub fn add_dump(&mut self, file: File) {
         if self.dumps.iter().any(|(known, _)| known.is_same(&file)) {
             return;

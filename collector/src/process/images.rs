@@ -85,7 +85,6 @@ pub struct ImageStats {
     pub unread: u64,
 }
 
-/// All images of a session.
 #[derive(Debug)]
 pub struct Images {
     list: Vec<MappedImage>,
@@ -111,11 +110,8 @@ pub struct Images {
     door: Door,
     debug_roots: DebugRoots,
     recent: RecentFiles,
-    /// Whether one has been code of Go.
     has_go: bool,
-    /// Of a recording, what it knows of the files that were mapped.
     recorded: Option<RecordedFiles>,
-    /// The code that processes generate.
     pub jit: JitCodes,
 }
 
@@ -157,7 +153,6 @@ impl Images {
 }
 
 impl Images {
-    /// Whether a program or library of Go has been among them.
     #[must_use]
     pub fn has_go(&self) -> bool {
         self.has_go
@@ -170,23 +165,19 @@ impl Images {
         Images { debug_roots: DebugRoots::through(door.clone()), door, ..self }
     }
 
-    /// The same for a recording.
     #[must_use]
     pub fn with_recorded_files(self, files: RecordedFiles) -> Images {
         Images { recorded: Some(files), ..self }
     }
 
-    /// What a recording knows of its files.
     pub fn recorded(&mut self) -> Option<&mut RecordedFiles> {
         self.recorded.as_mut()
     }
 
-    /// Through which all files are opened.
     pub fn door(&self) -> &Door {
         &self.door
     }
 
-    /// What has been counted.
     pub fn stats(&self) -> ImageStats {
         self.stats
     }
@@ -304,7 +295,6 @@ impl Images {
         self.share = Some(share);
     }
 
-    /// Whether one more file is within the share.
     fn has_share(&self) -> bool {
         self.tell_share();
         self.share.as_ref().is_none_or(|share| share.room() > 0)
@@ -337,7 +327,6 @@ impl Images {
         ImageIndex(list.len() as u32 - 1)
     }
 
-    /// The image in a file that is open already.
     pub fn add_opened(&mut self, name: &str, file: File) -> ImageIndex {
         match ccsd_worker::file_key(&file, None) {
             Ok(key) => self.open_key(name, 0, &key, file),
@@ -386,7 +375,6 @@ impl Images {
         self.list.push(image);
         self.by_key.insert(key, index);
         self.enter(index, pid, opened);
-        // It has been there for nobody yet.
         self.reopened.pop_if(|reopened| *reopened == index);
         index
     }
@@ -448,7 +436,6 @@ impl Images {
         found
     }
 
-    /// Whether some image waits for [`Images::retry`].
     pub fn is_awaiting(&self) -> bool {
         !self.awaited.is_empty()
     }
@@ -483,12 +470,10 @@ impl Images {
         std::mem::take(&mut self.reopened)
     }
 
-    /// One image.
     pub fn get(&self, index: ImageIndex) -> Option<&MappedImage> {
         self.list.get(index.0 as usize)
     }
 
-    /// Enters an image that is in no file.
     #[cfg(test)]
     pub fn insert_for_test(&mut self, elf: ElfFile) -> ImageIndex {
         let name = format!("test-{}", self.list.len());
@@ -522,7 +507,6 @@ fn files_for_images(limit: u64) -> u64 {
     limit.saturating_sub(FILES_LEFT.min(limit / 8))
 }
 
-/// What is in no file, so that nobody has to be asked.
 fn in_memory(elf: Option<ElfFile>) -> OpenedImage {
     elf.map_or(OpenedImage::NoImage, |elf| OpenedImage::Image(Arc::new(elf)))
 }

@@ -234,7 +234,6 @@ fn ended_processes_are_forgotten_after_their_exit_record_is_due() {
     assert!(table.knows_process(pid));
     table.forget_untold(|ended| ended == pid);
     assert!(!table.knows_process(pid) && table.knows_process(pid + 1) && table.knows_process(pid + 2));
-    // Twice in a row, that is.
     for ended in [pid + 1, pid + 2, pid + 1] {
         table.forget_untold(|pid| pid == ended);
     }
@@ -295,7 +294,6 @@ fn announced_threads_end_however_that_becomes_known() {
     let child = announce(&mut table, pid + 1, pid + 1);
     table.exec(pid + 1, pid + 1, "other");
     assert_eq!(ended(&mut table), [child]);
-    // Of this one nobody knows.
     table.exit(pid + 1, pid + 1);
     assert_eq!(ended(&mut table), []);
     table.exit(pid, pid);

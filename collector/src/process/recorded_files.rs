@@ -100,7 +100,6 @@ impl RecordedFiles {
         }
     }
 
-    /// Says which image a file that was looked for has become.
     pub fn keep(&mut self, mapped: MappedFile<'_>, image: ImageIndex) {
         self.files.insert((mapped.path.to_vec(), RecordedIdentity::of(&mapped)), image);
     }
@@ -173,7 +172,6 @@ fn open(path: &[u8], known: &RecordedIdentity, noted: Option<&[u8]>) -> Option<F
 fn runs_now(kernel_text: Option<u64>) -> bool {
     let Some(recorded) = kernel_text.filter(|&address| address != 0) else { return false };
     let Ok(file) = File::open("/proc/kallsyms") else { return false };
-    // They are among the first.
     let lines = BufReader::new(file).lines().take(1000).map_while(Result::ok);
     let mut addresses = lines.filter_map(|line| {
         let mut words = line.split_ascii_whitespace();

@@ -24,7 +24,6 @@ pub struct UntrackedThreads {
 }
 
 impl UntrackedThreads {
-    /// None yet, and never so many that they take more than this.
     pub fn within(bytes: usize) -> UntrackedThreads {
         UntrackedThreads { most: bytes / UNTRACKED_BYTES, threads: HashMap::new(), nameless: 0 }
     }
@@ -47,7 +46,6 @@ impl UntrackedThreads {
         self.threads.len() >= self.most
     }
 
-    /// Enters one that is not here.
     pub fn insert(&mut self, tid: u32, thread: UntrackedThread) {
         if self.is_full() {
             self.nameless += 1;
@@ -67,7 +65,6 @@ impl UntrackedThreads {
         had
     }
 
-    /// All `count` of a process are no more.
     pub fn remove_process(&mut self, pid: u32, count: usize) {
         if count > 0 {
             let named = self.threads.extract_if(|_, thread| thread.pid == pid).count();

@@ -128,7 +128,6 @@ impl ActiveEvents {
         }
     }
 
-    /// Samples that throttling has kept back.
     pub fn throttled(&self) -> u64 {
         self.throttling.samples()
     }

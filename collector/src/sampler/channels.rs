@@ -27,6 +27,5 @@ pub struct Channels {
     pub commands: Receiver<SamplerCommand>,
     /// Becomes readable with every command, to end a sleep.
     pub wake: OwnedFd,
-    /// Shows that the sampler is at work.
     pub watchdog: Arc<Watchdog>,
 }

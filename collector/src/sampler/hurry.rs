@@ -4,7 +4,6 @@
 //! copied part of a stack then often belongs to another. Always deep stacks are missed less often if ccsd reads every
 //! millisecond. A program that misses a few stacks a second (a compiler) gains nothing: each wake-up costs some 30 us.
 
-/// Longest sleep while there is a hurry.
 const SLEEP_MS: u16 = 1;
 /// How long a hurry lasts after a stack was missed, nanoseconds.
 const HURRY_NS: u64 = 20_000_000;
@@ -25,7 +24,6 @@ pub struct Hurry {
     /// End of the pause, and its length. The length is 0 after a hurry that was worth it.
     paused_until: u64,
     pause: u64,
-    /// What had been counted after the last round.
     before: LateReads,
     /// Recent samples, and the number of missed stacks among them.
     samples: u64,
@@ -112,7 +110,6 @@ mod tests {
         // Stacks that are deep all the time, whether those are read that are met in a hurry or not.
         assert!(hurried(3, true) > 59_000, "{}", hurried(3, true));
         assert!(hurried(5, false) > 59_000, "{}", hurried(5, false));
-        // A few each second.
         assert!(hurried(90, false) < 1_500, "{}", hurried(90, false));
         assert_eq!(hurried(u64::MAX, true), 0);
     }

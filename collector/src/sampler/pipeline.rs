@@ -36,7 +36,6 @@ pub struct Pipeline {
     rings: RingStats,
     /// Samples that records of the rings say were lost. (What the events say of the same, and of more, is in the counts.)
     lost_by_records: u64,
-    /// Processes that signals have killed.
     deaths: usize,
     /// One has just been: somebody will want to know at once.
     died: bool,
@@ -46,7 +45,6 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Nothing has happened yet. There are so many rings.
     pub fn new(spec: &EventSpec, layout: EventLayout, rings: usize, owner: Option<Owner>, budget: &Budget) -> Pipeline {
         let weighing = match spec.event {
             _ if spec.metrics() > 1 => WeightSource::PeriodAndCounter,

@@ -127,13 +127,11 @@ fn another_name_counts_from_its_record_on() {
     let mut filtered = Filtered::new();
     filtered.tell(comm(own, false, "b"));
     assert!(!filtered.keeps(own));
-    // Only a name that fits has it judged anew.
     filtered.judge(false);
     assert!(!filtered.keeps(own));
     filtered.tell(comm(own, false, "a2"));
     filtered.judge(false);
     assert!(filtered.keeps(own));
-    // That of another thread is not the process's.
     filtered.tell(TargetChange::Comm { pid: own, tid: own + 1, exec: false, name: "b".to_owned() });
     assert!(filtered.keeps(own));
 }

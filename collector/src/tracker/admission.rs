@@ -70,7 +70,6 @@ impl Admission {
         self.filter.is_some()
     }
 
-    /// Whether the filter, if there is one, keeps processes of this name.
     pub fn keeps_name(&self, name: &str) -> Option<bool> {
         self.filter.as_ref().map(|filter| filter.keeps_name(name))
     }
@@ -98,7 +97,6 @@ impl Admission {
         self.executed.contains_key(&pid)
     }
 
-    /// The same as [`Admission::judge_executed`] of one that awaits this.
     #[cold]
     pub fn judge_program(&mut self, pid: u32, parent_pid: u32, program: ProgramFile<'_>) -> Option<bool> {
         let name = self.executed.remove(&pid)?;

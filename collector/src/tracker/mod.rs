@@ -75,7 +75,6 @@ pub struct Tracker {
     /// Whether what threads start is followed.
     inherit: bool,
     layout: EventLayout,
-    /// Whether all that runs is the target.
     observes_machine: bool,
     /// Whether process 0 is a CPU's idle task. (A clock does not sample idle CPUs; then it is any process without a
     /// number here.)

@@ -115,7 +115,6 @@ mod tests {
         allowance.begin(time);
         let pieces = ns / 1_000_000;
         let whole = (0..pieces).all(|_| {
-            // As if a millisecond had passed.
             allowance.start();
             allowance.mark = allowance.mark.map(|mark| mark - 1_000_000);
             (0..STEPS).all(|_| allowance.step())
@@ -136,7 +135,6 @@ mod tests {
     fn an_overdraft_is_waited_for() {
         let mut allowance = Allowance::default();
         let most = MAX_NS_AT_ONCE / 4 * 3;
-        // Twice in a moment, most of what there is.
         assert!(stack(&mut allowance, 100 * SECOND, most));
         assert!(stack(&mut allowance, 100 * SECOND, most));
         assert!(!stack(&mut allowance, 100 * SECOND, most));
@@ -145,7 +143,6 @@ mod tests {
         assert!((1..STEPS).all(|_| allowance.step()));
         assert!(!allowance.step() && !allowance.step());
         assert_eq!(allowance.refusals(), 2);
-        // Until the time for it has passed.
         let wait = (MAX_NS_AT_ONCE * SHARE_OF_TIME) as u64;
         assert!(stack(&mut allowance, 100 * SECOND + 2 * wait, most));
     }
@@ -158,7 +155,6 @@ mod tests {
         let measured = |allowance: &mut Allowance, steps| {
             allowance.begin(100 * SECOND);
             assert!((0..steps).all(|_| allowance.step()));
-            // As if a millisecond had passed.
             allowance.mark = allowance.mark.map(|mark| mark - 1_000_000);
             allowance.end();
             allowance.mark.is_some()

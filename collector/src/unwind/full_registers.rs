@@ -66,7 +66,6 @@ impl StackUnwinder {
         carried.begin(walk.start);
         self.carry(&mut carried, walk)?;
         let caller = self.leave(frame, rows, &mut carried, walk)?;
-        // These have been followed.
         self.known.clear();
         self.first_known = usize::MAX;
         self.carried = carried;

@@ -100,7 +100,6 @@ impl GeneratedRules {
         }
     }
 
-    /// What the instructions say of all registers.
     #[cold]
     pub fn rows(
         &mut self,
@@ -110,7 +109,6 @@ impl GeneratedRules {
         self.follow(address, code).ok().flatten().into_iter().collect()
     }
 
-    /// What the instructions say now.
     #[cold]
     fn make(
         &mut self,
@@ -225,9 +223,7 @@ mod tests {
         let words = [1, 2, 0x7abc, 0x200];
         let mut rules = GeneratedRules::default();
         assert_eq!(leave(&mut rules, &code, &words), Ok(CallerPointers { ip: 0x200, sp: 0x7020, bp: 0x7abc }));
-        // What is no code: nothing is believed.
         assert_eq!(leave(&mut rules, &code, &[1, 2, 3, 4]), Err(None));
-        // Beyond what is there of the stack.
         assert_eq!(leave(&mut rules, &code, &[1, 2, 3]), Err(Some(0x7018)));
     }
 

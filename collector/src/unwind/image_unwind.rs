@@ -78,7 +78,6 @@ pub struct ImageUnwind {
     base: u64,
     /// Whether it is memory that a program writes its own code into.
     pub generated: bool,
-    /// Bytes of its unwind information.
     pub bytes: u64,
     tables: ImageTables,
     entry: u64,
@@ -217,7 +216,6 @@ impl ImageUnwind {
         self.go.as_mut()
     }
 
-    /// The same, and the image beside it.
     pub fn with_go<T>(&mut self, ask: impl FnOnce(&mut GoCode, &mut ImageUnwind) -> T) -> Option<T> {
         // For as long as both are asked.
         let mut go = self.go.take()?;
@@ -231,7 +229,6 @@ impl ImageUnwind {
         self.go.as_ref().is_some_and(|go| go.function(address).is_some())
     }
 
-    /// What is special about a frame of a Go program.
     pub fn go_frame(&mut self, address: u64) -> Option<GoFrame> {
         self.go.as_mut()?.frame(address)
     }

@@ -126,7 +126,6 @@ impl KnownRules {
         ways[free.unwrap_or(address as usize % WAYS)] = (address, Some(rule));
     }
 
-    /// Remembers all rows of a function.
     pub fn insert_function(&mut self, function: &FunctionRules) {
         let Range { start, end } = function.range;
         let mut at = self.starts.partition_point(|known| *known < start);
@@ -204,7 +203,6 @@ mod tests {
             (0x1003, Some(rule(1))),
             (0x1004, Some(rule(2))),
             (0x100f, Some(rule(2))),
-            // These are not for rules.
             (0x1010, None),
             (0x101f, None),
             (0x103f, Some(rule(3))),
@@ -227,7 +225,6 @@ mod tests {
             let address = i * 13;
             known.insert(address, of(address));
             assert_eq!(known.find(address), Some(of(address)));
-            // What was pushed out is not there; what is there is right.
             let earlier = i / 2 * 13;
             assert!(known.find(earlier).is_none_or(|found| found == of(earlier)));
         }
@@ -244,7 +241,6 @@ mod tests {
             assert_eq!(known.find(i * 0x40 + 5), Some(rule(2)));
             assert!(known.functions.len() <= MAX_FUNCTIONS && known.rows.len() <= MAX_ROWS);
         }
-        // Nor than there is memory.
         for bytes in [0, 64 << 10, 512 << 10, 2 << 20] {
             let mut known = KnownRules::within(bytes);
             for i in 0..20_000u64 {

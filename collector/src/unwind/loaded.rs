@@ -54,7 +54,6 @@ impl LoadedImages {
         Some((self.list.get_mut(position)?.as_mut()?, &mut self.framehop))
     }
 
-    /// Frees what is held of an image, if it was loaded.
     pub fn drop_image(&mut self, index: ImageIndex) -> bool {
         let Some(image) = self.list.get_mut(index.0 as usize).and_then(Option::take) else { return false };
         self.held = self.held.saturating_sub(image.bytes);

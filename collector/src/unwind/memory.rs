@@ -39,7 +39,6 @@ const MAX_BYTES_PER_SAMPLE: u64 = 16 << 20;
 const SHARE_OF_TIME: u64 = 20;
 /// Nanoseconds that reading may take at once, after a pause. (A test that is kept waiting in the midst of it goes on.)
 const MAX_NS_AT_ONCE: u64 = if cfg!(test) { 3_600_000_000_000 } else { 50_000_000 };
-/// Bytes of code read at once at most.
 const MAX_CODE_BYTES: usize = 4096;
 /// Words that [`UserStack::compare`] looks at at most.
 pub const MAX_PROBES: usize = 16;
@@ -79,7 +78,6 @@ pub struct Memory {
     budget_at: u64,
     /// Whether no more is to be read beyond the copy for this sample.
     closed: bool,
-    /// The anchors had changed.
     moved: bool,
     /// The sample's thread is dying: it does not run again, so its stack stays as it is, or goes.
     dying: bool,
@@ -102,7 +100,6 @@ pub enum Now {
 pub struct MemoryRefusals {
     /// The kernel does not let ccsd read the target's memory.
     pub not_permitted: u64,
-    /// The budget was used up.
     pub over_budget: u64,
     /// The anchors had changed: the target had moved on.
     pub moved_on: u64,
@@ -290,7 +287,6 @@ impl Memory {
     }
 }
 
-/// A sample's view of its stack.
 pub struct UserStack<'a> {
     copied: Bytes<'a>,
     piece: &'a [u8],

@@ -135,13 +135,9 @@ pub struct StackUnwinder {
 
 /// What is known of a process beside its threads' stacks.
 pub struct UnwindTarget<'a> {
-    /// Its code.
     pub mappings: &'a mut Mappings,
-    /// Its identity.
     pub process: ProcessKey,
-    /// The goroutines of all processes.
     pub goroutines: &'a mut GoroutineTable,
-    /// All images.
     pub images: &'a Images,
 }
 
@@ -270,7 +266,6 @@ impl StackUnwinder {
         self.images.held() + self.rule_bytes()
     }
 
-    /// What has been counted.
     pub fn stats(&self) -> UnwindStats {
         UnwindStats {
             refused_images: self.images.refused(),

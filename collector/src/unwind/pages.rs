@@ -135,7 +135,6 @@ mod tests {
         assert_eq!(cut(&mut pages, vec![there[0], missing, there[1]]), [there[0]]);
         let cut_short = cut(&mut pages, vec![piece(written + 100, 32 << 20)]);
         assert!(cut_short[0].len >= 3 * PAGE - 100 && cut_short[0].len <= (4 << 20), "{cut_short:?}");
-        // No memory at all.
         for base in [8, 1 << 46, usize::MAX - 100] {
             assert_eq!(cut(&mut pages, vec![piece(base, 50)]), []);
         }

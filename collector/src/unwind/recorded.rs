@@ -250,7 +250,6 @@ fn tables() {
         let expected = (vec![(0, offset), (1, IN_CALL)], StackRoot::Complete);
         assert_eq!(module.unwind((0, offset), words, &[]), expected, "{offset}");
     }
-    // The word is no code, or not there.
     let cut = (vec![(0, 4)], StackRoot::Truncated(TruncationReason::UnknownMapping));
     assert_eq!(module.unwind((0, 4), &[1, 2, 3, 4], &[]), cut);
     let cut = (vec![(0, 4)], StackRoot::Truncated(TruncationReason::StackUnreadable));
@@ -339,7 +338,6 @@ fn realigned_frames() {
     let module = ModuleBuilder::new(&[(code, Some(table)), (CALLER, Some(OUTERMOST))]);
     // The frame of the function is at SP + 64: it is stored at rbp - 8, and the return address is below it.
     let words = [1, 2, SP + 64, 0xb, 0, 0, 0, module.address(1, 5)];
-    // Such frames are remembered like others.
     let expected = (vec![(0, 0), (1, IN_CALL)], StackRoot::Complete, 1);
     assert_eq!(module.unwind_twice((0, 0), &words, &[(R::RBP, SP + 24)]), expected);
     // What does not lead outwards, or lies elsewhere, is not believed.
@@ -367,7 +365,6 @@ fn stacks_that_take_too_long_are_cut() {
     let (found, root, cut) = unwind(0, 100);
     assert_eq!((root, cut), (StackRoot::Truncated(TruncationReason::TooDeep), 3));
     assert!((20..40).contains(&found), "{found}");
-    // Later there is.
     assert_eq!(unwind(1_000_000_000, 100), (101, StackRoot::Complete, 3));
 }
 
@@ -405,7 +402,6 @@ fn registers_are_carried_through_frames_that_do_not_need_them() {
     expected[0] = (0, 5);
     expected.push((3, IN_CALL));
     assert_eq!(module.unwind((0, 5), &words, &[(R::RBX, 7)]), (expected.clone(), StackRoot::Complete));
-    // What has been saved is not what the frame needs.
     words[1] = 7;
     let (frames, root) = module.unwind((0, 5), &words, &[(R::RBX, 7)]);
     assert_eq!((&frames[..], root), (&expected[..4], StackRoot::Truncated(TruncationReason::StackUnreadable)));
@@ -666,6 +662,5 @@ fn a_frame_that_is_not_copied_whole_is_not_left() {
     };
     let cut = (vec![(0, 1)], StackRoot::Truncated(TruncationReason::StackUnreadable));
     assert_eq!([unwind(0, &words), unwind(1, &words[..2])], [cut.clone(), cut]);
-    // What could not be read before is read when it is there.
     assert_eq!(unwind(1, &words), (vec![(0, 1), (1, IN_CALL)], StackRoot::Complete));
 }

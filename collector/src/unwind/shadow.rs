@@ -48,9 +48,7 @@ const NOT_FAR: usize = distance(NEAREST) - distance(NEAREST - 1);
 pub struct UnwindState {
     /// Where the callee returns to (AVMA).
     pub return_address: u64,
-    /// `rsp` after that.
     pub sp: u64,
-    /// `rbp` after that.
     pub bp: u64,
 }
 
@@ -97,7 +95,6 @@ impl ShadowFrame {
     }
 }
 
-/// The last stack of a thread.
 #[derive(Clone, Debug, Default)]
 pub struct ShadowStack {
     last: LastStack<ShadowFrame>,
@@ -336,7 +333,6 @@ impl ShadowStack {
         reserve.chain(self.last.own()).map(ShadowFrame::return_slot)
     }
 
-    /// Bytes allocated.
     #[cfg(feature = "internals")]
     pub fn bytes(&self) -> usize {
         self.last.bytes()

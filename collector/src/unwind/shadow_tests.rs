@@ -70,7 +70,6 @@ impl ThreadModel {
     /// A sample with a copy of `copied` words: the functions found, innermost first, with those in common, and how many
     /// were unwound. `None` if the copy ended early.
     fn sample(&mut self, copied: usize) -> Option<(Vec<u64>, usize)> {
-        // After all that has been looked at so far.
         self.time = self.time.max(now_ns()) + 1_000_000;
         self.sample_of(self.time, copied)
     }
@@ -285,7 +284,6 @@ fn frames_seen_since_are_not_read_again() {
         let before = model.read_at;
         assert_eq!(model.sample_of(looked, 64).unwrap().0, model.truth());
         assert!(model.read_at > before, "{left} {called}");
-        // Now these have been.
         model.sample(64).unwrap();
     }
     // Those next to the copy then have been replaced since, beyond the reserve, too.

@@ -43,7 +43,6 @@ pub struct ImageTables {
     debug_frame: OnceCell<FdeIndex>,
     /// How frames have been left, by address.
     rows: RefCell<HashMap<u64, Result<UnwindRow, Stuck>, FxBuildHasher>>,
-    /// Bytes that the rules of those take, beside the table.
     rule_bytes: Cell<usize>,
 }
 
@@ -82,7 +81,6 @@ impl ImageTables {
         ImageTables { sections: sections.into(), ..ImageTables::default() }
     }
 
-    /// The most bytes that the indexes of these sections may take.
     pub fn most_index_bytes(sections: &UnwindSections) -> u64 {
         let debug_frame = sections.debug_frame.as_ref().map_or(0, |data| FdeIndex::most_bytes(data.len()));
         EhFrameIndex::most_bytes(sections).saturating_add(debug_frame)
@@ -132,7 +130,6 @@ pub enum UnwindMethod {
     Careful,
 }
 
-/// How the frame at `address` is left.
 pub fn way(tables: &ImageTables, address: u64, context: &mut RowContext) -> UnwindMethod {
     if let Some(function) = function(tables, address, context) {
         let rules = &function.rows;
@@ -213,7 +210,6 @@ fn reads_memory(tables: &ImageTables, table: TableKind, expression: &UnwindExpre
     false
 }
 
-/// An expression of a table, ready to be evaluated.
 pub fn evaluation<'a>(
     tables: &'a ImageTables,
     table: TableKind,
@@ -245,7 +241,6 @@ fn debug_frame(data: &[u8]) -> DebugFrame<Slice<'_>> {
 #[derive(Clone, Copy, Debug)]
 pub struct RowOrigin {
     pub table: TableKind,
-    /// Whether it belongs to a signal trampoline.
     pub signal: bool,
     /// Where the entry's code begins and ends.
     pub start: u64,
@@ -272,7 +267,6 @@ pub fn entry_range(tables: &ImageTables, address: u64) -> Option<Range<u64>> {
     with_row(tables, address, |_, found| found.start..found.end).ok()
 }
 
-/// The same as [`with_row`] in room that is there.
 fn with_row_in<T>(
     context: &mut RowContext,
     tables: &ImageTables,
@@ -301,7 +295,6 @@ fn row<'a, S: UnwindSection<Slice<'a>>, T>(
     address: u64,
     then: impl FnOnce(&UnwindTableRow<usize>, RowOrigin) -> T,
 ) -> Result<T, Stuck> {
-    // All of it may be run.
     if fde.entry_len().max(fde.cie().entry_len()) > MAX_ENTRY_BYTES {
         return Err(Stuck::Bad);
     }
@@ -347,7 +340,6 @@ pub mod tests {
         assert_eq!(first.each_ref().map(Result::is_ok), [true, true, false]);
         assert_eq!([0x1010, 0x2010, 0x4010].map(after), first);
         assert_eq!(tables.rows.borrow().len(), 3);
-        // Not without end.
         for address in 0x5000..0x5000 + MAX_ROWS as u64 {
             assert_eq!(after(address), Err(Stuck::NotCovered));
         }

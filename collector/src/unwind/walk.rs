@@ -18,14 +18,12 @@ pub struct StackWalk<'a, 's> {
     pub frames: &'a mut Vec<Frame>,
 }
 
-/// The frame that is left next.
 #[derive(Clone, Copy)]
 pub struct FramePosition {
     /// Its registers. Stack pointer and frame pointer mean nothing where `full` says so.
     pub pointers: CallerPointers,
     /// Whether it waits for a call to return; else it is executing, or was interrupted.
     pub called: bool,
-    /// Whether it must be left with every register.
     pub full: bool,
 }
 

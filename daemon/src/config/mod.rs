@@ -214,7 +214,6 @@ impl Default for ClientSessions {
 pub enum ConfigError {
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// The path is a directory, a FIFO or a device.
     #[error("{} is not a regular file", path.display())]
     NotAFile { path: PathBuf },
     /// All users may write the file, and so change what the service watches.
@@ -223,7 +222,6 @@ pub enum ConfigError {
     /// The file exceeds the maximum size.
     #[error("{} has more than {MAX_BYTES} bytes: no configuration of ccsd is that large", path.display())]
     TooLarge { path: PathBuf },
-    /// A key or value is wrong.
     #[error("{}:{line}:{column}: {message}", path.display())]
     Wrong {
         path: PathBuf,
@@ -299,7 +297,6 @@ impl Config {
     }
 }
 
-/// Reads the bytes of a configuration file.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
     let read = |source| ConfigError::Read { path: path.to_owned(), source };
     // Opening a FIFO must not block the service.

@@ -99,7 +99,6 @@ fn the_example_documents_every_key() {
     let mut found = BTreeSet::new();
     keys(&toml::from_str(&whole).unwrap(), "", &mut found);
     assert_eq!(found, all_keys());
-    // Words precede each key.
     let lines: Vec<&str> = EXAMPLE.lines().collect();
     for (i, line) in lines.iter().enumerate() {
         if line.trim_start_matches('#').starts_with(|c: char| c.is_ascii_lowercase()) && line.contains(" = ") {
@@ -107,7 +106,6 @@ fn the_example_documents_every_key() {
             assert!(above.clone().any(|line| line.starts_with("# ")), "{line} is not explained");
         }
     }
-    // The example shows the defaults of a watch.
     let watch = &config.watches[0];
     assert_eq!((watch.rate_hz, watch.interval), (default_rate(), default_interval()));
     assert_eq!(watch.memory, default_memory());

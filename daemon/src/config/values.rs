@@ -52,7 +52,6 @@ fn number_and_unit(text: &str) -> Option<(u64, &str)> {
     Some((number.parse().ok()?, unit.strip_prefix(' ').unwrap_or(unit)))
 }
 
-/// Reads a duration between `least` and `most`.
 fn ranged_duration<'de, D: Deserializer<'de>>(from: D, least: &str, most: &str) -> Result<Duration, D::Error> {
     let text = text(from, "a time in quotation marks, as in \"10s\"")?;
     let time = duration(&text).map_err(de::Error::custom)?;
@@ -60,7 +59,6 @@ fn ranged_duration<'de, D: Deserializer<'de>>(from: D, least: &str, most: &str) 
     if fits { Ok(time) } else { Err(de::Error::custom(format!("{text:?} is not from {least:?} to {most:?}"))) }
 }
 
-/// Reads a size between `least` and `most`.
 fn ranged_bytes<'de, D: Deserializer<'de>>(from: D, least: &str, most: &str) -> Result<u64, D::Error> {
     let text = text(from, "a size in quotation marks, as in \"512MiB\"")?;
     let size = bytes(&text).map_err(de::Error::custom)?;

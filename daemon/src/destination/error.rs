@@ -9,7 +9,6 @@ use crate::authority::user_name;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum DestinationError {
-    /// The file cannot be created or opened.
     #[error("cannot create {}: {source}", path.display())]
     Open { path: PathBuf, source: io::Error },
     #[error("cannot write {}: {source}", path.display())]
@@ -26,23 +25,14 @@ pub enum DestinationError {
         "{} leads through the symbolic link {}, {whose}: not followed; name the file that it leads to",
         path.display(), link.display()
     )]
-    Link {
-        path: PathBuf,
-        link: PathBuf,
-        /// Why the link is not trusted.
-        whose: String,
-    },
+    Link { path: PathBuf, link: PathBuf, whose: String },
     /// The file has several hard links, and other users can create names in its directory.
     #[error(
         "{} is one of {names} names of the same file (hard links), in a directory where others may make some: not written to; \
          remove it, or choose another name with -o",
         path.display()
     )]
-    Linked {
-        path: PathBuf,
-        /// Number of hard links.
-        names: u64,
-    },
+    Linked { path: PathBuf, names: u64 },
     /// Another user replaced the file while it was opened or written.
     #[error(
         "{} was replaced by another program while ccsd was opening or writing it; choose a directory that only you can change",

@@ -184,7 +184,6 @@ struct TemporaryFile {
 }
 
 impl Replacement {
-    /// Writes `file` directly.
     fn none(file: File, path: &Path) -> Replacement {
         Replacement { file, path: path.to_owned(), pending: None, of: None }
     }

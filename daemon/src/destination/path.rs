@@ -240,7 +240,6 @@ pub(super) fn resolve(path: &Path) -> Result<ResolvedPath, DestinationError> {
                     directory = entered;
                     continue;
                 }
-                // Possibly a link.
                 Err(Errno::ENOTDIR | Errno::ELOOP) => {}
                 Err(error) => return Err(failed(error)),
             }
@@ -279,7 +278,6 @@ pub(super) fn resolve(path: &Path) -> Result<ResolvedPath, DestinationError> {
     Err(a_directory())
 }
 
-/// Checks whether a link in the directory `around` may be followed.
 pub(super) fn check_link(
     path: &Path,
     name: &OsStr,

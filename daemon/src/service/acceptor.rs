@@ -81,7 +81,6 @@ impl Drop for AcceptingCpu {
     }
 }
 
-/// Accepts connections, and charges them.
 pub struct Acceptor {
     served: Served,
     members: Arc<Members>,

@@ -34,13 +34,10 @@ const LISTED_AT_ONCE: usize = 16;
 const TEXT_AT_ONCE: usize = 32 << 10;
 const MAX_PIDS: usize = 1024;
 
-/// State shared by all connections.
 #[derive(Clone)]
 pub struct Served {
     pub sessions: Sessions,
-    /// Running dumps of all clients.
     pub dumps: Arc<Dumps>,
-    /// State of the service.
     pub upkeep: Option<Arc<Upkeep>>,
     /// Held by connections that stream.
     pub streaming: Weak<Sender<()>>,

@@ -17,7 +17,6 @@ pub const SYSTEM_SOCKET: &str = "/run/ccsd/ccsd.sock";
 /// Environment variable with another path, for daemon and clients; ignored if empty.
 pub const SOCKET_VARIABLE: &str = "CCSD_SOCKET";
 
-/// Why the socket cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SocketError {
@@ -25,7 +24,6 @@ pub enum SocketError {
     Busy(PathBuf),
     #[error("{} exists and is no socket: not replaced; choose another place with --socket", .0.display())]
     NotASocket(PathBuf),
-    /// The user has no runtime directory.
     #[error("XDG_RUNTIME_DIR is not set, so there is no place for the socket; choose one with --socket")]
     NoPlace,
     #[error("cannot {what} {}: {source}", path.display())]

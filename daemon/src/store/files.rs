@@ -18,7 +18,6 @@ const ENDING: &str = ".ccsd";
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum StoreError {
-    /// The state directory cannot be read.
     #[error("cannot read {}: {source}{}", path.display(), hint(source))]
     Read { path: PathBuf, source: io::Error },
     #[error("there is no watch {name:?}{}", known(names))]
@@ -122,7 +121,6 @@ pub fn name(start: i64, number: u32) -> String {
     format!("{}{number}{ENDING}", time.strftime("%Y%m%dT%H%M%SZ"))
 }
 
-/// Parses the start time from a segment's name.
 pub fn parse_name(name: &str) -> Option<i64> {
     let stem = name.strip_suffix(ENDING)?;
     let (time, number) = stem.split_once('-').map_or((stem, None), |(time, number)| (time, Some(number)));

@@ -6,7 +6,6 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 const NAME: &str = ".daemon";
-/// Maximum bytes read from it.
 const MAX_BYTES: u64 = 32;
 
 /// Another daemon uses the state directory.

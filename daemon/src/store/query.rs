@@ -94,7 +94,6 @@ fn gaps(intervals: &[TimeColumn], range: TimeRange) -> Vec<StoredGap> {
 fn storable(range: TimeRange, first: Option<i64>, intervals: &[TimeColumn], now_ns: u64) -> TimeRange {
     let begun = intervals.iter().map(|it| it.from_ns).min().unwrap_or(u64::MAX);
     if range == TimeRange::ALL {
-        // All there is has no ends of its own.
         return TimeRange { from: begun, until: intervals.last().map_or(0, |it| it.to_ns) };
     }
     let first =
@@ -328,7 +327,6 @@ mod tests {
         assert_eq!(listed(5, 60, 10, 70), [(30, 40)]);
         assert_eq!(listed(5, 0, 10, 100), [(30, 40), (50, 80)]);
         assert_eq!(listed(15, 45, 2, 1_000), [(30, 40)]);
-        // Of all there is, no end is asked for.
         assert_eq!(listed(0, 0, 2, 1_000), [(30, 40)]);
     }
 }

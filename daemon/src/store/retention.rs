@@ -52,7 +52,6 @@ pub fn retain(
                 SegmentState::Foreign => removed.foreign.push(segment.path),
                 state => {
                     watch.bytes = watch.bytes.saturating_add(segment.bytes);
-                    // Oldest last.
                     watch.removable.extend(matches!(state, SegmentState::Ours).then_some(segment));
                 }
             }

@@ -347,7 +347,6 @@ fn the_clock_is_set_back() {
     write(&dir, 10_000 - HOUR, &["c"], true);
     assert_eq!(samples(&ask(&dir, 0, 20_000)), of(&[("a", 1), ("b", 1), ("c", 1)]));
     assert_eq!(samples(&ask(&dir, 9_000, 10_010)), of(&[("a", 1), ("b", 1)]));
-    // Segments from the future are not old.
     let state = dir.parent().unwrap();
     assert!(retain(state, retention(2 * HOUR, 1 << 30), UNIX_EPOCH, 0, || {}).unwrap().segments.is_empty());
 }

@@ -65,7 +65,6 @@ pub struct Shedder {
 }
 
 impl Shedder {
-    /// Creates a shedder; `cpu` is the CPU time used up to `now`.
     #[must_use]
     pub fn new(budget: ServiceBudget, now: Instant, cpu: Duration) -> Shedder {
         Shedder {
@@ -78,7 +77,6 @@ impl Shedder {
         }
     }
 
-    /// Replaces the budget from now on.
     pub fn set_budget(&mut self, budget: ServiceBudget) {
         self.budget = budget;
     }

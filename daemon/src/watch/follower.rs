@@ -29,7 +29,6 @@ const DRIFT_NS: u64 = 2_000_000_000;
 /// The desired state of a follower, sent after every scan.
 #[derive(Debug)]
 pub struct Orders {
-    /// All processes that match now.
     pub found: Vec<ScannedProcess>,
     /// The watch; its rate and interval may have changed.
     pub watch: Arc<WatchConfig>,
@@ -39,7 +38,6 @@ pub struct Orders {
     pub segment_bytes: u64,
 }
 
-/// Handle to a follower's thread.
 #[derive(Debug)]
 pub struct Handle {
     /// Channel for orders. Dropping it ends the follower.
@@ -59,7 +57,6 @@ impl Handle {
 /// Where a watch writes, and how large a segment may become.
 #[derive(Clone, Debug)]
 pub struct SegmentTarget {
-    /// Directory of the watch.
     pub dir: PathBuf,
     /// Bytes after which another segment starts.
     pub segment_bytes: u64,
@@ -118,7 +115,6 @@ struct Follower {
     /// Why the processes are too short for events on threads.
     too_short: Option<String>,
     turnover: Turnover,
-    /// Whether the kernel refuses events on CPUs.
     refused_cpus: bool,
     /// Since when processes match and nothing is stored, as far as not yet counted.
     uncovered_since: Option<Instant>,
@@ -248,7 +244,6 @@ impl Follower {
         }
     }
 
-    /// Logs newly followed processes, and those no longer followed.
     fn log_changes(&self, new: &[u32], gone: &[u32]) {
         let name = self.watch.name.0.as_str();
         for pid in new {

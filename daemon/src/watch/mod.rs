@@ -380,7 +380,6 @@ impl Manager {
     }
 }
 
-/// Why a watch may match nothing.
 fn hint(watch: &WatchConfig, users: &UserNumbers, near_miss: Option<String>) -> Option<String> {
     let unknown = unknown_users(watch, |name| users.find(name).number());
     let unknown = unknown.first().map(|user| match users.find(user) {

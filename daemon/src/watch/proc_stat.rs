@@ -13,7 +13,6 @@ const MAX_FILE: u64 = 1 << 17;
 /// A process, distinct from later ones with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ScannedProcess {
-    /// Process id.
     pub pid: u32,
     /// Start time, clock ticks since boot.
     pub start_time: u64,

@@ -19,7 +19,6 @@ use crate::config::{SelectorPattern, WatchConfig};
 /// Attributes of a process. A process chooses its own names, so these texts are only compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Path of the control group.
     pub cgroup: String,
     /// Executable, if the daemon may look at it.
     pub exe: Option<Exe>,
@@ -28,7 +27,6 @@ pub struct Facts {
     pub users: Option<[u32; 3]>,
 }
 
-/// The executable of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exe {
     /// Path as the process sees it: only a name.
@@ -168,7 +166,6 @@ pub struct WatchRule {
 }
 
 impl WatchRule {
-    /// Compiles the rule of a watch. `users` looks up user names.
     pub fn new(watch: &WatchConfig, users: impl Fn(&str) -> Option<u32>) -> WatchRule {
         let wild = |pattern: &Option<SelectorPattern>| pattern.as_ref().map(|pattern| WildMatch::new(&pattern.0));
         // The kernel keeps 15 bytes of a name, which administrators need not know.
@@ -206,7 +203,6 @@ impl WatchRule {
         is_new
     }
 
-    /// Whether all processes match.
     #[must_use]
     pub fn is_of_everything(&self) -> bool {
         self.of_everything
@@ -218,7 +214,6 @@ impl WatchRule {
         self.exe.is_some()
     }
 
-    /// Whether a process matches.
     pub fn fits(&self, process: ScannedProcess, facts: &Facts) -> bool {
         self.of_everything || self.fits_but_for(None, process, facts)
     }

@@ -46,7 +46,6 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// Creates a scanner that knows no process yet.
     #[must_use]
     pub fn new(rules: Vec<WatchRule>) -> Scanner {
         Scanner::in_dir(rules, Path::new("/proc"))
@@ -66,13 +65,11 @@ impl Scanner {
         self.known.values_mut().for_each(|known| known.looks = 0);
     }
 
-    /// Time to wait before the next scan.
     #[must_use]
     pub fn pause(&self) -> Duration {
         self.cost.saturating_mul(SHARE).clamp(LEAST, MOST)
     }
 
-    /// CPU time of the last scan.
     #[must_use]
     pub fn cost(&self) -> Duration {
         self.cost

@@ -101,7 +101,6 @@ impl ElfReader {
         self.build_id.as_deref()
     }
 
-    /// Size of the file in bytes when it was opened.
     #[must_use]
     pub fn file_size(&self) -> u64 {
         self.source.len()

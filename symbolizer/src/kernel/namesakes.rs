@@ -13,7 +13,6 @@ use crate::names;
 pub(super) struct KernelNamesakes {
     /// For functions that share their name, and their parts and clones: the function's start by the part's.
     definitions: HashMap<u64, u64>,
-    /// The first function of each module.
     modules: HashMap<Box<str>, u64>,
 }
 

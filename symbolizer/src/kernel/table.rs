@@ -3,7 +3,6 @@
 /// Marks the start of something that is not a function.
 pub const NO_FUNCTION: u32 = u32::MAX;
 
-/// Functions by address.
 #[derive(Debug)]
 pub struct KernelTable {
     /// Address, and position of the name in `text` or [`NO_FUNCTION`].
@@ -22,7 +21,6 @@ impl KernelTable {
         (first..self.proper_end).contains(&address)
     }
 
-    /// The name and module at a position in `text`.
     pub fn name_at(&self, at: u32) -> Option<(&str, Option<&str>)> {
         if at == NO_FUNCTION {
             return None;

@@ -26,7 +26,6 @@ const MAX_REMEMBERED: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token(u64);
 
-/// Whether a file may be asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum May {
     /// Yes. [`Blame::answered`], [`Blame::failed`] or [`Blame::died`] must follow.
@@ -83,7 +82,6 @@ impl Blame {
         }
     }
 
-    /// Whether any question is being answered.
     pub fn is_asking(&self) -> bool {
         !self.asked.is_empty()
     }
@@ -136,7 +134,6 @@ impl Blame {
         self.asked.iter().any(|(asked, _)| *asked == token)
     }
 
-    /// Notes that a question was answered.
     pub fn answered(&mut self, token: Token) {
         let Some(at) = self.asked.iter().position(|(asked, _)| *asked == token) else { return };
         let (_, key) = self.asked.swap_remove(at);
@@ -169,7 +166,6 @@ impl Blame {
         self.asked.clear();
     }
 
-    /// Notes that the worker died.
     pub fn died(&mut self, now: Instant) {
         self.alone = false;
         let asked = std::mem::take(&mut self.asked);

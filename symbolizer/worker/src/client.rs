@@ -34,7 +34,6 @@ const START_PATIENCE: Duration = Duration::from_secs(10);
 pub const DYING_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a process that was ended for another principal's does not start again.
 const REST: Duration = Duration::from_secs(1);
-/// Maximum bytes of its greeting.
 const MAX_GREETING: usize = 1024;
 /// Maximum workers started within [`Patience::starts`].
 const MAX_STARTS: usize = 5;
@@ -75,7 +74,6 @@ pub struct Usage {
     pub failures: u64,
 }
 
-/// Why a question has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
     /// The file is given up: the worker died of it, or did not finish.
@@ -109,11 +107,9 @@ struct ClientConnection {
     buffer: Vec<u8>,
     /// Number of the worker that it belongs to.
     generation: u64,
-    /// Whether it is one of the [`QUICK`] connections.
     quick: bool,
 }
 
-/// A connection in use by one question.
 #[derive(Debug)]
 struct LentConnection {
     connection: ClientConnection,
@@ -134,9 +130,7 @@ struct RunningWorker {
 struct ClientState {
     running: Option<RunningWorker>,
     starting: bool,
-    /// End of the last question.
     used: Instant,
-    /// Number of workers started.
     generation: u64,
     failures: u64,
     starts: VecDeque<Instant>,
@@ -202,7 +196,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether the process runs or starts.
     pub fn is_running(&self) -> bool {
         let state = self.lock();
         state.running.is_some() || state.starting
@@ -215,7 +208,6 @@ impl Worker {
         !state.dying.is_empty()
     }
 
-    /// End of the last question.
     pub fn used(&self) -> Instant {
         self.lock().used
     }
@@ -254,7 +246,6 @@ impl Worker {
         self.freed.notify_all();
     }
 
-    /// Process id of the running worker.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.lock().running.as_ref().map(|running| running.child.id())

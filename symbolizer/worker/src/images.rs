@@ -119,10 +119,8 @@ struct ImageEntry {
 #[derive(Debug)]
 struct ImageState {
     current: Arc<Current>,
-    /// Maximum bytes of its names.
     most: u64,
     symbols: Option<Symbols>,
-    /// Why there are no symbols.
     failed: Option<String>,
     until_look: u64,
 }
@@ -132,12 +130,10 @@ pub struct ImageCache {
     entries: Mutex<HashMap<ImageKey, Arc<ImageEntry>>>,
     gate: Arc<LargeImages>,
     began: Instant,
-    /// Memory of the process, bytes.
     memory: u64,
 }
 
 impl ImageCache {
-    /// No images yet, in a process with `memory` bytes.
     pub fn within(memory: u64) -> ImageCache {
         ImageCache { entries: Mutex::default(), gate: Arc::default(), began: Instant::now(), memory }
     }
@@ -176,7 +172,6 @@ impl ImageCache {
         Arc::new(ImageEntry { state: Mutex::new(state), used: AtomicU64::new(0), held: AtomicU64::new(0) })
     }
 
-    /// Forgets images that were not used for long.
     pub fn forget_old(&self) {
         let since = self.now().saturating_sub(MAX_AGE.as_millis() as u64);
         lock(&self.entries).retain(|_, entry| entry.used.load(Ordering::Relaxed) >= since);

@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::principal::{FileLocation, Principal};
 
-/// Maximum addresses in one question.
 pub const MAX_ADDRESSES: usize = 256;
 /// Maximum functions at one address: inlined ones and the one that contains them.
 const MAX_FUNCTIONS: usize = limits::MAX_INLINE_DEPTH + 1;
@@ -68,7 +67,6 @@ impl FileKey {
         FileKey::new(meta, FileLocation { principal: Principal::Own, is_remote: false })
     }
 
-    /// The key of another file.
     #[cfg(test)]
     pub fn numbered_for_test(&self, inode: u64) -> FileKey {
         FileKey { inode, ..self.clone() }
@@ -110,12 +108,10 @@ pub struct ImageKey {
     pub user: Option<ForUser>,
 }
 
-/// A message of the daemon.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum WorkerRequest {
     /// The headers of the attached file. Object files are accepted as debug files only.
     Headers {
-        /// Whether the file is a debug file.
         debug: bool,
         /// Whether to read the sections that an unwinder needs, too.
         contents: bool,
@@ -127,11 +123,7 @@ pub enum WorkerRequest {
         addresses: Vec<u64>,
     },
     /// Parse the next bytes of a file about generated code.
-    Code {
-        parser: JitParser,
-        /// The bytes.
-        bytes: Vec<u8>,
-    },
+    Code { parser: JitParser, bytes: Vec<u8> },
     /// The requested files, attached.
     Files,
     /// The first message, with the connections attached.
@@ -167,7 +159,6 @@ impl WorkerRequest {
 pub enum WorkerReply {
     Ready,
     WantImage,
-    /// Requests the files at a path.
     WantFiles(Vec<u8>),
     /// Answer to [`WorkerRequest::Headers`].
     Headers(Result<Headers, String>),
@@ -207,7 +198,6 @@ struct WireFunction {
 pub struct Nonsense(pub &'static str);
 
 impl NameList {
-    /// Maximum bytes of the functions at `addresses` addresses.
     fn max_bytes(addresses: usize) -> usize {
         MIN_NAMES_BYTES.max(addresses.saturating_mul(NAMES_BYTES_PER_ADDRESS))
     }
@@ -272,11 +262,9 @@ impl NameList {
 /// Maximum bytes of a [`WireFunction`], and overhead of a list or text.
 const FUNCTION_BYTES: usize = 48;
 
-/// Distinct texts within a limit.
 struct Texts<'a> {
     list: Vec<String>,
     positions: HashMap<&'a str, u32>,
-    /// Remaining bytes.
     left: usize,
 }
 

@@ -56,10 +56,8 @@ impl std::fmt::Display for Principal {
     }
 }
 
-/// What a file's place tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileLocation {
-    /// Who answers for the file.
     pub principal: Principal,
     /// Whether another machine or a program serves the file, so that reading it may take for ever.
     pub is_remote: bool,
@@ -186,7 +184,6 @@ impl Mount {
     }
 }
 
-/// The mounts of another process's mount namespace.
 #[derive(Debug)]
 struct OtherMounts {
     pid: u32,

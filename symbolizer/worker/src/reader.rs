@@ -371,7 +371,6 @@ impl ImageNames {
     }
 }
 
-/// The note about a given-up image.
 const GIVEN_UP: &str =
     "its functions had no names for some time: the process that reads images crashed on it, or took too long";
 

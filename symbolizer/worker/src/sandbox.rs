@@ -117,7 +117,6 @@ const ALLOWED: [libc::c_long; 32] = [
     libc::SYS_close,
     // Fails instead of killing; see `refusal`.
     libc::SYS_openat,
-    // Memory.
     libc::SYS_brk,
     libc::SYS_munmap,
     libc::SYS_mremap,

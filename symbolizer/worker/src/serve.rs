@@ -20,7 +20,6 @@ use crate::message::{ImageKey, MAX_ADDRESSES, NameList, WorkerReply, WorkerReque
 use crate::sandbox::{self, SandboxError};
 use crate::wire::Channel;
 
-/// Maximum bytes of a question.
 const MAX_QUESTION: usize = 1 << 20;
 /// Interval of forgetting unused images.
 const IDLE: Duration = Duration::from_secs(60);

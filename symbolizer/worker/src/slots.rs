@@ -37,14 +37,12 @@ impl WorkerSlots {
         Some(WorkerSlot { taken: Some(Arc::clone(&self.0)) })
     }
 
-    /// Whether [`Slots::take`] would find a place.
     pub fn is_full(&self) -> bool {
         self.0.load(Ordering::Relaxed) >= OTHERS
     }
 }
 
 impl WorkerSlot {
-    /// Maximum bytes of the process.
     pub fn memory(&self) -> u64 {
         if self.is_own() { OWN_BYTES } else { OTHER_BYTES }
     }

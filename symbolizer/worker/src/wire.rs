@@ -11,16 +11,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 use serde::Serialize;
 
-/// Maximum files with one message.
 pub const MAX_FILES: usize = 16;
-/// Bytes of the length prefix.
 const LENGTH: usize = 4;
-/// Maximum bytes of one read.
 const PIECE: usize = 64 << 10;
 /// Capacity that an empty buffer keeps.
 const KEPT: usize = 1 << 20;
 
-/// One end of a connection.
 #[derive(Debug)]
 pub struct Channel {
     stream: UnixStream,
@@ -189,7 +185,6 @@ fn length(head: &[u8]) -> io::Result<usize> {
     Ok(u32::from_le_bytes(*head) as usize)
 }
 
-/// Appends available bytes, at most `most`.
 fn read_some(mut stream: &UnixStream, buffer: &mut Vec<u8>, most: usize) -> io::Result<usize> {
     let before = buffer.len();
     buffer.resize(before + most, 0);
@@ -248,7 +243,6 @@ mod tests {
         let mut text = [0; 6];
         std::os::unix::fs::FileExt::read_exact_at(&files[1], &mut text, 0).unwrap();
         assert_eq!(&text, b"inside");
-        // Longer than the socket's buffers.
         let long = vec![7u8; 3 << 20];
         std::thread::scope(|scope| {
             scope.spawn(|| other.send(&long, &[]).unwrap());

@@ -380,7 +380,6 @@ fn forgiven() {
     let addresses = addresses(&image);
     let mut names = names_of(image, finder());
     assert_eq!(kill_while(|| names.resolve(&addresses)).1, Told::GivenUp);
-    // Takes a second.
     let functions = loop {
         match names.resolve(&addresses) {
             (functions, Told::Known) => break functions,
@@ -396,7 +395,6 @@ fn forgiven() {
 fn stopped() {
     let pid = worker_pid(Principal::Own).unwrap();
     stop(pid);
-    // Another worker answers.
     let file = fresh();
     assert!(open(file.try_clone().unwrap()).is_some());
     let next = worker_pid(Principal::Own).unwrap();
@@ -599,7 +597,6 @@ fn places() {
     if !nix::unistd::geteuid().is_root() {
         return;
     }
-    // More principals than there are places.
     for uid in ADA..ADA + 8 {
         assert!(open(file_of_user(uid)).is_some(), "{uid}");
     }
@@ -701,7 +698,6 @@ impl Confined {
         std::io::Read::read_exact(output, &mut told).ok().map(|()| Confined(child))
     }
 
-    /// A file as the process sees it.
     fn principal(&self, path: &str) -> Principal {
         let file = File::open(format!("/proc/{}/root{path}", self.0.id())).unwrap();
         file_key(&file, Some(self.0.id())).unwrap().principal()

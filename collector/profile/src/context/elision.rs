@@ -73,7 +73,6 @@ impl ContextTable {
         if !self.store.has_ids() {
             return ContextId::ELIDED;
         }
-        // The reserve has room for it.
         let id = self.store.append(prefix.0, CostCentreId::ELIDED.0, 0);
         let (store, seed) = (&self.store, self.seed);
         self.elisions

@@ -337,7 +337,6 @@ impl ContextTable {
         ContextId(id)
     }
 
-    /// Indexes the histories of all contexts for B2.
     #[cold]
     fn index_histories(&mut self) {
         let mut hashes = Vec::new();

@@ -44,7 +44,6 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
 fn field(text: &str, spreadsheet: bool) -> Cow<'_, str> {
     // A spreadsheet would compute such a text; an apostrophe prevents that.
     let formula = spreadsheet && text.starts_with(['=', '+', '-', '@']);
-    // Remarks begin with `#`.
     if !formula && !text.starts_with('#') && !text.contains([',', '"', '\n', '\r']) {
         return Cow::Borrowed(text);
     }

@@ -26,7 +26,6 @@ pub(super) enum PackageKind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct LegendPlace {
     pub(super) kind: PackageKind,
-    /// The library, or the program.
     pub(super) package: String,
     pub(super) part: Option<String>,
 }

@@ -22,7 +22,6 @@ impl Export<'_> {
         (weight > 0).then_some(remark)
     }
 
-    /// The same of an export that lists stacks by their routes, if `routes`.
     pub(super) fn remarks_of(&self, routes: bool) -> Vec<String> {
         let session = self.profile.session();
         let accounting = self.profile.accounting();

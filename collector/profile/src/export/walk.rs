@@ -103,7 +103,6 @@ impl<'a> StackBudget<'a> {
 pub(super) struct FrameLines {
     route: RouteId,
     calls: HashMap<CostCentreId, CallerLines>,
-    /// The lines of this route were looked for.
     are_known: bool,
     budget: CallBudget,
     /// Of each function the last stack that it was seen on.
@@ -194,7 +193,6 @@ fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&ChargedSt
         line: LineId,
         route: RouteId,
         samples: u64,
-        /// Index of its first weight.
         weights: usize,
     }
     let metrics = profile.session().metrics.len();

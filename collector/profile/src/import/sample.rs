@@ -6,7 +6,6 @@ pub(super) const NO_EVENT: &str = "samples";
 /// Where the numbers of the thread begin, at most: a command has 15 bytes.
 const MAX_COMM_BYTES: usize = 64;
 
-/// The first line of a sample.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ScriptSample<'a> {
     pub(super) comm: &'a str,

@@ -58,7 +58,6 @@ pub struct Pattern {
 #[derive(Clone, Debug)]
 enum Matcher {
     Plain(String),
-    /// The text, and its expression.
     Glob(String, Regex),
     Regex(Regex),
 }

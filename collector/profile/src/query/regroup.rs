@@ -234,7 +234,6 @@ fn plain(name: String) -> CostCentre {
     CostCentre::named(image, name)
 }
 
-/// A cost centre that is in no image of the program.
 fn named(new: &mut Profile, name: &str) -> CostCentreId {
     let image = new.add_image(Image { name: "[group]".to_owned(), build_id: Vec::new() });
     new.add_cost_centre(CostCentre { image, ..plain(name.to_owned()) })

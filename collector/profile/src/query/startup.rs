@@ -23,7 +23,6 @@ const PYTHON: [&str; 16] = [
     "run_eval_code_obj",
     "PyEval_EvalCode",
 ];
-/// With which the names of Python functions begin (`-X perf`).
 const PYTHON_FUNCTION: &str = "py::";
 
 impl Profile {

@@ -8,7 +8,6 @@ const NAME: usize = 64;
 /// What a list of template arguments may have, and what it gets in a name that is too long with it.
 const ARGUMENTS: [usize; 3] = [32, 16, 0];
 const LEFT_OUT: &str = "...";
-/// What may follow parameters.
 const QUALIFIERS: [&str; 6] = [" const", " volatile", " noexcept", " restrict", " &&", " &"];
 
 pub(super) fn long_form(pieces: Vec<NamePiece<'_>>) -> Option<String> {

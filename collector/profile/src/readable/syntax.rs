@@ -34,7 +34,6 @@ impl Group<'_> {
         }
     }
 
-    /// `(anonymous namespace)`, which is no parameter list.
     pub(super) fn is_unnamed_namespace(&self) -> bool {
         self.open == '(' && self.word() == Some("anonymous namespace")
     }

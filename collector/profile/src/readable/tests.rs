@@ -87,7 +87,6 @@ const RUST: [(&str, &str); 9] = [
     ("test::work::<i32, 5>", "test::work::<i32, 5>"),
 ];
 
-/// Names of other languages, and of no function.
 const OTHER: [&str; 10] = [
     "main.(*T).Method",
     "main.Map[go.shape.int,go.shape.string]",

@@ -16,7 +16,6 @@ pub(crate) type CallLines = HashMap<(CostCentreId, CostCentreId), Vec<(LineId, S
 /// The lines of all calls, and the weight of stacks that have so many call sites that none of their lines were looked for.
 pub(crate) fn call_lines(profile: &Profile, selection: &Selection) -> (CallLines, u64) {
     let walk = profile.walk(selection);
-    // By context and route, over all threads and lines.
     let mut charged: HashMap<(usize, RouteId), Sums> = HashMap::new();
     walk.charges(|context, charge| {
         charged.entry((context.index(), charge.route)).or_default().add(sums_of(&charge, selection));
@@ -30,7 +29,6 @@ pub(crate) fn call_lines(profile: &Profile, selection: &Selection) -> (CallLines
         let entries = visible.entries();
         // The latest activation may be in what is left out.
         let is_elided = entries.iter().any(|&entry| function(entry) == CostCentreId::ELIDED);
-        // What no line is known of.
         let mut rest = None;
         let mut add = |calls: Option<&HashMap<CostCentreId, CallerLines>>, of_route: Sums| {
             for pair in entries.windows(2) {

@@ -267,7 +267,6 @@ impl OfRuns {
         self.inherited.push(inherited);
     }
 
-    /// Runs that have not seen it.
     fn fill(&mut self, runs: usize) {
         self.own.resize(runs, Sums::default());
         self.inherited.resize(runs, Sums::default());

@@ -91,7 +91,6 @@ pub struct DiffTree {
     pub other: OtherDiff,
 }
 
-/// What each run before, and each run after, charged.
 #[derive(Clone, Default)]
 struct Both([Vec<Sums>; 2]);
 
@@ -162,7 +161,6 @@ impl DiffTree {
         let [before, after] = &sides;
         let all = [&before.totals, &after.totals];
         for node in &mut grown {
-            // Runs without it.
             let seen = node.all.0.iter_mut().zip(all);
             seen.for_each(|(runs, totals)| runs.resize(totals.runs.len(), Sums::default()));
         }

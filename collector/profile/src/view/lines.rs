@@ -105,7 +105,6 @@ impl LinesView {
     /// Computes the view. What a hidden function spent counts for its innermost visible caller, in the line of the call.
     #[must_use]
     pub fn new(profile: &Profile, selection: &Selection) -> Self {
-        // Who is charged for each context.
         let walk = profile.walk(selection);
         let mut charged = vec![None; walk.table().len()];
         let mut inherited = vec![Sums::default(); profile.cost_centres().len()];
@@ -206,7 +205,6 @@ impl Lines {
         };
         for NewRoute { parent, function, line } in profile.routes().range(1, u32::MAX) {
             let function = profile.real(function);
-            // What has no line is no line's.
             let is_shown = profile.source_line(line) != LineId::UNKNOWN && shows(function);
             let site = is_shown.then(|| lines.number((function, line)));
             lines.pushed.push(site);
@@ -224,7 +222,6 @@ impl Lines {
         number
     }
 
-    /// Adds what ran in a line of a function, called by a route.
     fn add(&mut self, route: usize, site: Site, sums: Sums) {
         let site = self.number(site);
         if let Some(line) = self.sums.get_mut(site as usize) {

@@ -30,7 +30,6 @@ pub struct Matching {
     programs: Option<(HashSet<String>, String)>,
     /// By file name of image, the build id that all profiles have of it; `None` where they have several or one has none.
     builds: HashMap<String, Option<Vec<u8>>>,
-    /// One of them shows names as they are.
     pub(super) full_names: bool,
 }
 

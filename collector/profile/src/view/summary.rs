@@ -22,7 +22,6 @@ use crate::selection::Selection;
 const LEAST_STEP: f64 = 0.05;
 /// The share that makes a function worth the headline.
 const NOTABLE: f64 = 0.2;
-/// Calls with a smaller share are not looked at.
 const LEAST_CALL: f64 = 0.01;
 
 /// One function of the hot chain.
@@ -130,7 +129,6 @@ fn programs(profile: &Profile, selection: &Selection, total: &Total) -> Vec<Prog
     rows
 }
 
-/// The steps of the most expensive chain that are shown.
 fn chain(profile: &Profile, tree: &TreeView, origins: &Origins, is_interpreted: bool) -> Vec<ChainStep> {
     let path: Vec<&TreeNode> = tree.hot_path().into_iter().filter_map(|at| tree.nodes.get(at)).collect();
     let is_own = |node: &TreeNode| origins.get(node.function) == Origin::Own;

@@ -309,7 +309,6 @@ impl TreeView {
     }
 }
 
-/// Where the latest activation of a function is in a history.
 fn latest(context: &Visible<'_>, of: CostCentreId) -> Option<usize> {
     context.entries().iter().position(|&entry| is_marked(entry) && function(entry) == of)
 }

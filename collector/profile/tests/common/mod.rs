@@ -126,7 +126,6 @@ pub fn samples() -> impl proptest::strategy::Strategy<Value = Vec<(Vec<u32>, u64
     proptest::collection::vec((proptest::collection::vec(0..6u32, 1..12), 1..1000u64), 1..40)
 }
 
-/// A profile of them.
 pub fn made(samples: &[(Vec<u32>, u64)]) -> Maker {
     let mut maker = Maker::new();
     for (stack, weight) in samples {

@@ -205,7 +205,6 @@ fn unpack(packed: &Value) -> Vec<u64> {
     numbers
 }
 
-/// The same of numbers that are packed as differences.
 fn unpack_ascending(packed: &Value) -> Vec<u64> {
     let mut sum = 0;
     let sums = unpack(packed).into_iter().map(|number| {
@@ -319,7 +318,6 @@ pub fn callgrind(text: &str) -> Callgrind {
 #[derive(Debug, Default, PartialEq)]
 pub struct Dot {
     pub weights: Weights,
-    /// Self weight of all others.
     pub other: u64,
     /// Percentages at each arc between drawn functions (one, or caller's and callee's), and whether it is marked as
     /// approximate.
@@ -366,7 +364,6 @@ pub struct Gprof {
     pub both: BTreeMap<String, (String, String)>,
     /// Self, children and samples of the calls, by caller and callee, as the entry of the caller lists them.
     pub callees: BTreeMap<(String, String), (String, String, u64)>,
-    /// The same as the entry of the callee lists them.
     pub callers: BTreeMap<(String, String), (String, String, u64)>,
 }
 

@@ -71,7 +71,6 @@ pub fn find_note(code: &[u8], address: u64) -> Option<Noted> {
         }
         let (to, from) = (instruction.op0_register(), instruction.memory_base());
         if instruction.op0_kind() != OpKind::Register {
-            // A store.
             continue;
         }
         let loads = instruction.op1_kind() == OpKind::Memory

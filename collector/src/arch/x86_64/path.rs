@@ -11,7 +11,6 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInf
 const MAX_STORES: usize = 64;
 /// Bytes read of an image at a time: most functions are shorter.
 const CHUNK: u64 = 1024;
-/// Bytes of the longest instruction.
 const MAX_INSTRUCTION_BYTES: usize = 15;
 
 pub const GENERAL: usize = 16;
@@ -94,7 +93,6 @@ impl<'a, C: Fn(u64, u64) -> Option<Arc<[u8]>>> Text<'a, C> {
 }
 
 pub enum NextInstruction {
-    /// At the path's address.
     Here,
     /// There, and also elsewhere.
     Branch(u64),
@@ -190,7 +188,6 @@ impl Path {
                 return NextInstruction::Here;
             }
             FlowControl::Next => {}
-            // A system call.
             FlowControl::Call if instruction.mnemonic() == Mnemonic::Syscall => {}
             _ => return NextInstruction::Lost,
         }

@@ -4,9 +4,7 @@ use super::step::CallerPointers;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PointerOffset {
-    /// From the stack pointer.
     Sp(i64),
-    /// From the frame pointer.
     Bp(i64),
 }
 

@@ -39,7 +39,6 @@ fn a_function_that_does_not_return_has_begun() {
     let aligned =
         [&[0x55, 0x48, 0x83, 0xec, 0x10, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0xe8, 0, 1, 0, 0][..], &[0xff, 0xd7]];
     assert_eq!(found(&aligned.concat(), 18), Some((24, 0)));
-    // Within the beginning.
     assert_eq!(entered(START + 3, false, &image(&CALLS_MAIN)).unwrap().row.return_address.offset, 16);
     // Where nothing is called with such a stack.
     assert_eq!(found(&CALLS_MAIN, 3), None);
@@ -116,7 +115,6 @@ fn a_frame_that_was_realigned_tells_where_its_address_is_kept() {
     // The register until it has been stored.
     assert_eq!(at(12), place(0, None, 0));
     assert_eq!(at(19), place(RSP, Some(40), 0));
-    // Not an address that is not reached.
     assert_eq!(at(18), None);
     assert_eq!(entered(START + 19, true, &image(&code)), None);
 }
@@ -138,7 +136,6 @@ fn a_loop_that_moves_the_stack() {
     before.set(X86_64::RSP, 0x7000);
     let left: Vec<_> = entered.rows().map(|row| row.apply_upwards(&before, &read).is_ok()).collect();
     assert_eq!(left.iter().enumerate().filter(|left| *left.1).map(|left| left.0).collect::<Vec<_>>(), [2]);
-    // Where the loop leaves it alone there is one.
     let mut still = code;
     still[16..21].copy_from_slice(&[0x48, 0x8d, 0x5c, 0x24, 0xc0]);
     assert_eq!(entered_from(START, START + 21, &image(&still)).unwrap().rows().count(), 1);

@@ -29,7 +29,6 @@ const SIGNAL_HANDLERS: [&[u8]; 3] = [b"runtime.sigtramp", b"runtime.cgoSigtramp"
 const PROLOGUE_BYTES: u64 = 128;
 /// Bytes of code in which a function goes back to the stack that it has left.
 const RETURN_BYTES: u64 = 64;
-/// Bytes of the largest function that is searched for calls.
 const MAX_FUNCTION_BYTES: u64 = 256 << 10;
 /// Answers kept of each kind, some 30 bytes each: one per function met.
 const MAX_ANSWERS: usize = 16_384;
@@ -151,7 +150,6 @@ impl GoCode {
         known
     }
 
-    /// Where the function that begins at `caller` calls the one that begins at `callee`.
     pub fn calls(&mut self, caller: u64, callee: u64) -> CallTargets {
         if let Some(&known) = self.calls.get(&(caller, callee)) {
             return known;

@@ -32,17 +32,14 @@ const MAX_STACK: u64 = 1 << 30;
 /// Bytes above the outermost return address that belong to no frame.
 const MAX_ABOVE: u64 = 4096;
 
-/// The remembered goroutines of all processes.
 #[derive(Debug, Default)]
 pub struct GoroutineTable(HashMap<ProcessKey, Goroutines, FxBuildHasher>);
 
 impl GoroutineTable {
-    /// Those of one process.
     pub fn of(&mut self, process: ProcessKey) -> &mut Goroutines {
         self.0.entry(process).or_default()
     }
 
-    /// Removes those of a process that has ended.
     pub fn remove(&mut self, process: ProcessKey) {
         self.0.remove(&process);
     }
@@ -259,13 +256,11 @@ mod tests {
         model.remember(&mut goroutines, 0);
         assert_eq!(outside(&mut goroutines, model.address(2)), words(&model, 0));
         assert_eq!(outside(&mut goroutines, model.address(50)), words(&model, 50));
-        // Another stack's.
         assert_eq!(outside(&mut goroutines, model.address(WORDS)), [0u64; 0]);
         assert_eq!(with_memory(|stack| goroutines.outside(model.address(2), 2, stack).count()), 0, "other mappings");
         // Something in it has changed, and what is further in need not have been there.
         model.stack[55] += 1;
         assert_eq!(outside(&mut goroutines, model.address(2)), words(&model, 56));
-        // The outermost has.
         model.stack[WORDS - 1] += 1;
         assert_eq!(outside(&mut goroutines, model.address(2)), [0u64; 0]);
     }

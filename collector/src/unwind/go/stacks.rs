@@ -73,7 +73,6 @@ impl Switch<'_> {
             let saved_bp = stack.copied(slot)?;
             let mut addresses = self.chain.from(slot, stack);
             let behind = self.frame.address.wrapping_add(1);
-            // That which has been left.
             (addresses.next()?.wrapping_add(self.to_svma) == behind).then_some((saved_bp, addresses, true))
         });
         // One of C may have left it alone.
@@ -115,7 +114,6 @@ impl Switch<'_> {
         }
         let on = walk(saved_bp, addresses.take(followed.count), stack);
         Some(on.map_or(FollowedTo::Lost(saved_bp), |caller| {
-            // It is entered once more.
             frames.pop();
             FollowedTo::On(caller)
         }))
@@ -311,7 +309,6 @@ impl StackUnwinder {
         }
     }
 
-    /// Leaves a frame that has moved to this stack from another.
     pub(in super::super) fn leave_switch(
         &mut self,
         frame: Frame,

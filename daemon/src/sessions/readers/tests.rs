@@ -44,7 +44,6 @@ impl Fixture {
         Fixture { collector, replica, readers, ledger, thread, functions: 0 }
     }
 
-    /// An interval that charges a new function with a name of `name_bytes` bytes.
     fn interval(&mut self, name_bytes: usize) {
         self.functions += 1;
         let image = self.collector.add_image(Image { name: "demo".to_owned(), build_id: Vec::new() });

@@ -193,7 +193,6 @@ pub(super) struct Resources {
 
 impl Resources {
     pub(super) fn push(&mut self, name: usize) {
-        /// The front end's number for libraries.
         const LIBRARY: u32 = 1;
         self.name.push(name);
         self.host.push(None);

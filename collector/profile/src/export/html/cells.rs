@@ -43,7 +43,6 @@ pub(super) struct Cells {
     /// Name and id of each process, and where in [`Cells::groups`] stands what it belongs to, if that is known.
     processes: Vec<(String, u32, Option<usize>)>,
     groups: Vec<CellGroup>,
-    /// In order.
     cells: Vec<CostCell>,
 }
 
@@ -52,7 +51,6 @@ pub(super) struct Cells {
 struct CellGroup {
     unit: String,
     container: String,
-    /// The container's id, in full.
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
     user: String,
@@ -153,7 +151,6 @@ impl Cells {
         self.threads.len() > 1
     }
 
-    /// The longest column, in nanoseconds.
     pub(super) fn longest_ns(&self) -> u64 {
         self.columns.iter().map(|column| column.to_ns.saturating_sub(column.from_ns)).max().unwrap_or(0)
     }

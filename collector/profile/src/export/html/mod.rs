@@ -470,7 +470,6 @@ impl Contents<'_> {
             let caller = node.parent.and_then(|parent| callers.get(parent).copied().flatten());
             callers.push(if is_kept(at) { Some(at) } else { caller });
         }
-        // What was left out stays within its caller.
         let left_out = order.len() < self.stacks.nodes.len();
         let (pruned, left_out_share) = if left_out { self.cells.own(|node| !is_kept(node)) } else { (Vec::new(), 0.0) };
         let with_pruned: HashSet<Option<usize>> =
