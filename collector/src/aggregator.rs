@@ -191,7 +191,7 @@ impl Aggregator {
         self.profile.needs_generation(depth.saturating_mul(2).clamp(LEAST_CONTEXTS, MOST_CONTEXTS))
     }
 
-    /// Hands on what there is and begins a new generation; the threads' last stacks have contexts of the old one.
+    /// Sends the pending update and begins a new generation; the threads' last stacks have contexts of the old one.
     #[cold]
     fn begin_generation(&mut self, counts: &BatchCounts, samples_left: u64, events: &Sender<SessionEvent>) {
         // The counters of events and clocks are of the last interval's end.
@@ -204,7 +204,7 @@ impl Aggregator {
         self.threads.values_mut().for_each(|thread| thread.until = 0);
     }
 
-    /// Hands the profile over. Whoever gets it does not wait until the rest is freed.
+    /// Hands the profile over, before the rest is freed.
     fn finish(self, events: &Sender<SessionEvent>) {
         let _ = events.send(SessionEvent::Finished(Box::new(self.profile)));
     }

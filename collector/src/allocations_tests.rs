@@ -149,7 +149,7 @@ fn samples(count: u32) -> Batch {
         push(&mut batch, i % 4, kept, frames.into_iter());
         depths[thread] = (kept + new).min(40);
         if kept + new > 40 {
-            // A thread that begins anew.
+            // A thread that starts again.
             push(&mut batch, i % 4, 0, [0].into_iter());
             depths[thread] = 1;
         }

@@ -133,7 +133,7 @@ pub struct SampleStats {
     /// Samples that found the kernel at work.
     pub in_kernel: u64,
     pub dropped: u64,
-    /// Of these, the samples that the queue had no room for.
+    /// Of these, samples that did not fit the queue.
     pub dropped_by_queue: u64,
     /// Stacks remembered only in part, because there was no room.
     pub cut_memories: u64,

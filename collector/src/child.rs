@@ -222,7 +222,7 @@ fn restore_surroundings() {
     let Some(found) = SURROUNDINGS.get() else { return };
     for (fd, closed) in (0..).zip(found.closed) {
         if closed {
-            // SAFETY: the child owns the copy; what the runtime has put there is nobody's.
+            // SAFETY: the child owns the copy; nothing else uses what the runtime has put there.
             unsafe { libc::close(fd) };
         }
     }

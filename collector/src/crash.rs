@@ -63,9 +63,9 @@ pub fn tell(death: Death, stack: WholeStack, time: u64, profile: &mut Profile, r
         outer.extend(found.iter().rev());
         end -= 1;
     }
-    // What is inlined into frames that are left out is not counted: nobody has looked.
+    // Functions inlined into omitted frames are not counted: they were not looked up.
     let left_out = end.saturating_sub(next) as u64;
-    // Not more than there is room for, even if the last frame was many functions.
+    // Within the limit, even if the last frame was many functions.
     inner.truncate(MAX_CRASH_INNER);
     outer.truncate(MAX_CRASH_OUTER);
     let left_out_after = if left_out > 0 { inner.len() as u32 } else { 0 };
@@ -142,7 +142,7 @@ struct DistinctFrames {
 }
 
 impl DistinctFrames {
-    /// The entries of a step, innermost first; `None` if there is no room for them.
+    /// The entries of a step, innermost first; `None` if they do not fit.
     fn of(&mut self, step: FrameOrGap, time: u64, profile: &mut Profile, resolver: &mut Resolver) -> Option<&[u32]> {
         if !self.known.contains_key(&step) {
             let new = match step {

@@ -10,7 +10,7 @@ pub enum Error {
     /// No process has this id.
     #[error("no process with PID {0}; `ps -e` lists those that run")]
     NoSuchProcess(u32),
-    /// `/proc` is not there, or has not the numbers of the processes around us.
+    /// `/proc` is not mounted, or is that of another PID namespace.
     #[error(
         "/proc belongs to another PID namespace, so ccsd finds no process in it: `mount -t proc proc /proc` \
          (`unshare --mount-proc` does it)"
@@ -92,7 +92,7 @@ pub enum Error {
         /// The setting.
         level: i32,
     },
-    /// `perf_event_open` is not to be had at all.
+    /// The kernel has no `perf_event_open`.
     #[error(
         "this kernel or container offers no perf events ({source}); in a container, run it with \
          `--cap-add PERFMON --security-opt seccomp=unconfined` or a seccomp profile that allows perf_event_open"
@@ -101,7 +101,7 @@ pub enum Error {
         /// From `perf_event_open`.
         source: io::Error,
     },
-    /// The event that the user asked for is not there.
+    /// The event that the user asked for does not exist here.
     #[error("event {event} cannot be used here: {why}; `ccsd doctor` lists those that can")]
     EventUnavailable {
         /// As given by the user.

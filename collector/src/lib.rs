@@ -53,7 +53,7 @@ mod users;
 mod watchdog;
 
 pub use budget::Budget;
-/// An ELF file as it is read for profiles: for whoever asks whether one is what was profiled.
+/// An ELF file as profiles read it, to check whether a file is the profiled one.
 pub use ccsd_symbolizer::debuginfod;
 pub use ccsd_symbolizer::{Door, ElfFile, FileIdentity, FileRoot, ForUser, ImageError};
 pub use error::{Error, Result};

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// Times that a rate is halved for want of room, here and by the budget of the service.
 pub const HALVINGS: u8 = 4;
 
-/// A rate after so many halvings, samples per second.
+/// The rate after a number of halvings, samples per second.
 #[must_use]
 pub fn halved(rate_hz: u32, halvings: u8) -> u32 {
     (rate_hz >> halvings.min(HALVINGS)).max(1)
@@ -48,7 +48,7 @@ const LONGEST_PATIENCE_NS: u64 = 320_000_000_000;
 /// Pause after a change that failed, nanoseconds. Doubles, up to the second value, until one succeeds.
 const PAUSE_NS: u64 = 5_000_000_000;
 const LONGEST_PAUSE_NS: u64 = 320_000_000_000;
-/// Of so many changes at most that could not be made it is said.
+/// Limit on reported rate changes that failed.
 const REFUSALS_TOLD: u32 = 8;
 /// The part of a CPU that the reader may have used, percent, for the rate to be doubled.
 const SPARE_PERCENT: u64 = 40;

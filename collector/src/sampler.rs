@@ -247,12 +247,12 @@ impl Sampler {
         }
         let started = self.started.unwrap_or_else(now_ns);
         let interval = u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX).max(1);
-        // Whoever has just asked wants to see something.
+        // A user who has just asked wants to see something.
         let next_interval = now_ns().saturating_add(interval.min(FIRST_INTERVAL_NS));
         Schedule { urgency, started, interval, next_interval, next_thread_times: next_interval }
     }
 
-    /// One turn of the loop: sleeps, does what it is told, and reads the rings. Whether the session goes on.
+    /// One turn of the loop: sleeps, handles commands, and reads the rings. Returns whether the session goes on.
     pub fn turn(&mut self, schedule: &mut Schedule) -> bool {
         self.source.channels.watchdog.beat();
         let now = now_ns();
@@ -261,7 +261,7 @@ impl Sampler {
         self.sleep.for_ms(u16::try_from(until_interval).unwrap_or(most).min(most));
         let command = match self.source.channels.commands.try_recv() {
             Ok(command) => Some(command),
-            // Nobody is left who could want the result.
+            // The session's handle is gone.
             Err(TryRecvError::Disconnected) => Some(SamplerCommand::Stop { target_cpu_ns: None }),
             Err(TryRecvError::Empty) => None,
         };

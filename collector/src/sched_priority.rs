@@ -11,7 +11,7 @@ use crate::usage::thread_cpu_ns;
 
 /// How often it is looked at how much CPU time the thread takes, nanoseconds.
 const LOOK_NS: u64 = 500_000_000;
-/// The part of a CPU that an urgent thread may take, one in so many.
+/// The part of a CPU that an urgent thread may take: 1 / this.
 const SHARE: u64 = 2;
 /// For how long a thread that took more is ordinary, nanoseconds.
 const REST_NS: u64 = 10_000_000_000;
@@ -36,7 +36,7 @@ impl Urgency {
     /// The same.
     pub fn begin(&mut self, now: u64) -> io::Result<()> {
         self.looked = (now, thread_cpu_ns());
-        // Whoever has made it a real-time thread before will know why: that is not undone.
+        // A thread that was real-time before stays so.
         self.urgent = become_urgent()?;
         Ok(())
     }

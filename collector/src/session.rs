@@ -39,7 +39,7 @@ const STACK_BYTES: usize = 8 << 20;
 /// Updates between the aggregator and its reader, who should be done with one before the next is due.
 const UPDATES: usize = 4;
 
-/// Commands that wait. Whoever adds processes waits until it is done, and to stop twice is to stop once.
+/// Capacity of the command channel: a caller that adds processes waits until that is done; stopping twice is stopping once.
 const COMMANDS: usize = 8;
 
 /// A running session. Dropping it ends it.
@@ -66,7 +66,7 @@ impl Session {
         Ok((Session::record_child(options, words, child.pid())?, child))
     }
 
-    /// The same for a child of anybody that has yet to call `execve`. Whoever started it lets it go, and calls
+    /// The same for any process's child that has yet to call `execve`. Its parent lets it go, and calls
     /// [`Session::stop`] at its end.
     ///
     /// # Errors
@@ -237,7 +237,7 @@ impl Drop for Session {
         self.stop(None);
         // Draining lets the aggregator get to its end.
         while !matches!(self.events.recv(), Ok(SessionEvent::Finished(_)) | Err(_)) {}
-        // A process that ends now takes its threads along: nobody has to wait for them to give back what they hold.
+        // A process that ends now takes its threads along, so they need not free what they hold.
         if !self.own_process && !self.watchdog.is_given_up() {
             for thread in self.threads.drain(..) {
                 let _ = thread.join();
@@ -407,7 +407,7 @@ impl Prepared {
         if !options.own_process {
             choice.notes.push(format!("{}: {SHARED}", notes::BY_DAEMON));
         }
-        // It may observe what it likes, and whoever asks may know all of it.
+        // It may observe everything, and every client may see all of it.
         let trusted = options.owner.is_none() && options.whole_machine;
         match if trusted { events.open_fatal_signals() } else { Err(Unwatched::Untrusted) } {
             Ok(fatal) => sorter.expect_fatal(fatal),

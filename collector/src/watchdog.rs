@@ -52,7 +52,7 @@ impl Watchdog {
         self.end_asked.load(Ordering::Relaxed)
     }
 
-    /// Allows or forbids new generations of contexts and charges. Whoever allows them keeps all updates elsewhere.
+    /// Allows or forbids new generations of contexts and charges. Allow them only if all updates are kept elsewhere.
     pub fn set_generations(&self, generations: bool) {
         self.generations.store(generations, Ordering::Relaxed);
     }
@@ -62,7 +62,7 @@ impl Watchdog {
         self.generations.load(Ordering::Relaxed)
     }
 
-    /// Nobody waits for it any more.
+    /// The session's handle no longer waits for it.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
     }

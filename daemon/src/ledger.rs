@@ -389,7 +389,7 @@ impl LedgerCharge {
         self.holds().is_none_or(|(who, _)| self.ledger.fits(who, self.what, more).is_ok())
     }
 
-    /// Charges somebody else: it has turned out who it is.
+    /// Moves the charge to the principal that it turned out to be.
     pub fn transfer(&self, to: LedgerPrincipal) {
         if let Some((who, amount)) = &mut *self.holds() {
             let mut entries = self.ledger.entries();

@@ -233,7 +233,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ccsd.prom");
         write_file(&path, "a 1\n").unwrap();
-        // A left-over temporary file that is somebody's link.
+        // A left-over temporary file that is another user's link.
         let temporary = dir.path().join("ccsd.prom.tmp");
         std::os::unix::fs::symlink("/nonexistent/x", &temporary).unwrap();
         write_file(&path, "a 2\n").unwrap();

@@ -33,7 +33,7 @@ pub enum OutputError {
     Replace { path: PathBuf, source: EncodeError },
 }
 
-/// Longer files stay as they were written: compacting takes about a second for so many bytes.
+/// Longer files are not compacted: that takes about a second for this many bytes.
 const COMPACTED_BYTES: u64 = 8 << 20;
 
 /// Why a file has more than [`MAX_INTERVALS`], or is longer than it could be.

@@ -204,7 +204,7 @@ fn a_file_that_cannot_be_replaced_goes_on_growing() {
     recording.write(&mut output, 1);
     assert_eq!(recording.check(&path), 257);
     assert!(output.unmerged().is_none());
-    // A renamed file is still written; a new file under the name belongs to somebody else.
+    // A renamed file is still written; a new file under the name is another program's.
     fs::rename(&path, dir.path().join("moved")).unwrap();
     fs::write(&path, "new").unwrap();
     recording.write(&mut output, 300);

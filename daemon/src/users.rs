@@ -1,7 +1,7 @@
 //! Numbers of users by their names, for rules.
 //!
 //! Names in this machine's own file are known at once. Others are asked of the name service, which may never answer,
-//! each by a thread of its own: a user is unknown until then, and [`UserNumbers::answers`] tells of a new answer.
+//! each by a thread of its own: a user is unknown until then, and [`UserNumbers::answers`] counts new answers.
 
 use std::collections::HashMap;
 use std::fs::File;

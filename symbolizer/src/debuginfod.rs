@@ -129,7 +129,7 @@ impl Debuginfod {
     /// and files that no server has, are not asked for again.
     ///
     /// # Errors
-    /// Why servers did not answer, or why there is no room for the answer.
+    /// Why servers did not answer, or why the answer does not fit.
     pub fn fetch(&mut self, build_id: &[u8]) -> Result<Option<File>, String> {
         let Some(path) = cached(&self.cache, build_id) else { return Ok(None) };
         if let Some(file) = open_if_build(&path, build_id) {

@@ -71,7 +71,7 @@ impl EhFrameIndex {
         self.len() == 0
     }
 
-    /// Where the function of the entry at `index` begins; the last address for one that is not there.
+    /// Start of the function of the entry at `index`; the last address if there is no such entry.
     #[must_use]
     pub fn beginning(&self, sections: &UnwindSections, index: usize) -> u64 {
         let begins = match self {

@@ -44,7 +44,7 @@ struct Fde {
 }
 
 impl FdeIndex {
-    /// The most that the index of a section of so many bytes may take.
+    /// Upper bound on the index of a section with this many bytes.
     pub fn most_bytes(section: usize) -> u64 {
         let fdes = (section.min(MAX_WALKED_BYTES) / MIN_FDE_BYTES).min(MAX_FDES);
         (fdes * size_of::<Fde>()) as u64

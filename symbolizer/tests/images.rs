@@ -205,7 +205,7 @@ fn the_loader_and_the_c_library_of_this_machine_are_read() {
         let image = open(Path::new(path));
         let sections = image.unwind_sections();
         assert!(sections.eh_frame_hdr.is_some() && sections.eh_frame.is_some(), "{path}");
-        // The size is known before reading; all users share the sections, and nobody keeps them.
+        // The size is known before reading; all users share the sections, and none keeps them.
         assert_eq!(image.unwind_size(), sections.bytes(), "{path}");
         assert!(Arc::ptr_eq(&sections, &image.unwind_sections()), "{path}");
         let kept = Arc::downgrade(&sections);

@@ -36,7 +36,7 @@ impl CgroupTree {
         CgroupTree { root, path: format!("/{name}") }
     }
 
-    /// A group of it, made if it is not there.
+    /// A group of it, created if needed.
     pub fn group(&self, name: &str) -> PathBuf {
         let path = self.root.join(name);
         fs::create_dir_all(&path).unwrap();

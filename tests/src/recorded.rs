@@ -109,7 +109,7 @@ impl Recorded {
     pub fn processes(&self) -> Vec<ProcessRow> {
         let sampled = Selection::all().ignore(self.profile.not_sampled_cost_centre());
         let mut processes = ThreadsView::new(&self.profile, &sampled).processes;
-        // What no sample stands for may be nobody's, and have a process and thread of its own.
+        // Time without samples may belong to no known thread, and have a process and thread of its own.
         processes.retain(|process| process.samples > 0);
         processes.iter_mut().for_each(|process| process.threads.retain(|thread| thread.samples > 0));
         processes

@@ -95,7 +95,7 @@ impl Terminal {
         let ready = poll(&mut fds, PollTimeout::from(PATIENCE)).unwrap();
         assert!(ready > 0, "nothing comes any more after: {}", self.shown);
         let mut bytes = [0; 4096];
-        // EIO where nobody has it open any more.
+        // EIO once no process has it open.
         let got = nix::unistd::read(&self.master, &mut bytes).unwrap_or(0);
         self.shown.push_str(&String::from_utf8_lossy(&bytes[..got]));
         got > 0

@@ -1,4 +1,4 @@
-//! Waiting for what nothing tells of: what the daemon says of its sessions, what the kernel says of processes.
+//! Polling for conditions without a notification: of the daemon's sessions and of processes.
 
 use std::time::{Duration, Instant};
 

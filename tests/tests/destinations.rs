@@ -308,7 +308,7 @@ struct RootDirectory {
 impl RootDirectory {
     fn new() -> RootDirectory {
         let dir = scratch();
-        // Like root's directories: nobody else can create names here.
+        // Like root's directories: only root can create names here.
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
         for (name, owner) in [("own", 0), ("theirs", NOBODY)] {
             fs::create_dir(dir.path().join(name)).unwrap();

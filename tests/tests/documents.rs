@@ -124,7 +124,7 @@ impl DocumentWorld {
         // The README's example runs long; a shorter run is enough here.
         shell.arg("-c").arg(command.replace("60000000", "600000")).current_dir(self.dir.path());
         shell.env("PATH", std::env::join_paths(programs).unwrap()).env("CCSD_SOCKET", socket);
-        // Pages that are opened are seen by nobody.
+        // No browser opens the pages.
         shell
             .env("BROWSER", "true")
             .env("TMPDIR", self.dir.path())

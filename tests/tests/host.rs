@@ -313,7 +313,7 @@ fn sums() {
     assert_eq!(of_container, weight_of(&units, &container));
     let of_a: u64 = of_a.iter().map(|&pid| processes_weight(&processes, pid)).sum();
     assert_eq!(of_a, weight_of(&units, "sum-a.service"));
-    // What the kernel does for itself is nobody's, and stands apart.
+    // The kernel's own work has no unit, and stands apart.
     let share = unknown as f64 / sum(&units) as f64;
     assert!(share <= 0.02 + missing, "{units:#?} {accounting:?}");
 }

@@ -214,7 +214,7 @@ const SILENT: &str = "
     }
 ";
 
-/// A watch names a user of whom the name service says nothing: the watch of others goes on, and so do sessions.
+/// The name service does not answer for a watch's user: other watches and sessions go on.
 fn name_service() {
     let dir = scratch();
     let (source, library) = (dir.path().join("silent.c"), dir.path().join("silent.so"));

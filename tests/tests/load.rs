@@ -62,7 +62,7 @@ fn memory_of_a_user() {
     let fixture = Running::start_command(as_user(&mut command, NOBODY));
     let pid = fixture.pid().to_string();
     let as_nobody = |args: &[&str]| EndedProgram::of(as_user(&mut daemon.ccsd(args), NOBODY));
-    // The rings alone take 4 MiB for each CPU and session, while there is room.
+    // The rings alone take 4 MiB for each CPU and session, as long as they fit.
     let mut sessions = 0;
     let refused = loop {
         let ended = as_nobody(&["attach", "--detach", &pid]);
@@ -77,7 +77,7 @@ fn memory_of_a_user() {
     let running = || daemon.sessions().into_iter().filter(|session| session["ended"].is_null());
     let of_nobody = running().filter(|session| session["owner_uid"] == NOBODY);
     let first = of_nobody.map(|session| session["id"].to_string()).next().unwrap();
-    // After one ends there is room again: its kept profile is dropped if necessary.
+    // After one ends another fits: its kept profile is dropped if necessary.
     assert!(as_nobody(&["daemon", "stop", &first]).status.success());
     let first: u64 = first.parse().unwrap();
     until(|| !running().any(|session| session["id"] == first));

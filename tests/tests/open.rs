@@ -475,7 +475,7 @@ fn attacked() {
     // A request that is smuggled behind another is none: one connection, one answer.
     let twice = served.answer(format!("{good}\r\n{good}\r\n").as_bytes());
     assert_eq!(twice, page);
-    // Whoever leaves in the middle takes nothing with him.
+    // A client that leaves in the middle does no harm.
     for part in [0, 1, 10, good.len()] {
         let mut stream = served.connect();
         stream.write_all(&good.as_bytes()[..part]).unwrap();
@@ -488,7 +488,7 @@ fn attacked() {
     served.end();
 }
 
-/// Connections that send nothing, or little at a time, keep nobody out.
+/// Connections that send nothing, or little at a time, do not block others.
 fn slow() {
     let world = BrowserWorld::new();
     let mut served = ServedBrowserPage::start(&mut world.open(&["--serve", "--no-browser"]));

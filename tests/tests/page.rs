@@ -302,7 +302,7 @@ fn main() -> ExitCode {
             }
         })
         .test("functions_of_scripts_have_their_names_and_packages", &[BROWSER], || {
-            // The interpreter enters itself anew for each function; the page folds it.
+            // The interpreter enters itself again for each function; the page folds it.
             let file = written(2, |profile, _| {
                 let (thread, eval) = (profile.threads[0], ("/usr/bin/python3.13", "_PyEval_EvalFrameDefault"));
                 let python = |name| ("[jit]", name);
@@ -806,7 +806,7 @@ fn main() -> ExitCode {
                 |mode: u32| fs::set_permissions(file.dir.path(), PermissionsExt::from_mode(mode)).unwrap();
             mode_of_folder(0o755);
             assert_eq!([shown_to(&[]), shown_to(&root), shown_to(&nobody)], [[true, true], [true, true], [true, false]]);
-            // Where anybody can exchange the profile, nobody knows whose it was.
+            // If all users can replace the profile, its owner is unknown.
             mode_of_folder(0o777);
             assert_eq!([shown_to(&[]), shown_to(&nobody)], [[false, false], [true, false]]);
             mode_of_folder(0o755);

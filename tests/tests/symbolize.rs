@@ -432,7 +432,7 @@ fn from_debuginfod_by_https() {
     let mut port = String::new();
     BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut port).unwrap();
     let url = format!("https://localhost:{}", port.trim());
-    // Whom nobody trusts is not believed.
+    // Files of an untrusted user are not used.
     let before = fs::read(&stripped.profile).unwrap();
     let ended = EndedProgram::of(&mut stripped.symbolize(&["--debuginfod", &url]));
     ended.assert_refused(2, &["no function could be named"]);

@@ -205,7 +205,7 @@ static RESULT: LazyLock<String> = LazyLock::new(|| {
     let text = |name: &str| fs::read_to_string(root.join(name)).unwrap_or_default();
     let result = text("root/result");
     assert!(result.lines().any(|line| line == "done"), "{result}\n{}\n{ended:?}", text("root/errors"));
-    // For whoever has to find out why something is not as it should be.
+    // For finding out what went wrong.
     eprintln!("{}", text("root/errors"));
     result
 });

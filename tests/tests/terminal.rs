@@ -57,7 +57,7 @@ fn main() -> ExitCode {
             let mut fixture = Running::start(&build("forever.c", &["-O1"]), &[]);
             let mut terminal = attach(&fixture);
             terminal.expect(STATUS);
-            // It stays a zombie: nobody waits for it.
+            // It stays a zombie.
             kill(Pid::from_raw(fixture.pid().cast_signed()), Signal::SIGKILL).unwrap();
             terminal.type_keys(CTRL_C);
             terminal.expect(REPORT);

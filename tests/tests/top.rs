@@ -35,7 +35,7 @@ impl Tmux {
 
     fn run(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("tmux");
-        // Of tmux itself: it asks nobody else where to be, and draws everything.
+        // Settings of tmux itself, so that it ignores the user's and draws everything.
         command.arg("-S").arg(self.dir.path().join("socket")).args(arguments);
         let ended = EndedProgram::of(command.env("LC_ALL", "C.UTF-8").env_remove("TMUX").env_remove("NO_COLOR"));
         assert!(ended.status.success(), "{arguments:?}: {ended:?}");

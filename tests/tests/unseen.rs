@@ -154,7 +154,7 @@ fn check_threads(recorded: &Recorded) {
             assert!(unseen > used / 10.0, "{line}: {unseen} not sampled");
         }
     }
-    // Nobody is known to have spent the rest.
+    // The rest belongs to no known thread.
     let rest: f64 = charged.values().map(|(all, _)| all).sum();
     assert!(rest <= all_used * ALLOWANCE, "{charged:?} of {all_used}");
 }

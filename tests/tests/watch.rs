@@ -376,7 +376,7 @@ fn short_processes() {
     );
     service.until("CPUs are sampled before anything matches", || status_of(&service, "cpus")["profiling"] == true);
     assert_eq!(status_of(&service, "chosen")["profiling"], false);
-    // Whoever runs them matches neither.
+    // The shell that runs them matches neither.
     let script = format!("while :; do {} 10 < /dev/null; done", short.display());
     let mut shell = Command::new("sh").args(["-c", &script]).spawn().unwrap();
     service.until("a watch samples CPUs by itself", || {

@@ -146,7 +146,7 @@ fn a_full_disk() {
     let _fixture = Running::start(&service.program, &[]);
     service.until_status("nothing is stored", |status| samples(status) >= 100 && !status["problem"].is_null());
     let problem = service.status()["problem"].as_str().unwrap().to_owned();
-    // Some space is left for others: a profile starts only if there is room for an hour of it.
+    // Some space is left for others: a profile starts only if an hour of it fits.
     assert!(problem.contains("profiling goes on, but nothing is stored: less than 16 MiB are free"), "{problem}");
     assert!(service.stored(&["daemon", "watches"]).stdout.contains("# busy: profiling goes on"), "it is said");
     let inside = PathBuf::from(format!("/proc/{}/root{}", service.daemon.id(), state.display()));

@@ -57,7 +57,7 @@ fn sudo_user(uid: &str) -> Option<Option<ForUser>> {
     Some(Some(ForUser { uid, gid }))
 }
 
-/// The owner of a file (inner `None`: root): whoever could have put it there, by links and directories on its path.
+/// The owner of a file (inner `None`: root): any user who could have put it there, by links and directories on its path.
 /// `None` if that could be anybody.
 fn owner(file: &Path) -> Option<Option<ForUser>> {
     let (real, named) = (file.canonicalize().ok()?, std::path::absolute(file).ok()?);
@@ -191,7 +191,7 @@ impl<'a> ChosenFunction<'a> {
 }
 
 impl<'a> ChosenFile<'a> {
-    /// The heaviest lines, and those around them as long as there is room.
+    /// The heaviest lines, and those around them that fit.
     fn of(path: &'a str, mut rows: Vec<&'a LineRow>, declared: Option<u32>) -> Self {
         rows.sort_by_key(|row| (Reverse((row.inherited_weight, row.weight)), row.line));
         let left_out = rows.len().saturating_sub(MOST_LINES);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Loads the page anew when the server has another one. Needs a `LIVE` before it.
+/// Reloads the page when the server has another one. Needs a `LIVE` before it.
 const SCRIPT: &str = include_str!("live.js");
 /// In its place when the session can no longer be read.
 const LAST_STATE: &str = "<div role=\"status\" style=\"position:fixed;right:8px;bottom:8px;padding:4px 8px;border:1px solid \
@@ -82,7 +82,7 @@ impl ServedPage {
         ServedPage { bytes, policy, live }
     }
 
-    /// The same page for a session that cannot be read any more. It says so, and does not load itself anew.
+    /// The same page for a session that cannot be read any more. It says so, and does not reload itself.
     pub fn last_state(&self) -> ServedPage {
         let (mut bytes, policy) = (self.bytes.clone(), self.policy.replace(CONNECT, ""));
         if let Some(LiveParts { connect, script }) = self.live.clone() {

@@ -1,7 +1,7 @@
 //! `ccsd open`: the page of a profile, in a browser.
 //!
 //! The page of `ccsd export html` goes into a file of this user ([`private`]), or a server on the loopback interface
-//! sends it ([`server`], [`http`]) and makes it anew when its source changes. [`browser`] starts a browser, or says why
+//! sends it ([`server`], [`http`]) and updates it when its source changes. [`browser`] starts a browser, or says why
 //! it cannot.
 
 mod browser;

@@ -348,7 +348,7 @@ fn last_line(state: &ScreenState, look: TerminalFeatures, width: usize) -> Line<
     Line::styled(whole_hints(hints, width), look.style(Tone::Faint))
 }
 
-/// As many hints as there is room for, the first of them at the end.
+/// As many hints as fit, the first of them at the end.
 fn whole_hints(hints: &[&str], width: usize) -> String {
     let mut room = width;
     let fitting = hints.iter().take_while(|hint| {

@@ -249,7 +249,7 @@ impl FlameState {
         let path = match self.zoom() {
             None => "all".to_owned(),
             Some(zoom) => {
-                // The nearest callers that there is room for.
+                // The nearest callers that fit.
                 let path = tree.path_to(zoom);
                 let mut text = tree.label(zoom);
                 for &caller in path.iter().rev().skip(1) {

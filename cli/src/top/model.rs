@@ -127,7 +127,7 @@ impl TopModel {
         self.paused.as_ref().unwrap_or(&self.live)
     }
 
-    /// A session begins, or begins anew. What was frozen has other names and is gone.
+    /// A session begins, or starts again. What was frozen has other names and is gone.
     pub fn begin(&mut self, session: &SessionInfo) {
         let generation = self.live.generation.wrapping_add(1);
         self.live = Moment::new(session, self.live.profile.has_full_names(), generation);

@@ -130,7 +130,7 @@ fn thread(body: impl FnOnce(&Sender<SourceEvent>) + Send + 'static) -> Result<Re
 fn session(session: u32, mut stream: ProfileStream) -> Result<Receiver<SourceEvent>, Failure> {
     thread(move |events| {
         let mut event = SourceEvent::Begin(Box::new(stream.session().clone()));
-        // Whoever has gone needs no more.
+        // The receiver may have gone.
         while events.send(event).is_ok() {
             event = match stream.next_event() {
                 Ok(StreamEvent::Restart) => SourceEvent::Begin(Box::new(stream.session().clone())),
@@ -213,7 +213,7 @@ fn watch(dir: &Path) -> Result<Receiver<SourceEvent>, Failure> {
 
 fn file(path: &Path) -> Result<Receiver<SourceEvent>, Failure> {
     let name = path.display().to_string();
-    // Whoever goes ends the waiting for more.
+    // A receiver that goes ends the waiting.
     let (alive, gone) = bounded::<()>(0);
     let file = open_profile(path)?.file;
     let len = file.try_clone().with_context(|| format!("cannot read {name}")).map_err(Failure::at_run_time)?;

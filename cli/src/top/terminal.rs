@@ -85,7 +85,7 @@ impl FullScreen {
         self.redraw()
     }
 
-    /// Has everything drawn anew. (`Terminal::clear` would ask the terminal for its cursor; the key reader would get
+    /// Draws everything again. (`Terminal::clear` would ask the terminal for its cursor; the key reader would get
     /// the answer.)
     pub fn redraw(&mut self) -> io::Result<()> {
         execute!(stdout(), Clear(ClearType::All))?;

@@ -2,7 +2,7 @@
 //!
 //! A profile keeps [offsets](crate::Profile::offset) of frames in functions without names. Debug information that is found
 //! later tells for each of them the functions that were inlined there, from the outermost in, and their lines
-//! ([`LaterNames`]). With these the contexts, routes and lines are made anew, each frame as a collector with that debug
+//! ([`LaterNames`]). With these the contexts, routes and lines are rebuilt, each frame as a collector with that debug
 //! information would have pushed it.
 //!
 //! A context and a route say of a function which call sites it has on the stack, and which is that of its latest
@@ -49,7 +49,7 @@ pub struct LaterNames {
     functions: HashMap<CostCentreId, u32>,
     sites: HashMap<(CostCentreId, u32), Arc<[NumberedSite]>>,
     total: usize,
-    /// Offsets whose functions there was no room for.
+    /// Offsets whose functions exceeded a limit.
     left_out: u64,
     known: Vec<Arc<CostCentre>>,
     numbers: HashMap<Arc<CostCentre>, u32>,

@@ -60,7 +60,7 @@ impl Profile {
             self.add_note(note);
         }
         for crash in other.crashes() {
-            // Each is one of a watch's many; those that there is no room for are the latest.
+            // A watch has many of these; the latest are dropped at the limit.
             let _ = self.add_crash(crash.clone());
         }
         self.accounting.merge(&accounting);

@@ -89,7 +89,7 @@ impl Profile {
 }
 
 impl Update {
-    /// Whether contexts are numbered anew from this update on, for a reader that has so many.
+    /// Whether a new generation of contexts begins with this update, for a reader with so many contexts.
     #[must_use]
     pub const fn begins_generation(&self, contexts: u32) -> bool {
         self.base.contexts == DefinitionCounts::FRESH.contexts && contexts > DefinitionCounts::FRESH.contexts

@@ -20,7 +20,7 @@ pub(crate) const OFFSET_FILE: &str = "[offset]";
 const PART_OF_LINES: usize = 4;
 
 impl Line {
-    /// The offset from a function's start that this line stands for, if it is none of a source file.
+    /// The offset from a function's start, if this line is such an offset and not of a source file.
     fn offset(&self) -> Option<u32> {
         self.line.checked_sub(1).filter(|_| &*self.file == OFFSET_FILE)
     }

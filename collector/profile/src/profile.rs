@@ -144,7 +144,7 @@ impl Profile {
         &mut self.session
     }
 
-    /// Adds a line about a fallback taken, if it is not there yet. Of very many the first are kept.
+    /// Adds a note about a fallback, once. Keeps the first ones, up to a limit.
     pub fn add_note(&mut self, note: &str) {
         let notes = &mut self.session.notes;
         if notes.len() >= MAX_NOTES {
@@ -421,7 +421,7 @@ impl Profile {
         false
     }
 
-    /// Whether names of so many bytes keep within the budget.
+    /// Whether names of so many more bytes fit the budget.
     const fn has_room_for(&self, bytes: usize) -> bool {
         self.string_bytes.saturating_add(bytes) <= self.limits.string_bytes
     }

@@ -361,7 +361,7 @@ mod tests {
         (CostCentreId(number), LineId(1))
     }
 
-    /// The table of known pushes takes room too. Once it is full, every further push is looked up anew.
+    /// The table of known pushes counts, too. Once it is full, further pushes are looked up each time.
     #[test]
     fn a_table_is_full_when_its_jumps_are() {
         let mut table = RouteTable::new(48 << 10);

@@ -661,7 +661,7 @@ fn crashes_come_with_their_update_or_not_at_all() {
         }
     }
     assert_eq!(merged.unwrap().crashes, maker.profile.crashes());
-    // Whoever merges or regroups profiles keeps them; whoever looks at other intervals does not.
+    // Merging and regrouping keep crashes; reading other intervals does not.
     let grouped = late.regrouped(|_, centre| centre.clone());
     assert_eq!(grouped.crashes(), late.crashes());
     late.merge(&grouped).unwrap();

@@ -291,7 +291,7 @@ fn merging_adds_accounting_and_keeps_the_earlier_start() {
     assert_eq!((accounting.received, accounting.own.peak_rss_bytes, accounting.expected), (2, 10, Some(3)));
 }
 
-/// What a reader has no room for is `[elided]` in its accounting, too, in all of a file and in a part of its time.
+/// What exceeds a reader's limits is `[elided]` in its accounting, too, in all of a file and in a part of its time.
 #[test]
 fn charges_elided_by_a_reader_are_counted() {
     let mut maker = Maker::new();

@@ -320,7 +320,7 @@ fn a_lambda_counts_for_the_function_of_its_file() {
     // Two in one file: the lambda is in the one before it.
     charge(&mut maker, &[centre("turn(int)", a, 30, 0x60), centre("turn::{lambda#1}::operator()", a, 34, 0x70)], 32);
     charge(&mut maker, &[centre("turn(char)", a, 40, 0x80), centre("turn::{lambda#1}::operator()", a, 44, 0x90)], 64);
-    // Without debug information nobody knows.
+    // Unknown without debug information.
     charge(&mut maker, &[centre("hop()", None, 0, 0xa0)], 128);
     charge(&mut maker, &[centre("hop()", None, 0, 0xb0)], 256);
     charge(&mut maker, &[centre("hop()::{lambda()#1}::operator()() const", None, 0, 0xc0)], 512);

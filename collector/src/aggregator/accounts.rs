@@ -158,7 +158,7 @@ fn unseen(accounting: &Accounting, layout: EventLayout, leftovers: u64, more_sam
         EventLayout::Cpus => {
             (3.0 * (expected as f64).sqrt(), "its samples did not arrive; shares are of those that did")
         }
-        // A timer that comes after several periods gives one sample. Of few threads nothing else misses so many.
+        // A timer that comes after several periods gives one sample. With few threads, nothing else loses so many.
         EventLayout::Threads | EventLayout::Compact if undelivered > leftovers => (
             24.0,
             "timers came late, one for several samples (a busy machine, or a virtual one whose host is busy); shares are of \

@@ -81,7 +81,7 @@ impl ThreadState {
         }
     }
 
-    /// Finds the contexts of the remembered frames anew: of the last stack, and of the `shared` frames of the reserve.
+    /// Finds the contexts of the remembered frames again: of the last stack, and of the `shared` frames of the reserve.
     #[cold]
     fn resolve_again(&mut self, profile: &mut Profile, resolver: &mut Resolver, shared: usize, time: u64) {
         self.resolved = shared.max(self.steps.shared());

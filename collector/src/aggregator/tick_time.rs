@@ -7,7 +7,7 @@ use super::thread_time::ThreadTime;
 /// Samples by which a thread may run ahead of its samples by chance, or they of it. With more, a long phase would pay
 /// for the noise of a short one.
 const CHANCE: u64 = 16;
-/// Threads that have ended of which it is remembered how much of their time is in no sample.
+/// Limit on ended threads whose time without samples is remembered.
 const MAX_ENDED: usize = 16 << 10;
 
 /// CPU time of one thread that ticks sample.
@@ -46,7 +46,7 @@ impl TickTime {
     }
 }
 
-/// Two standard deviations of so many samples.
+/// Two standard deviations of a number of samples.
 fn chance(samples: u64, period: u64) -> u64 {
     (2.0 * (samples as f64).sqrt() * period as f64) as u64
 }

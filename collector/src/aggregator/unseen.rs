@@ -193,7 +193,7 @@ impl Aggregator {
     }
 }
 
-/// Name of the thread, and of its process, that time is charged to of which it is not known who spent it.
+/// Name of the thread, and of its process, for time that no known thread spent.
 const ANYONE: &str = "[not sampled]";
 
 /// How much of the CPU time is in no sample and why, if that is worth a word.

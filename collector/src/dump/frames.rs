@@ -78,7 +78,7 @@ pub fn read(taken: Vec<Taken>, (owner, maps): (Option<Owner>, Option<Vec<MapEntr
     // Each frame may stand for many inlined functions.
     let mut left = MAX_FRAMES_IN_ALL;
     if owner.is_some() && taken.iter().any(|thread| !thread.look.kernel_stack.is_empty()) {
-        // The kernel shows it to nobody who lacks CAP_SYS_ADMIN.
+        // The kernel shows it only with CAP_SYS_ADMIN.
         images.door().withhold(&format!("/proc/{pid}/task/*/stack, where threads wait in the kernel"));
     }
     let kernel_stack = |lines: Vec<String>| if owner.is_some() { Vec::new() } else { lines };

@@ -1,4 +1,4 @@
-//! What a dump says, as plain data: to be printed, sent or stored by whoever asked for it.
+//! A dump as plain data, for its caller to print, send or store.
 
 pub use ccsd_profile::FrameInfo;
 use serde::{Deserialize, Serialize};
@@ -120,7 +120,7 @@ pub enum End {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
-    /// The thread was stopped for at most so many nanoseconds: from the last look that found it running until it was
+    /// Upper bound on the time that the thread was stopped, nanoseconds: from the last look that found it running until it was
     /// let go.
     Stopped {
         /// Nanoseconds.

@@ -93,7 +93,7 @@ impl StackCopier {
         usize::try_from(end.saturating_sub(address)).map_or(len, |bytes| bytes.min(len))
     }
 
-    /// Copies from the stack pointer upwards, what there is time for. Returns how much, and whether there may be more.
+    /// Copies from the stack pointer upwards, as long as time permits. Returns how much, and whether there may be more.
     pub fn copy(&self, sp: u64, room: &mut StackBuffer) -> (usize, bool) {
         let begun = now_ns();
         let mut held = 0;
@@ -107,7 +107,7 @@ impl StackCopier {
             };
             held += read;
             if read < len {
-                // A page that is not there is mostly the end of the stack; if it is not, it is asked for later.
+                // A missing page is mostly the end of the stack; otherwise it is read later.
                 return (held, false);
             }
             if now_ns().saturating_sub(begun) > MAX_NS {
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(copier.copy(8, &mut room), (0, false));
     }
 
-    /// What a process executes after its rights were checked is not read, whoever it is by then.
+    /// A program that the process executes after its rights were checked is not read.
     #[test]
     fn memory_is_that_of_the_program_whose_rights_were_checked() {
         use std::io::Write;

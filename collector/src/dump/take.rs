@@ -199,7 +199,7 @@ impl Taking {
         wait: Duration,
     ) -> TracerState {
         let tid = tracer.tid();
-        // A thread blocked in a call leaves it however late it gets a CPU; given up before, nobody would restart the
+        // A thread blocked in a call leaves it however late it gets a CPU; if given up before, nothing would restart the
         // call.
         let blocked = matches!(look.place, SyscallStatus::InCall(_)) && look.state != TaskState::Uninterruptible;
         let wait = if blocked { wait.max(MAX_CALL_WAIT) } else { wait };

@@ -54,7 +54,7 @@ impl MetricEvents {
         metrics
     }
 
-    /// What to say of events that are left out, of which there were so many samples.
+    /// Notes about omitted events, given the number of their samples.
     pub fn notes(&self, header: &RecordingHeader, samples: u64) -> impl Iterator<Item = String> {
         let names =
             |metrics: &mut dyn Iterator<Item = Metric>| metrics.map(|it| it.name).collect::<Vec<_>>().join(", ");

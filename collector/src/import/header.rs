@@ -161,7 +161,7 @@ impl<'a> Fields<'a> {
         Some((self.u64()?, self.u64()?))
     }
 
-    /// A `perf_header_string`: a length, and so many bytes, of which those from the first zero on are padding.
+    /// A `perf_header_string`: a length, and as many bytes, padded with zeros.
     fn string(&mut self) -> Option<String> {
         let length = self.u32()?;
         Some(until_zero(self.take(usize::try_from(length).ok()?)?))

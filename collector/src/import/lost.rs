@@ -17,13 +17,13 @@ const BY_FILTER: u16 = 1 << 15;
 #[derive(Debug, Default)]
 pub struct Lost {
     by_rings: u64,
-    /// Of the first event, as soon as perf has told of any.
+    /// Id of the first event, once perf has described one.
     by_events: Option<u64>,
     by_hardware: u64,
 }
 
 impl Lost {
-    /// A `PERF_RECORD_LOST` tells of so many.
+    /// Counts the samples of a `PERF_RECORD_LOST`.
     pub fn add_ring(&mut self, count: u64) {
         self.by_rings = self.by_rings.saturating_add(count);
     }

@@ -96,7 +96,7 @@ impl ReadFormat {
 #[derive(Debug, Default)]
 pub struct Counters {
     values: HashMap<(u64, i32), u64>,
-    /// Counters that there was no room for.
+    /// Counters beyond the limit.
     pub shed: u64,
 }
 

@@ -22,7 +22,7 @@ pub fn kernel_text(record: &EventRecord<'_>) -> Option<u64> {
 
 pub fn change(record: &EventRecord<'_>) -> Option<TargetChange> {
     Some(match record {
-        // As older kernels tell of a mapping.
+        // The record of older kernels for a mapping.
         EventRecord::Mmap(mmap) if !is_kernel(mmap.cpu_mode, mmap.pid) => TargetChange::Mmap(Mmap {
             pid: mmap.pid.cast_unsigned(),
             start: mmap.address,

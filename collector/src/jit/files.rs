@@ -16,7 +16,7 @@ const LOOK_BYTES: u64 = 16 << 20;
 const MAX_FILE_BYTES: u64 = 512 << 20;
 /// Bytes read at a time; any line or record that a parser wants whole is shorter.
 const CHUNK: usize = 128 << 10;
-/// Bytes before the place reached that must still be what they were, or the file has been written anew.
+/// Bytes before the place reached that must be unchanged, or the file was rewritten.
 const TAIL: usize = 64;
 /// How much a file's time may lie before the start of its process: clocks of file systems tick more coarsely.
 const CLOCK_SLACK: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ const CLOCK_SLACK: Duration = Duration::from_secs(1);
 pub enum FileGrowth {
     No,
     Yes,
-    /// It is another file than before: what was read must be forgotten, and the next look begins anew.
+    /// It is another file than before: forget what was read, and start from its beginning.
     Anew,
 }
 
@@ -132,7 +132,7 @@ fn is_believed(file: &File, source: &JitSource) -> bool {
     meta.is_file() && owner && fresh
 }
 
-/// The wall clock at so many clock ticks since boot.
+/// The wall clock at a time in clock ticks since boot.
 fn started(ticks: u64) -> Option<SystemTime> {
     let since_boot = clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?;
     let since_boot = Duration::from(since_boot);

@@ -116,7 +116,7 @@ impl JitNames {
         self.most_waiting = (bytes / 8 / WAITING_BYTES).clamp(LEAST_ENTRIES, MAX_WAITING);
     }
 
-    /// Pieces of code that the files name and there was no room for.
+    /// Named pieces of code beyond the limit.
     pub fn left_out(&self) -> u64 {
         let maps = self.map.iter().map(|(_, map)| map.code().left_out());
         maps.chain(self.dumps.iter().map(|(_, dump)| dump.code().left_out())).sum()
@@ -166,7 +166,7 @@ impl JitNames {
     }
 
     /// Until when an address is nameless, unnamed since `first`. While a dump may still name the code of that time, the
-    /// answer is for one sample. Afterwards only a later record may tell of other code.
+    /// answer is for one sample. Afterwards only a later record may name other code.
     fn unnamed_until(&self, address: u64, first: u64, time: u64) -> u64 {
         let is_past = |(_, dump): &(_, JitDump)| dump.is_over() || dump.latest() >= first.saturating_add(DISORDER_NS);
         if self.dumps.is_empty() {
@@ -230,7 +230,7 @@ impl JitNames {
         }
         let image = self.waiting_image(profile);
         let centre = profile.add_cost_centre(bare(image, None, Some(address)));
-        // One that was given a name while nobody was here any more, or that there is no room for.
+        // One that was named after the process had gone, or that does not fit.
         let centre = if profile.real(centre) == centre { centre } else { nameless(profile) };
         let until = self.unnamed_until(address, time, time);
         if centre != CostCentreId::ELIDED {

@@ -34,7 +34,7 @@ pub trait ProcessFilter: fmt::Debug + Send + Sync {
     }
 }
 
-/// A process that has just executed a program, as records tell of it.
+/// A process that has just executed a program, from its records.
 #[derive(Clone, Copy, Debug)]
 pub struct Executed<'a> {
     /// The process.

@@ -32,7 +32,7 @@ const IMAGE_BYTES: usize = 512;
 /// Bytes that the headers of an open file take as a rule, and twice as much. Only what is beyond that is counted.
 const USUAL_HEADERS: usize = 8 << 10;
 
-/// Images that wait for somebody to read their headers, each with an open file. Further ones are not read.
+/// Limit on images whose headers are not read yet, each with an open file. Further ones are not read.
 const MAX_AWAITED: usize = 256;
 /// How long it may take to ask for them again. The rest has its turn the next time.
 const MAX_RETRY: Duration = Duration::from_millis(20);
@@ -65,7 +65,7 @@ impl ImageIdentity {
     }
 }
 
-/// An image whose headers nobody could be asked for; see [`OpenedImage::NotNow`].
+/// An image whose headers no worker could read; see [`OpenedImage::NotNow`].
 #[derive(Debug)]
 struct Awaited {
     index: ImageIndex,
@@ -122,7 +122,7 @@ impl Default for Images {
 }
 
 impl Images {
-    /// None yet, and never more than so many, of names of usual length.
+    /// Empty, with a limit on images whose names have usual lengths.
     pub fn within(images: usize) -> Self {
         let special =
             |name: &str| MappedImage { name: name.to_owned(), elf: None, key: None, debug: DebugFileFinder::none() };
@@ -306,7 +306,7 @@ impl Images {
         }
     }
 
-    /// To be called now and then: closes the files of the last mappings, which are looked for anew.
+    /// To be called now and then: closes the files of images that are not mapped any more.
     pub fn forget_recent(&mut self) {
         self.recent.clear();
     }
@@ -315,7 +315,7 @@ impl Images {
         self.intern(ImageIdentity::Name(Self::ANONYMOUS.to_owned()), Self::ANONYMOUS, 0, || OpenedImage::NoImage)
     }
 
-    /// A new image for one process's generated code, for which there is room.
+    /// A new image for one process's generated code. Always fits.
     fn add_anonymous(list: &mut Vec<MappedImage>, bytes: &mut usize) -> ImageIndex {
         *bytes += IMAGE_BYTES;
         list.push(MappedImage {
@@ -379,7 +379,7 @@ impl Images {
         index
     }
 
-    /// What an image is in. One that is not new is told as opened again. False if there is no room for what is read of it.
+    /// Sets the file of an image; an old image is reported as reopened. False if what is read of it does not fit.
     fn enter(&mut self, index: ImageIndex, pid: u32, opened: OpenedImage) -> bool {
         let Some(image) = self.list.get_mut(index.0 as usize) else { return false };
         match opened {
@@ -502,7 +502,7 @@ fn unusual_bytes(elf: &ElfFile) -> usize {
     elf.held_bytes().saturating_sub(USUAL_HEADERS)
 }
 
-/// The number from which on files of images are closed again, where so many may be open.
+/// Number of open files from which on files of images are closed, for a limit on open files.
 fn files_for_images(limit: u64) -> u64 {
     limit.saturating_sub(FILES_LEFT.min(limit / 8))
 }

@@ -32,7 +32,7 @@ pub struct JitSource {
     pub pid: u32,
     /// As it numbers itself: in its own namespace.
     pub own_pid: u32,
-    /// Its user; nobody else but root is believed.
+    /// Its user; only files of this user and of root are trusted.
     pub user: Option<u32>,
     /// Its `/tmp`, in its root and mount namespace, held open because the namespace goes with its last process. `None`
     /// if unknown: another namespace's would be another program's.

@@ -35,9 +35,9 @@ pub struct LiveProcess {
     /// From when on its samples may be shown, `CLOCK_MONOTONIC` nanoseconds: 0 for always, [`NEVER`](super::NEVER)
     /// until permitted.
     pub permitted_from: u64,
-    /// The code that it, or whoever forked it, has generated.
+    /// The code that it, or its parent before the fork, has generated.
     pub(super) jit: Option<Arc<JitCode>>,
-    /// When it is looked at anew which mappings it really has, if there is no room for more.
+    /// When its mappings are read again, if more do not fit.
     pub(super) full: Backoff,
     pub(super) threads: u32,
     /// Whether it may have threads that are not known: it was found running, and not all that runs is looked for.
@@ -54,7 +54,7 @@ pub struct LiveThread {
     pub group_values: GroupValues,
     /// When it was entered here, clock ticks since boot: it had started then.
     pub(super) known_since: u64,
-    /// Whether it stands for all of its process that there was no room for.
+    /// Whether this is the aggregate entry for the process's untracked threads.
     pub is_others: bool,
 }
 

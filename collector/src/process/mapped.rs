@@ -1,4 +1,4 @@
-//! What processes have mapped, as records and /proc tell: mappings are entered as long as there is room.
+//! What processes have mapped, from records and /proc. Mappings beyond the limit are not entered.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl ProcessTable {
         let room = self.room_for_mappings().saturating_add(had);
         let mut code = self.processes.get(&pid).and_then(|process| process.jit.clone());
         if maps.is_empty() && had > 0 {
-            // It has ended, or nobody may look. What is still to be read of it ran in what it had.
+            // It has ended, or access is denied. Its remaining samples ran in the mappings that are known.
             return;
         }
         // In the order in which they are kept, but for the program itself: there may not be room for all, or files for all.
@@ -108,8 +108,7 @@ impl ProcessTable {
         self.left_out.mappings += u64::from(!entered);
     }
 
-    /// Reads the mappings of a full process again: records do not tell of munmap. If most remain, it is soon full
-    /// again.
+    /// Reads the mappings of a full process again: munmap gives no record. If most remain, it is soon full again.
     fn read_again(&mut self, pid: u32, images: &mut Images) {
         let began = now_ns();
         self.read_process(pid, images);
@@ -118,7 +117,7 @@ impl ProcessTable {
         }
     }
 
-    /// To be called now and then: looks at those anew that have mapped something when it was too early for that.
+    /// To be called now and then: reads the mappings of processes that were due too early before.
     pub fn read_missed(&mut self, images: &mut Images) {
         if self.missed.is_empty() {
             return;

@@ -28,7 +28,7 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// Enters a mapping where there is room for any number.
+    /// Enters a mapping, without a limit on their number.
     #[cfg(test)]
     pub fn insert(&mut self, new: Mapping) -> bool {
         self.insert_within(new, MAX_MAPPINGS)
@@ -189,7 +189,7 @@ mod tests {
         let image = |mappings: &mut Mappings, address| mappings.find(address).map(|mapping| mapping.image.0);
         assert_eq!([0, 45, 60].map(|address| image(&mut mappings, address)), [None, Some(2), None]);
         assert!(mappings.insert_within(mapping(60, 70, 3), 2) && !mappings.insert_within(mapping(80, 90, 4), 2));
-        // In the place of another there is room.
+        // One that replaces another always fits.
         assert!(mappings.insert_within(mapping(60, 70, 5), 2));
         assert_eq!([45, 65, 85].map(|address| image(&mut mappings, address)), [Some(2), Some(5), None]);
         // Where there may be fewer than there are, what is covered goes all the same.

@@ -1,4 +1,4 @@
-//! Processes and threads as records and /proc tell of them: who runs, what is mapped where, under which name.
+//! Processes and threads, from records and /proc: names, mappings, parents.
 //!
 //! A process is its pid, start time and exec generation. Each gets a [`ProcessKey`], each thread a [`ThreadKey`]; these
 //! are never used again, whatever the kernel does with pids.
@@ -39,9 +39,9 @@ pub const NEVER: u64 = u64::MAX;
 /// soon.
 const START_SLACK: u64 = 10;
 
-/// Name of the thread that stands for those of its process that there was no room for, and of [`OTHER_PROCESS`].
+/// Name of the aggregate thread for a process's untracked threads, and of [`OTHER_PROCESS`].
 const OTHERS: &str = "[other]";
-/// The number of the process that stands for those of a recording that there was no room for. No process has it.
+/// Number of the aggregate process for a recording's processes beyond the limit. No process has it.
 pub const OTHER_PROCESS: u32 = u32::MAX - 1;
 /// Mappings that all forks of a recording may copy: some seconds of work. Starting a hundred thousand programs copies
 /// fewer.
@@ -62,7 +62,7 @@ const _: () = assert!(size_of::<(u32, LiveProcess)>() * 16 / 7 <= PROCESS_BYTES)
 /// How often it is looked whether a process has ended whose last known thread has.
 const LOOKS_FOR_END: u8 = 2;
 
-/// The part of the memory that is for the numbers of threads that there is no room for: as many as are followed.
+/// Part of the memory for the ids of untracked threads: as many as are tracked.
 const UNTRACKED_PART: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,11 +82,11 @@ pub struct ProcessTable {
     asks_proc: bool,
     copies_left: usize,
     mapped: usize,
-    /// Processes that have mapped something for which there was no room when it was too early to look at them anew.
+    /// Processes with a mapping that did not fit, when it was too early to read their mappings again.
     missed: HashSet<u32>,
     left_out: OverflowCounts,
     untracked: UntrackedThreads,
-    /// What stands for the threads of a process that there was no room for.
+    /// Aggregate entry for the untracked threads of a process, by process id.
     others: HashMap<u32, LiveThread>,
     processes: HashMap<u32, LiveProcess>,
     threads: HashMap<u32, LiveThread>,
@@ -166,7 +166,7 @@ impl ProcessTable {
         self.threads.len().saturating_mul(self.thread_bytes).saturating_add(processes)
     }
 
-    /// What there was no room for, ever.
+    /// Everything that ever exceeded a limit.
     pub fn left_out(&self) -> OverflowCounts {
         self.left_out
     }
@@ -260,7 +260,7 @@ impl ProcessTable {
         since.is_some_and(|since| start > since.saturating_add(START_SLACK))
     }
 
-    /// The thread and its process; both are made up from /proc if no record told of them.
+    /// The thread and its process; without records both are read from /proc.
     pub fn thread(&mut self, pid: u32, tid: u32, images: &mut Images) -> Option<(&mut LiveThread, &mut LiveProcess)> {
         if self.threads.get(&tid).is_none_or(|thread| thread.pid != pid) {
             if !self.processes.contains_key(&pid) {
@@ -286,7 +286,7 @@ impl ProcessTable {
         }
     }
 
-    /// Enters a process of a recording under its number alone, if there is room, and else what stands for such.
+    /// Enters a process of a recording by its id alone, or the aggregate process beyond the limit.
     fn enter_recorded(&mut self, pid: u32) {
         let pid = if self.has_room_for_process() { pid } else { OTHER_PROCESS };
         if !self.processes.contains_key(&pid) {
@@ -307,10 +307,10 @@ impl ProcessTable {
         self.asks_proc || self.limit.saturating_sub(self.entered_bytes()) >= PROCESS_BYTES
     }
 
-    /// What stands for all threads of a process that there is no room for.
+    /// The aggregate entry for the untracked threads of a process.
     #[cold]
     fn others(&mut self, pid: u32, tid: u32) -> Option<(&mut LiveThread, &mut LiveProcess)> {
-        // It may not have been told of. Where there are more than are known by number, it has.
+        // The thread may be new. If there are more untracked threads than ids are kept, it counts as known.
         if !self.untracked.is_full() || self.processes.get(&pid).is_some_and(|process| process.untracked == 0) {
             self.leave_out(pid, tid);
         }
@@ -325,11 +325,11 @@ impl ProcessTable {
         Some((self.others.get_mut(&pid)?, self.processes.get_mut(&pid)?))
     }
 
-    /// Notes a thread of a known process that there is no room for, if that is not known.
+    /// Notes an untracked thread of a known process, if it is new.
     fn leave_out(&mut self, pid: u32, tid: u32) {
         match self.untracked.get(tid) {
             Some(known) if known.pid == pid => return,
-            // Whoever had its number before is gone.
+            // An earlier thread with this id has ended.
             Some(known) => self.exit(known.pid, tid),
             None => {}
         }
@@ -339,7 +339,7 @@ impl ProcessTable {
         self.left_out.threads += 1;
     }
 
-    /// A thread that there may have been no room for is no more, or has some now. Whether it was such a one.
+    /// Removes a thread from the untracked ones: it has ended, or is tracked now. Returns whether it was untracked.
     fn forget_untracked(&mut self, pid: u32, tid: u32) -> bool {
         let Some(process) = self.processes.get_mut(&pid) else { return false };
         let was = process.untracked > 0 && self.untracked.remove(pid, tid);
@@ -390,7 +390,7 @@ impl ProcessTable {
         }
     }
 
-    /// Enters a thread of a known process, if there is room. An earlier thread with its number is gone, even if its
+    /// Enters a thread of a known process, within the limit. An earlier thread with its number is gone, even if its
     /// exit was not seen.
     pub fn add_thread(&mut self, pid: u32, tid: u32, name: String) {
         if let Some(old) = self.threads.get(&tid) {
@@ -428,7 +428,7 @@ impl ProcessTable {
             // It may have been found permitted before this record was read.
             let found = self.processes.get(&pid).map(|known| known.permitted_from);
             let found = found.filter(|&from| from > time && from != NEVER);
-            // Whoever had this pid before is gone, even if its exit was not seen.
+            // An earlier process with this pid has ended, even if its exit was not seen.
             self.remove_process(pid);
             let parent = self.processes.get(&parent_pid);
             let inherited = parent.map(|parent| parent.permitted_from).filter(|&from| from <= time);
@@ -541,7 +541,7 @@ impl ProcessTable {
     /// A thread's new name; the main thread's is the process's.
     pub fn rename(&mut self, pid: u32, tid: u32, name: &str) -> Option<(&LiveThread, &LiveProcess)> {
         if !self.asks_proc && !self.threads.contains_key(&tid) {
-            // In a recording this is the first that is told of what was there before.
+            // A recording has no earlier record of processes that ran before it.
             self.enter_recorded(pid);
             self.add_thread(pid, tid, name.to_owned());
         }

@@ -35,7 +35,7 @@ pub enum Denied {
 }
 
 impl Owner {
-    /// Through which files are opened for this user, or for whom may do what this process may.
+    /// Opens files with this user's rights, or with those of this process.
     pub fn door(owner: Option<Owner>) -> Door {
         owner.map_or_else(Door::default, |Owner { uid, gid }| Door::of(ForUser { uid, gid }))
     }
@@ -77,7 +77,7 @@ impl Owner {
     /// [`Denied`].
     pub fn check_thread(&self, tid: u32) -> Result<(), Denied> {
         let checked = self.check_rights(tid);
-        // Looked at last: whoever was ending before still is.
+        // Checked last: a process that was ending before still is.
         match checked {
             Err(Denied::Forbidden(_)) if procfs::is_exiting(tid) => Err(Denied::Gone),
             checked => checked,

@@ -1,4 +1,4 @@
-//! Processes and threads as records tell of them. But for this process itself, the pids are such as none has.
+//! Processes and threads from records. Except for this process, the pids exist nowhere.
 
 use super::*;
 use crate::clock::{TICK_NS, boot_ticks, now_ns};
@@ -21,7 +21,7 @@ fn permission_is_found_and_inherited() {
     assert!(table.is_withheld(pid + 1, 1000), "forked before its parent was found permitted");
     assert!(table.is_withheld(pid + 2, 1000), "likewise, and told of later");
     assert!(!table.is_withheld(pid + 3, 100));
-    // Found in /proc before its fork was told of.
+    // Found in /proc before its fork record.
     table.read_process(pid + 4, &mut images);
     table.permit(pid + 4, 120);
     table.fork(Fork { pid: pid + 4, tid: pid + 4, parent_pid: pid + 1, parent_tid: pid + 1 }, 110);
@@ -62,7 +62,7 @@ fn threads_beyond_the_limit_are_their_process_s_others() {
     assert!(is_others && others != own && process == same);
     assert_eq!((name.as_str(), whose(&mut table, pid + 19).0), (OTHERS, others));
     assert_eq!(table.left_out().threads, 12, "none is counted by sample");
-    // Where there is room again, the next sample of a thread is its own. (What stands for the others takes some, too.)
+    // Once it fits again, the next sample of a thread is its own. (The aggregate entry takes space, too.)
     table.exit(pid, pid + 1);
     assert!(whose(&mut table, pid + 8).1);
     table.exit(pid, pid + 2);
@@ -78,7 +78,7 @@ fn threads_beyond_the_limit_are_their_process_s_others() {
     assert_eq!(table.held_bytes(), 0);
 }
 
-/// A table that may take so many bytes, and a part more for threads that there is no room for.
+/// A table of so many bytes, and a part more for untracked threads.
 fn table_of_entered_bytes(bytes: usize) -> ProcessTable {
     ProcessTable::within(bytes * UNTRACKED_PART / (UNTRACKED_PART - 1) + UNTRACKED_PART, 0)
 }
@@ -91,7 +91,7 @@ fn threads_without_room_are_known_by_number_and_counted_once() {
     table.read_process(pid, &mut images);
     (pid..pid + 8).for_each(|tid| table.add_thread(pid, tid, String::new()));
     assert_eq!((table.threads.len(), table.left_out().threads), (8, 0));
-    // One that is sampled before it is told of, and one that is told of before it is sampled.
+    // One that is sampled before its record, and one whose record comes first.
     assert!(!table.knows_thread(pid + 8));
     assert!(table.thread(pid, pid + 8, &mut images).unwrap().0.is_others);
     table.fork(Fork { pid, tid: pid + 8, parent_pid: pid, parent_tid: pid }, 0);
@@ -107,7 +107,7 @@ fn threads_without_room_are_known_by_number_and_counted_once() {
     table.exit(pid + 100, pid + 9);
     table.exit(pid + 100, pid + 100);
     assert!(!table.knows_process(pid + 100) && !table.knows_thread(pid + 9));
-    // Beyond those that are known by number there are only so many.
+    // Beyond the ids that are kept, only a count is known.
     let most = (table.limit / (UNTRACKED_PART - 1) / untracked_threads::UNTRACKED_BYTES) as u32;
     let many = pid + 10..pid + 20 + most;
     many.clone().for_each(|tid| table.fork(Fork { pid, tid, parent_pid: pid, parent_tid: pid }, 0));
@@ -117,7 +117,7 @@ fn threads_without_room_are_known_by_number_and_counted_once() {
     many.chain([pid + 8]).for_each(|tid| table.exit(pid, tid));
     assert_eq!((table.processes[&pid].untracked, table.untracked.held_bytes()), (0, 0));
     assert!(!table.untracked.has_nameless());
-    // What there is room for again is followed, and no more among them.
+    // A thread that fits again is tracked, and no longer among the untracked.
     table.fork(Fork { pid, tid: pid + 8, parent_pid: pid, parent_tid: pid }, 0);
     table.exit(pid, pid + 1);
     table.exit(pid, pid + 2);
@@ -224,7 +224,7 @@ fn ended_processes_are_forgotten_after_their_exit_record_is_due() {
     }
     table.forget_untold(|ended| ended == pid);
     assert!(table.knows_process(pid));
-    // Its last fork is told of after that, and then its end.
+    // The record of its last fork comes after that, then that of its end.
     table.fork(Fork { pid: pid + 2, tid: pid + 2, parent_pid: pid, parent_tid: pid }, 50 * TICK_NS);
     assert_eq!(table.processes[&(pid + 2)].parent, Some(table.processes[&pid].key));
     table.exit(pid, pid);
@@ -253,7 +253,7 @@ fn another_with_the_same_number_is_told_by_its_start() {
     let entered = boot_ticks(now_ns());
     assert!(!table.is_replaced_thread(own, entered));
     assert!(table.is_replaced_thread(own, entered + START_SLACK + 1));
-    // A record tells of a fork a moment after it.
+    // The record of a fork comes a moment after it.
     table.fork(Fork { pid: own + 1, tid: own + 1, parent_pid: own, parent_tid: own }, 50 * TICK_NS);
     let start = table.processes[&(own + 1)].start_time;
     assert!(!table.is_replaced(own + 1, start - 1) && table.is_replaced(own + 1, start + START_SLACK + 1));

@@ -1,4 +1,4 @@
-//! Live threads that there was no room for: which they are, so that each is counted once, and is known to be the target's.
+//! Live threads beyond the limit, by id only: each is counted once, and known to be the target's.
 
 use hashbrown::HashMap;
 

@@ -95,7 +95,7 @@ pub(super) struct DroppedImages {
     pub(super) cpu_ns: u64,
     /// Whether an image was asked for the first time since it was looked at what all hold.
     pub(super) loaded: bool,
-    /// Questions that nobody could be asked.
+    /// Questions for which no worker was available.
     pub(super) not_asked: u64,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The kernel takes 40 ms and more to print it, so a thread beside the collection reads it; early users wait. The
 //! kernel proper's part is kept in a file (`kernel_store`); then the rest is read only when a module's function is met.
-//! It lives as long as any session, and is read anew when one begins and the kernel's modules have changed, for running
+//! It lives as long as any session, and is read again when one begins and the kernel's modules have changed, for running
 //! sessions too.
 
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use crate::sched_priority::become_favoured;
 use crate::usage::thread_cpu_ns;
 
 pub type LoadedKernelSymbols = Result<KernelSymbols, String>;
-/// The table once it is read. Whoever asks first reads it.
+/// The table once it is read, by the first caller.
 type LazyKernelSymbols = Arc<OnceLock<Arc<LoadedKernelSymbols>>>;
 
 struct SharedKernel {
@@ -48,7 +48,7 @@ pub struct KernelNames {
 }
 
 impl KernelNames {
-    /// Has the table read, if it is not there or the modules have changed.
+    /// Reads the table, if that has not been done or the modules have changed.
     pub fn new() -> KernelNames {
         let modules = modules();
         let mut shared = shared();

@@ -1,4 +1,4 @@
-//! The channels between the sampling thread, the aggregating thread and whoever has the session.
+//! The channels between the sampling thread, the aggregating thread and the session's handle.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -37,7 +37,7 @@ pub struct Pipeline {
     /// Samples that records of the rings say were lost. (What the events say of the same, and of more, is in the counts.)
     lost_by_records: u64,
     deaths: usize,
-    /// One has just been: somebody will want to know at once.
+    /// One has just died: its update is due at once.
     died: bool,
     /// What the sampling thread counts of itself, for the batches.
     pub sampler: SamplerStats,
@@ -82,12 +82,12 @@ impl Pipeline {
         }
     }
 
-    /// Sends the batch, if there is room for it, or as soon as there is if `wait`.
+    /// Sends the batch if it fits the queue, or with `wait` as soon as it does.
     pub fn send(&mut self, channels: &Channels, wait: bool) {
         self.batch.end_threads(&mut self.tracker, &mut self.unwinding);
         let full = self.batch.take(self.counts(), channels.empty.try_recv().unwrap_or_default());
         if wait {
-            // If the aggregator is gone there is no one to tell.
+            // The aggregator may be gone.
             let _ = channels.batches.send(full);
         } else if let Err(TrySendError::Full(full) | TrySendError::Disconnected(full)) = channels.batches.try_send(full)
         {
@@ -219,7 +219,7 @@ impl Pipeline {
 
     fn change(&mut self, ring: usize, time: u64, change: TargetChange) {
         match &change {
-            // Without inheritance there is no event on the new one, and no record will tell of its end.
+            // Without inheritance there is no event on the new thread, so its end gives no record.
             TargetChange::Fork(_) if !self.tracker.inherits() => return,
             TargetChange::Fork(fork) => self.events.fork(fork.tid, fork.parent_tid),
             TargetChange::Exit { tid, .. } => self.events.exit(*tid),

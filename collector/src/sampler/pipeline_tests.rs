@@ -147,7 +147,7 @@ fn processes_without_records_are_found_at_the_next_scan() {
     filtered.these.set(&[child]);
     filtered.judge(true);
     assert!(!filtered.keeps(own) && filtered.keeps(child));
-    // What it forks now is as it is; of another process nobody has told.
+    // Its children belong to it; the other process is unknown.
     filtered.tell(TargetChange::Fork(Fork { pid: child + 1, tid: child + 1, parent_pid: own, parent_tid: own }));
     assert!(!filtered.keeps(child + 1) && !filtered.keeps(child + 2));
 }

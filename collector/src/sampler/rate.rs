@@ -69,7 +69,7 @@ impl RateControl {
         let cpu_ns = (thread_cpu_ns(), source.channels.watchdog.aggregator_cpu_ns());
         let reader_cpu_ns = cpu_ns.0.saturating_sub(self.cpu_ns.0);
         let before = &self.counts;
-        // Whoever they are of: so are those that are missing.
+        // Of any process: missing samples are of any process, too.
         let received = |counts: &BatchCounts| counts.samples.received + counts.tracker.others;
         let window = RateWindow {
             elapsed_ns,
@@ -129,7 +129,7 @@ pub fn renew_events_on(source: &mut RecordSource, spec: EventSpec, groups: Arc<[
     let switched = source.events.switch(renewal);
     source.pipeline.events.switch(switched.at);
     if layout == EventLayout::Compact {
-        // These told of mappings, too: between the two none did.
+        // These gave records of mappings, too; in between, no event did.
         source.pipeline.tracker.records_were_lost();
     }
     close_elsewhere(switched.old);
@@ -158,11 +158,11 @@ fn prepare_threads(source: &mut RecordSource, renewal: &mut Renewal) -> Result<(
                 }
                 unsettled.push(tid);
             } else if gone.insert(tid) {
-                // It may have forked another before. (One that nobody waits for is found again and again.)
+                // It may have forked another before. (A zombie is found again and again.)
                 unsettled.push(tid);
             }
         }
-        // Every fork that had begun has been told of after this time.
+        // After this time, the records of all forks that had begun are here.
         std::thread::sleep(Duration::from_nanos(FORK_NS + MARGIN_NS));
         source.read_recent();
         // Of those that had been forked just before it was not known that they had inherited.

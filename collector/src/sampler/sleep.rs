@@ -8,7 +8,7 @@ use crate::error::{Result, doing};
 use crate::host::cgroups::ControlGroup;
 use crate::perf::ring_buffer::RingBuffer;
 
-/// Those that end a sleep are named, at most so many. The others end the next one.
+/// Limit on the events reported for one sleep. Further ones end the next sleep.
 const NAMED: usize = 64;
 
 /// What ends a sleep: a ring that is full enough, or a command. `poll(2)` would need the list, and look at every ring,

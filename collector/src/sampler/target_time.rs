@@ -1,4 +1,4 @@
-//! The target's CPU time, as events, clocks and /proc tell of it.
+//! The target's CPU time, from events, clocks and /proc.
 
 use hashbrown::HashMap;
 

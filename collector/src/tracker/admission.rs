@@ -10,7 +10,7 @@ use crate::process::NEVER;
 use crate::process::filter::{Executed, ProcessFilter, ProgramFile};
 use crate::process::owner::{Denied, Owner};
 
-/// Minimum time between two reviews of all processes by the filter, nanoseconds: no record tells of a changed user or
+/// Minimum time between two reviews of all processes by the filter, nanoseconds: no record shows a changed user or
 /// control group.
 const REVIEW_NS: u64 = 500_000_000;
 /// The part of the time that reviews take, one in so many.
@@ -30,7 +30,7 @@ pub struct Admission {
     executed: HashMap<u32, String>,
     /// When the present second began, and what judging at once has taken since.
     at_once: (u64, u64),
-    /// When all processes are judged anew.
+    /// When all processes are judged again.
     review_at: u64,
 }
 

@@ -43,7 +43,7 @@ pub struct TrackerStats {
     pub threads: u64,
     /// Processes that there ever were until then, or more.
     pub processes: u64,
-    /// Threads and mappings of live processes that there was no room for.
+    /// Threads and mappings of live processes beyond the limits.
     pub not_followed: OverflowCounts,
     /// Samples of other programs, where whole CPUs are sampled, and [`TrackerStats::filtered`].
     pub others: u64,
@@ -51,7 +51,7 @@ pub struct TrackerStats {
     pub idle: u64,
     /// Samples of processes that are followed and do not fit the session's filter.
     pub filtered: u64,
-    /// Of these, samples of processes of which it was not known yet whether they fit.
+    /// Of these, samples of processes that were not judged yet.
     pub unjudged: u64,
     /// Samples of processes that were not known to be the user's, where only those are followed.
     pub withheld: u64,
@@ -82,7 +82,7 @@ pub struct Tracker {
     /// A child that is still ccsd, and no target before it calls `execve`. (Events on threads wait for that
     /// themselves.)
     waiting_child: Option<u32>,
-    /// The forks that records tell of while the target's threads are being looked for.
+    /// The forks recorded while the target's threads are being looked for.
     forks: ForkLog,
     /// Records about mappings, forks or names were lost since the processes were last read.
     records_lost: bool,
@@ -247,7 +247,7 @@ impl Tracker {
         is_foreign
     }
 
-    /// Whether a record tells of what is not the target's. (A process is the target's from the fork on.)
+    /// Whether a record is of another process than the target's. (A process is the target's from the fork on.)
     pub fn is_about_others(&self, change: &TargetChange) -> bool {
         match change {
             TargetChange::Mmap(mmap) => self.is_foreign_process(mmap.pid),
@@ -488,7 +488,7 @@ impl Tracker {
         permitted
     }
 
-    /// Records about mappings, forks or names were lost, or nothing was open to tell of them: processes are read anew.
+    /// Records about mappings, forks or names were lost, or no event gave them: processes are read again.
     pub fn records_were_lost(&mut self) {
         self.records_lost = true;
     }

@@ -15,7 +15,7 @@ pub const SCAN_ROUNDS: u32 = 20;
 /// Longest time from inheritance in `clone(2)` to the record of the fork, nanoseconds; a fork takes some 100 us.
 pub const FORK_NS: u64 = 5_000_000;
 
-/// The forks that records tell of during a scan.
+/// The forks recorded during a scan.
 #[derive(Debug, Default)]
 pub struct ForkLog(Option<HashMap<u32, ForkedBy>>);
 
@@ -89,7 +89,7 @@ impl ThreadScan {
         let mut before = u64::MAX;
         let mut child = tid;
         while let Some(ForkedBy { parent_tid, time }) = forks.get(child) {
-            // Nobody is forked after his own child: that was another thread with this number. (So this comes to an end.)
+            // No thread is forked after its own child: that was another thread with this id. (So this ends.)
             if time >= before {
                 return false;
             }
@@ -102,7 +102,7 @@ impl ThreadScan {
     }
 }
 
-/// What descends from processes, without ccsd itself: whoever attaches to his own shell does not mean ccsd.
+/// Descendants of processes, without ccsd itself: a user who attaches to the own shell does not mean ccsd.
 pub fn descendants(pids: &[u32]) -> impl Iterator<Item = u32> + use<> {
     let own = std::process::id();
     procfs::descendants(pids).into_iter().filter(move |&pid| pid != own)
@@ -129,7 +129,7 @@ mod tests {
             (12, (1, T - 1)),
             (20, (1, T + 2 * FORK_NS)),
             (21, (20, T + 3 * FORK_NS)),
-            // Numbers that were given anew.
+            // Reused ids.
             (30, (31, T + 5)),
             (31, (30, T + 4)),
             (41, (40, T + 2 * FORK_NS)),
@@ -139,7 +139,7 @@ mod tests {
         }
         let inherited: Vec<u32> = (0..50).filter(|&tid| scan.has_inherited_next(tid, &forks)).collect();
         assert_eq!(inherited, [2, 3, 4, 20, 21, 40]);
-        // The first events: whoever forked a thread and was not opened has inherited.
+        // The first events: a parent that was not opened has inherited.
         let inherited: Vec<u32> = (0..50).filter(|&tid| scan.has_inherited_first(tid, &forks)).collect();
         assert_eq!(inherited, [2, 3, 4, 11, 20, 30, 31, 40, 41]);
     }

@@ -88,7 +88,7 @@ fn apply(
                     Ok(value) => Some(value),
                     // Where an epilogue has popped it already, and the table does not say so.
                     Err(_) if register != RA && before.get(SP).is_some_and(|sp| slot < sp) => before.get(register),
-                    // A register that nobody may need is not worth the stack.
+                    // A register that may not be needed is not worth the stack.
                     Err(_) if register != RA => None,
                     Err(stuck) => return Err(stuck),
                 }

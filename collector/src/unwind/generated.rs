@@ -9,7 +9,7 @@
 //! frame pointer themselves.
 //!
 //! Nothing of this is proof: a rule is believed only if it leads outwards, to executable memory, behind a call where
-//! that can be seen. A rule that is not believed is made anew, as memory may hold other code by then.
+//! that can be seen. A rule that fails is made again, as memory may hold other code by then.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -29,13 +29,13 @@ const MAX_RULES: usize = 1 << 16;
 const MAX_INSTRUCTIONS: usize = 1024;
 /// New rules made for one sample. More are taken to leave by the frame pointer, this time.
 const MAX_NEW: usize = 32;
-/// Nanoseconds after which a rule is made anew that was not believed, and neither was its successor.
+/// Nanoseconds after which a rule is made again that failed twice.
 const PAUSE_NS: u64 = 250_000_000;
 
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     plain: Option<PointerRule>,
-    /// It is not made anew before this time, nanoseconds.
+    /// It is not made again before this time, nanoseconds.
     stays_until: u64,
 }
 
@@ -76,7 +76,7 @@ impl GeneratedRules {
         let key = (image, address);
         let known = self.known.get(&key).copied();
         let mut missing = None;
-        // Whether a rule that is not to be believed any more is made anew.
+        // Whether a rule that fails is made again.
         let due = known.is_some_and(|known| known.plain.is_some() && self.time >= known.stays_until);
         for rule in [known.map(Some), (known.is_none() || due).then_some(None)].into_iter().flatten() {
             let plain = match rule {
@@ -198,7 +198,7 @@ mod tests {
         let code = [0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc];
         let mut rules = GeneratedRules::default();
         let words = [1, 0x200, 2, 0x300];
-        // The frame pointer is that of whoever has one, and stays.
+        // The frame pointer is that of an outer frame, and stays.
         let expected = CallerPointers { ip: 0x200, sp: 0x7010, bp: 0x7010 };
         assert_eq!(leave(&mut rules, &code[6..], &words), Ok(expected));
         // Before the call, before the frame.
@@ -255,7 +255,7 @@ mod tests {
         code[0] = 0x5b;
         assert_eq!(left(&mut rules, 2, &code, &nowhere), (0, Err(None)));
         assert_eq!(left(&mut rules, PAUSE_NS, &code, &[1, 0x300]), (0, Err(Some(0x7018))));
-        // It is still good where it leads somewhere, and made anew some time, however often it is not believed.
+        // A rule that works stays, and one that fails is made again some time, however often it fails.
         assert_eq!(left(&mut rules, PAUSE_NS, &code, &[0x200, 0x300]), (0, Ok(0x200)));
         let later = PAUSE_NS + 1;
         assert_eq!(left(&mut rules, later, &code, &[1, 0x300]), (1, Ok(0x300)));

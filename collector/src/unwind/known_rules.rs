@@ -1,6 +1,6 @@
 //! The rules of known addresses and of the functions around them.
 //!
-//! A sample's address is nearly always new, in a known function. Finding its row anew takes some hundred times as long
+//! A sample's address is nearly always new, in a known function. Finding its row takes some hundred times as long
 //! as the rest of the frame, so all rows of a function are read with its first address.
 
 use std::ops::Range;
@@ -62,7 +62,7 @@ pub struct KnownRules {
 }
 
 impl KnownRules {
-    /// None yet, and never more than half of so many bytes (but for a function or two).
+    /// Empty, with a limit of half of so many bytes (a function or two may exceed it).
     pub fn within(bytes: u64) -> KnownRules {
         let entries = |parts: u64, size: usize, most: usize| {
             let entries = (bytes / PART).saturating_mul(parts) / size as u64;

@@ -25,7 +25,7 @@ pub struct LoadedImages {
 }
 
 impl LoadedImages {
-    /// None yet, and never more than so many bytes of unwind information.
+    /// Empty, with a limit on the bytes of unwind information.
     pub fn within(limit: u64) -> LoadedImages {
         LoadedImages {
             framehop: FramehopRows::default(),
@@ -107,7 +107,7 @@ impl LoadedImages {
         let bare = ImageUnwind::bare(base, generated);
         let Some(image) = image else { return bare };
         let Some(elf) = &image.elf else { return bare };
-        // Nothing is read before there is room for it.
+        // Nothing is read that does not fit.
         let fits = |bytes: u64| self.held.checked_add(bytes).is_some_and(|held| held <= self.limit);
         let sections = fits(elf.unwind_size()).then(|| elf.unwind_sections());
         let go = sections.as_ref().and_then(|_| elf.go_functions());

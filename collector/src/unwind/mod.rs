@@ -123,7 +123,7 @@ pub struct StackUnwinder {
     carried: Carried,
     /// How many frames there were before one was found by what was read late, if that is not among the known ones.
     late_from: Option<usize>,
-    /// Whether there is room to remember another deep stack.
+    /// Whether another deep stack can be remembered.
     room: bool,
     /// After how many of its frames some are missing.
     gap: Option<usize>,

@@ -1,4 +1,4 @@
-//! Which pages of a process can be read without waiting for somebody.
+//! Which pages of a process can be read without waiting for a disk or another process.
 //!
 //! `process_vm_readv(2)` faults pages in. With `userfaultfd(2)` or a file system in user space that may take for ever,
 //! uninterruptibly. So only pages in memory or swap are read, by `/proc/PID/pagemap`
@@ -18,7 +18,7 @@ use nix::sys::uio::RemoteIoVec;
 
 use crate::perf::ring_buffer::PAGE;
 
-/// The page is in memory; it is in swap; userfaultfd is to be told of it (bits 63, 62 and 57).
+/// The page is in memory; it is in swap; userfaultfd handles it (bits 63, 62 and 57).
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const WATCHED: u64 = 1 << 57;
@@ -55,7 +55,7 @@ impl Pages {
             let file = File::open(format!("/proc/{pid}/pagemap")).map_err(|error| match error.kind() {
                 ErrorKind::NotFound => Errno::ESRCH,
                 ErrorKind::PermissionDenied => Errno::EPERM,
-                // Newer kernels refuse to open it where the process has ended and nobody has waited for it yet.
+                // Newer kernels refuse to open it for a zombie.
                 _ if error.raw_os_error() == Some(libc::ESRCH) => Errno::ESRCH,
                 _ => Errno::EAGAIN,
             })?;
@@ -139,7 +139,7 @@ mod tests {
             assert_eq!(cut(&mut pages, vec![piece(base, 50)]), []);
         }
         assert_eq!(pages.cut(i32::MAX, 1, 2, &mut [missing]), Err(Errno::ESRCH));
-        // A process that has ended has no memory, and can be asked until somebody waits for it.
+        // A zombie has no memory, and can be asked.
         let mut ended = std::process::Command::new("true").stdout(std::process::Stdio::piped()).spawn().unwrap();
         std::io::Read::read_to_end(ended.stdout.as_mut().unwrap(), &mut Vec::new()).unwrap();
         let pid = ended.id().cast_signed();

@@ -38,7 +38,7 @@ impl Realigned {
     /// The caller's pointers, and where the frame's address was stored.
     ///
     /// # Errors
-    /// The address of the stack that was needed and is not there; `None` where this does not lead outwards.
+    /// The address of the stack that was needed and cannot be read; `None` where this does not lead outwards.
     pub fn leave(
         self,
         (sp, bp): (u64, u64),

@@ -161,7 +161,7 @@ fn goroutines_by_the_chain_of_frame_pointers() {
     for chain in [&[behind_3, root][..], &[behind_2, behind_3, root]] {
         assert_eq!(module.on_thread(SP + 8, chain), (whole.clone(), StackRoot::Complete, None));
     }
-    // Its caller is called by nobody, and so is not known: there is a gap outside of which is one frame.
+    // No function calls its caller, so that is unknown: one frame lies outside a gap.
     let gap = [&ON_THREAD[..], &[ROOT]].concat();
     assert_eq!(module.on_thread(SP + 8, &[root]), (gap, StackRoot::Complete, Some(1)));
     // Where the chain ends, and nothing can be read.

@@ -261,7 +261,7 @@ impl Readers {
         owner.saturating_add(trusted)
     }
 
-    /// Whether a reader waits until there is memory for its snapshot. That may be freed elsewhere, which wakes nobody.
+    /// Whether a reader waits for memory for its snapshot. Memory freed elsewhere does not wake it.
     pub fn waits_for_memory(&self) -> bool {
         self.shared.state().wants_snapshot()
     }

@@ -382,7 +382,7 @@ impl SessionTable {
         entry.sheds = true;
     }
 
-    /// Removes the oldest finished sessions of whoever has more than may be kept.
+    /// Removes the oldest finished sessions of users who have more than may be kept.
     fn drop_oldest(&mut self) {
         while let Some(debtor) = self.ledger.debtors(Resource::Kept).first() {
             if !self.evict(*debtor) {

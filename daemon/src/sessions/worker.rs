@@ -188,7 +188,7 @@ pub fn run(
     reply: Sender<Result<u32, Refusal>>,
 ) {
     let id = grant.id;
-    // Dropped last: whoever learns of the end finds that everything was given back.
+    // Dropped last: when clients learn of the end, everything was given back.
     let _farewell = Farewell { id, events: channels.events.clone() };
     if !new.owner.trusted {
         become_unfavoured();

@@ -81,7 +81,7 @@ impl SegmentWriter {
             return Err(WriteError::Write { path: self.path.clone(), source });
         }
         self.good = self.encoder.bytes_written();
-        // Its directory may also have been removed; nobody would find what is written then.
+        // Its directory may also have been removed, with what is written then.
         let there = self.path.symlink_metadata().map(|meta| (meta.dev(), meta.ino())).ok();
         if file.metadata().is_ok_and(|own| Some((own.dev(), own.ino())) != there) {
             return Err(WriteError::Removed { path: self.path.clone() });

@@ -154,7 +154,7 @@ struct Manager {
     users: UserNumbers,
     /// Answers about users that the rules have.
     answers: u64,
-    /// Watches and their users of which it was logged that there is none.
+    /// Watches and their missing users that were logged.
     missing: HashSet<(String, String)>,
 }
 
@@ -433,7 +433,7 @@ mod tests {
         while manager.followers.iter().flatten().count() == 0 {
             manager.scan(&heart);
         }
-        // As a panic leaves it: nobody hears the orders.
+        // As a panic leaves it: without a receiver for the orders.
         let (orders, failed) = bounded(1);
         drop(failed);
         let first = manager.followers[0].as_mut().unwrap();

@@ -63,7 +63,7 @@ impl Facts {
 }
 
 impl Exe {
-    /// Whoever runs a process chooses these paths. They are looked up only in the kernel's memory: a mount that hangs
+    /// The owner of a process chooses these paths. They are looked up only in the kernel's memory: a mount that hangs
     /// must not stop the scan.
     fn read(dir: &Path, stat: &Stat) -> Option<Exe> {
         let link = dir.join("exe");

@@ -1,4 +1,4 @@
-//! What clients are told of a watch.
+//! Status of a watch, for clients.
 
 use serde::{Deserialize, Serialize};
 

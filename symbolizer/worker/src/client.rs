@@ -232,7 +232,7 @@ impl Worker {
         self.lock().running.as_ref().map(|running| running.since)
     }
 
-    /// Ends the process for another principal's. Nobody is blamed: questions under way have no answer, and the process
+    /// Ends the process for another principal's. No file is blamed: questions under way have no answer, and the process
     /// does not start again for a moment.
     pub fn evict(&self) {
         let mut state = self.lock();

@@ -35,7 +35,7 @@ pub enum Principal {
     Own,
     /// A user.
     User(u32),
-    /// Whoever has put files of root's there, elsewhere than root of this machine.
+    /// A user who can place files of root there, other than root of this machine.
     Elsewhere {
         /// The user namespace of the process that maps the file; 0 if it is not known.
         namespace: u64,

@@ -193,7 +193,7 @@ impl RemoteReader {
 /// Maximum files whose headers are being read or wait to be taken, in all and of one principal.
 const MAX_PENDING: usize = 64;
 const MAX_PENDING_OF_ONE: usize = 4;
-/// Time after which headers that nobody has taken are forgotten.
+/// Time after which unused headers are forgotten.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Headers that are read for the sampling thread, which does not wait.
@@ -215,7 +215,7 @@ impl PendingHeaders {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether to ask for the headers of a file now: nobody does, and there is room.
+    /// Whether to ask for the headers of a file now: no other thread does, and they fit.
     fn begin(&self, key: &FileKey) -> bool {
         let mut files = self.lock();
         files.retain(|_, state| !matches!(state, HeadersState::Known(_, since) if since.elapsed() >= TAKEN_WITHIN));

@@ -96,7 +96,7 @@ impl Workers {
         Ok(worker)
     }
 
-    /// All places are taken by processes that are answering. Whoever has waited for [`MAX_WAIT`] gets the place of the one
+    /// All places are taken by processes that are answering. A principal that has waited for [`MAX_WAIT`] gets the place of the one
     /// that has run longest.
     fn wait(&self, principal: Principal, now: Instant, all: &[Arc<Worker>]) -> Result<(), NoAnswer> {
         {

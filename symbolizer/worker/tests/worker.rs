@@ -534,7 +534,7 @@ fn file_of_user(uid: u32) -> File {
 const ADA: u32 = 54_321;
 const BOB: u32 = 54_322;
 
-/// With one worker for all, five deaths leave nobody names; root neither.
+/// With one worker for all, five deaths leave all users without names, root too.
 fn principals() {
     if !nix::unistd::geteuid().is_root() {
         return;
@@ -607,7 +607,7 @@ fn places() {
     assert!(open(file_of_user(ADA)).is_some() && worker_pid(Principal::User(ADA)).is_some());
 }
 
-/// Two users' files are being read, and take long. A third user waits for a second, not for ever, and nobody is blamed.
+/// Two users' files take long to read. A third user waits for a second, not for ever, and no file is blamed.
 fn place_of_another() {
     if !nix::unistd::geteuid().is_root() {
         return;

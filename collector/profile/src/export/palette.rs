@@ -450,7 +450,7 @@ mod tests {
         assert!(legend(&palette(&bare)).iter().all(|it| it.1 == PackageKind::Own), "{:?}", legend(&palette(&bare)));
     }
 
-    /// In `OKLab`, by whom: everybody, and people who do not see red, green or blue (Machado and others, 2009).
+    /// In `OKLab`: as seen by all, and by people who do not see red, green or blue (Machado and others, 2009).
     fn seen(colour: Colour) -> [[f64; 3]; 4] {
         let linear = |channel: u8| {
             let c = f64::from(channel) / 255.0;

@@ -64,7 +64,7 @@ impl<'a> Definers<'a> {
 }
 
 impl<'a> Namesakes<'a> {
-    /// The function of the closure's file that is declared last before it. Those of other files are none of its.
+    /// The function of the closure's file that is declared last before it.
     fn find(&self, closure: &CostCentre) -> Definer<'a> {
         let Some(file) = closure.file.as_deref() else { return only(&self.all) };
         let from = self.all.partition_point(|centre| centre.file.as_deref() < Some(file));

@@ -21,7 +21,7 @@ pub(super) fn ln_choose(n: f64, k: f64) -> f64 {
     ln_gamma(n + 1.0) - ln_gamma(k + 1.0) - ln_gamma(n - k + 1.0)
 }
 
-/// The chance that Student's t with so many degrees of freedom is beyond `t` on either side.
+/// The chance that Student's t with `freedom` degrees of freedom is beyond `t` on either side.
 pub(super) fn student(t: f64, freedom: f64) -> f64 {
     incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + t * t))
 }

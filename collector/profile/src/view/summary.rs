@@ -1,4 +1,4 @@
-//! The summary: where the time goes, for somebody who knows the program and not the profiler.
+//! The summary: where the time goes, for a reader who knows the program and not the profiler.
 //!
 //! Frames that say nothing about the program are hidden ([`Selection::hide`]): program start, an interpreter whose
 //! functions have names, and the end of a context switch, where expired timers interrupt the thread.

@@ -152,7 +152,7 @@ impl FrameLayout {
     }
 }
 
-/// The nearest way in which the instructions from `address` on leave their frame, if it is to be found within so many.
+/// The nearest way in which the instructions from `address` on leave their frame, if found within so many.
 pub fn nearest(
     address: u64,
     code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>,

@@ -62,7 +62,7 @@ fn loops_and_branches_end() {
     // A jump through a register goes anywhere, one through the image's own slot to a function.
     assert_eq!(leave(&[0xff, 0xe0], &WORDS), None);
     assert_eq!(leave(&[0xff, 0x25, 0, 0, 0, 0], &WORDS).unwrap()[0], Some(10));
-    // and rsp, -16; ret: nobody knows
+    // and rsp, -16; ret: unknown
     assert_eq!(leave(&[0x48, 0x83, 0xe4, 0xf0, 0xc3], &WORDS), None);
     assert_eq!(rows(START, &|_, _| None), []);
 }
@@ -124,7 +124,7 @@ fn scratch_registers_are_known_where_they_are_kept() {
 
 #[test]
 fn enter_is_left() {
-    // enter 32, 0; leave; ret. With a level it writes more, and nobody does so.
+    // enter 32, 0; leave; ret. Compilers never use a level, with which it writes more.
     assert_eq!(leave(&[0xc8, 0x20, 0, 0, 0xc9, 0xc3], &WORDS), Some([Some(10), Some(0x7008), Some(0x7010), Some(3)]));
     assert_eq!(leave(&[0xc8, 0x20, 0, 1, 0xc9, 0xc3], &WORDS), None);
 }

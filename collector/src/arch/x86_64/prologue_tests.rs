@@ -96,7 +96,7 @@ fn the_middle_of_a_function_is_not_its_beginning() {
         })
     };
     assert_eq!(entered(START + 13, true, &goes_on), None);
-    // and rsp, -16: nobody knows where it has been.
+    // and rsp, -16: the old value is unknown.
     let mut moves = CALLS_MAIN;
     moves[7..11].copy_from_slice(&[0x48, 0x83, 0xe4, 0xf0]);
     assert_eq!(found(&moves, 13), None);

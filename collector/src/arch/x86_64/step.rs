@@ -16,7 +16,7 @@ pub enum Caller {
 pub enum Stuck {
     /// No table covers the address.
     NotCovered,
-    /// A value is needed from this address of the stack, which is not there.
+    /// A value is needed from this address of the stack, which cannot be read.
     Unreadable(u64),
     /// The table makes no sense, or needs a register that is not known.
     Bad,

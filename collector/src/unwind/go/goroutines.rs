@@ -23,9 +23,9 @@ use crate::process::ProcessKey;
 const FRAMES: usize = MAX_PROBES - 2;
 /// Goroutines remembered of a process, some 300 bytes each.
 const MAX_GOROUTINES: usize = 1024;
-/// Nanoseconds after which the frames of one are remembered anew.
+/// Nanoseconds after which the frames of a goroutine are read again.
 const FRESH_NS: u64 = 10_000_000;
-/// Goroutines of which it is looked up whether their stacks have been moved, for one sample: a microsecond each.
+/// Goroutines checked for a moved stack, for one sample: a microsecond each.
 const MAX_LOOKS: usize = 64;
 /// Bytes of the largest stack that Go allows.
 const MAX_STACK: u64 = 1 << 30;

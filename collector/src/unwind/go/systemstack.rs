@@ -61,7 +61,7 @@ mod tests {
         assert!(super::caller(BP, &read, calls, end(80)).is_none());
         assert!(super::caller(BP, &read, |_| false, end(64)).is_none());
         assert!(super::caller(BP, &|_| None, calls, end(64)).is_none());
-        // More than one that fits: nobody knows.
+        // More than one fits: unknown.
         assert!(super::caller(BP, &read, calls, |_| Some(BP + 16)).is_none());
         for odd in [0, 8, BP + 4, u64::MAX - 7] {
             assert!(super::caller(odd, &|_| Some(u64::MAX), |_| true, end(64)).is_none());
