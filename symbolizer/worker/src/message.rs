@@ -68,7 +68,7 @@ impl FileKey {
     }
 
     #[cfg(test)]
-    pub fn numbered_for_test(&self, inode: u64) -> FileKey {
+    pub(crate) fn numbered_for_test(&self, inode: u64) -> FileKey {
         FileKey { inode, ..self.clone() }
     }
 
