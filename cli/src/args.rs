@@ -185,7 +185,7 @@ pub enum Command {
     /// sessions of `attach --detach` go on without a client.
     #[command(after_long_help = DAEMON_EXAMPLES)]
     Daemon(DaemonArgs),
-    /// Show what uses the CPU now, on the whole screen or (--plain) as lines
+    /// Show what uses the CPU now, full-screen or (--plain) as lines
     ///
     /// Shows functions, the tree of calls, callers and callees, threads and a flame graph of a process, the machine, a
     /// session or a file, updated about once a second. The key ? lists all keys: filter, unfold, compare with an earlier
@@ -363,7 +363,8 @@ mod tests {
             let name = command.get_name().to_owned();
             let long = command.render_long_help().to_string();
             assert!(long.contains("Examples:\n  ccsd "), "{name} has no example");
-            for text in [long, command.render_help().to_string()] {
+            let examples = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            for text in [examples, long, command.render_help().to_string()] {
                 let lines = text.lines().filter(|line| line.chars().count() > 80);
                 wide.extend(lines.map(|line| format!("{name}: {line}")));
             }

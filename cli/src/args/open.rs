@@ -71,7 +71,7 @@ Examples:
   ccsd open --focus parse old.ccsd         only stacks with parse
   ccsd open perf.data
   ccsd open --serve session:3              live, until Ctrl-C
-  ccsd open --serve                        profile.ccsd, and each new version of it
+  ccsd open --serve                        profile.ccsd and its new versions
   ccsd open --serve --port 8123            and on your machine:
                                            ssh -L 8123:127.0.0.1:8123 HOST
   ccsd open --no-browser                   print the file's name";
