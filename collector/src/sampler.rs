@@ -97,10 +97,7 @@ impl Sampler {
     }
 
     /// A sampler for `events`, whose rings are `sorter`, of all processes or an owner's. An update is due every
-    /// `interval`. `pace` has the current rate and decides its changes.
-    ///
-    /// # Errors
-    /// [`Error::OpenFiles`]
+    /// `interval`. `pace` has the current rate and decides its changes. Errors: [`Error::OpenFiles`]
     pub fn new(
         events: EventSet,
         sorter: EventSorter,
@@ -150,10 +147,8 @@ impl Sampler {
         self.source.pipeline.tracker.keep_only(filter);
     }
 
-    /// Opens the events of a process that has yet to call `execve`.
-    ///
-    /// # Errors
-    /// Those of [`EventSet::open_thread`]; [`Error::NotPermitted`] if it is not the owner's.
+    /// Opens the events of a process that has yet to call `execve`. Errors: those of [`EventSet::open_thread`];
+    /// [`Error::NotPermitted`] if it is not the owner's.
     pub fn prepare_child(&mut self, pid: u32) -> Result<()> {
         let RecordSource { events, pipeline, time, .. } = &mut self.source;
         events.begin_cpus();
@@ -166,11 +161,8 @@ impl Sampler {
     }
 
     /// Opens the events of every thread of `pids`, and with `children` of all descendants, until a scan of /proc finds
-    /// no thread that is neither open nor inherited.
-    ///
-    /// # Errors
-    /// [`Error::DiedDuringAttach`] if all are gone before any could be opened, [`Error::NotPermitted`],
-    /// [`Error::TooManyFiles`].
+    /// no thread that is neither open nor inherited. Errors: [`Error::DiedDuringAttach`] if all are gone before any
+    /// could be opened, [`Error::NotPermitted`], [`Error::TooManyFiles`].
     pub fn attach(&mut self, pids: &[u32], children: bool) -> Result<()> {
         self.attached = true;
         self.ends_with_target = true;
@@ -189,10 +181,7 @@ impl Sampler {
     }
 
     /// Follows more processes and their descendants; followed ones stay as they are. Returns those whose events the
-    /// kernel refuses.
-    ///
-    /// # Errors
-    /// [`Error::TooManyFiles`]; some processes or threads may be followed then.
+    /// kernel refuses. Errors: [`Error::TooManyFiles`]; some processes or threads may be followed then.
     pub fn add(&mut self, pids: &[u32]) -> Result<Vec<u32>> {
         self.attached = true;
         self.started = self.started.or_else(|| Some(now_ns()));

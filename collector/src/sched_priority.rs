@@ -31,9 +31,6 @@ pub struct Urgency {
 
 impl Urgency {
     /// Makes the calling thread urgent, as [`become_urgent`] does. `now` is monotonic, nanoseconds.
-    ///
-    /// # Errors
-    /// The same.
     pub fn begin(&mut self, now: u64) -> io::Result<()> {
         self.looked = (now, thread_cpu_ns());
         // A thread that was real-time before stays so.
@@ -71,18 +68,12 @@ impl Urgency {
 }
 
 /// Makes the calling thread, not its children, real-time with the lowest priority, if it is ordinary. Returns whether
-/// it was.
-///
-/// # Errors
-/// EPERM for those who are neither root (CAP_SYS_NICE) nor allowed it by `RLIMIT_RTPRIO`.
+/// it was. Errors: EPERM for those who are neither root (CAP_SYS_NICE) nor allowed it by `RLIMIT_RTPRIO`.
 pub fn become_urgent() -> io::Result<bool> {
     change(libc::SCHED_OTHER, libc::SCHED_RR, 1)
 }
 
 /// Takes a [`become_urgent`] back that has changed something.
-///
-/// # Errors
-/// None is expected.
 pub fn become_ordinary() -> io::Result<bool> {
     change(libc::SCHED_RR, libc::SCHED_OTHER, 0)
 }

@@ -60,20 +60,15 @@ impl Dumps {
         with(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Charges a text while it is sent.
-    ///
-    /// # Errors
-    /// If it is more than the user may have.
+    /// Charges a text while it is sent. Fails if it is more than the user may have.
     pub fn hold(&self, user: Authority, text: String) -> Result<DumpText, Refusal> {
         let bytes =
             self.ledger.take(self.ledger.principal(user.uid, user.trusted), Resource::Bytes, text.len() as u64)?;
         Ok(DumpText { text, _bytes: bytes })
     }
 
-    /// Takes the stacks of a process for a user.
-    ///
-    /// # Errors
-    /// If the user may not see them, if there are too many dumps, and those of [`dump`].
+    /// Takes the stacks of a process for a user. Fails if the user may not see them, if there are too many dumps, and
+    /// those of [`dump`].
     pub fn take(&self, user: Authority, pid: u32) -> Result<Dump, Refusal> {
         let began = check(user, pid)?;
         let _running = self.begin(user, pid, Instant::now())?;

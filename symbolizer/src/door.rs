@@ -6,10 +6,8 @@
 //! # Checks
 //!
 //! - The file: mode and owner by `fstat` of the open handle, with the host's ids. The owner needs the owner's
-//!   permission;
-//!   another user both the group's and the others', as group membership is not known here. A file with an access control
-//!   list
-//!   is refused to all but its owner, as the list may exclude a user.
+//!   permission; another user both the group's and the others', as group membership is not known here. A file with an
+//!   access control list is refused to all but its owner, as the list may exclude a user.
 //! - Every directory on the path must be searchable by the user. Symbolic links are followed here, step by step.
 //! - The file system: not /proc and similar ones, whose content depends on the process that opens it.
 //!

@@ -133,9 +133,8 @@ impl Symbols {
     /// A function has the same name everywhere:
     ///
     /// - The outermost one has its name from the symbol table, of several symbols the public one (`write`, not
-    ///   `__write`); or the
-    ///   debug information's, if that is another of these symbols and mangled: identical functions were folded, or
-    ///   aliased.
+    ///   `__write`); or the debug information's, if that is another of these symbols and mangled: identical functions
+    ///   were folded, or aliased.
     /// - Inlined ones have the debug information's name, or the one chosen for an alias in the symbol table.
     /// - Both lose symbol versions and clone suffixes (`@GLIBC_2.2.5`, `.cold`), and constructor variants are unified.
     pub fn resolve(&mut self, svma: u64, out: &mut Vec<Function>) {

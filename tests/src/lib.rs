@@ -3,11 +3,9 @@
 //! Rules for these tests:
 //!
 //! - They synchronise with fixtures through pipes, and with ccsd's writes through the file system. None waits for a
-//!   time to
-//!   pass, and none asserts how long something took.
+//!   time to pass, and none asserts how long something took.
 //! - Counts and shares are compared with bounds of [`statistics::SIGMAS`] standard deviations, and a stated allowance
-//!   for
-//!   systematic errors.
+//!   for systematic errors.
 //! - Profiles are judged by their data; text only where the text is tested.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(missing_docs, reason = "internal to the tests")]

@@ -4,8 +4,7 @@
 //! What samples do not stand for is charged to `[not sampled]`.
 //!
 //! - A timer's sample stands for one period. Rests of less than a period per thread and CPU are rounding: nothing is
-//!   charged
-//!   while they explain all that is missing.
+//!   charged while they explain all that is missing.
 //! - A tick's sample stands for what its thread has run since the last one, within chance: see [`TickTime`].
 //! - A charge is never taken back, so a running session charges only what no later sample can stand for.
 //! - Nothing is charged where the CPU time is not exact: whole CPUs, user code alone, processes outside a filter,

@@ -4,8 +4,7 @@
 //! left of their timeouts. Three kinds are different:
 //!
 //! - Some end with EINTR (signal(7), "Interruption of system calls and library functions by stop signals"). The dump
-//!   makes
-//!   the kernel restart them. A timeout then starts again, so only where that is a second at most.
+//!   makes the kernel restart them. A timeout then starts again, so only where that is a second at most.
 //! - Some end with a partial result: a blocked `write` to a pipe returns a smaller number, which may lose output.
 //! - For a few nothing is known.
 //!

@@ -36,10 +36,8 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// Attaches to a thread, which runs on.
-    ///
-    /// # Errors
-    /// EPERM where it may not be traced or another traces it, ESRCH where it has ended.
+    /// Attaches to a thread, which runs on. Errors: EPERM where it may not be traced or another traces it, ESRCH where
+    /// it has ended.
     pub fn seize(tid: u32) -> Result<Tracer, Errno> {
         let tid = libc::pid_t::try_from(tid).map_err(|_| Errno::ESRCH)?;
         request(libc::PTRACE_SEIZE, tid, 0)?;
@@ -50,10 +48,7 @@ impl Tracer {
         self.tid.cast_unsigned()
     }
 
-    /// Asks it to stop.
-    ///
-    /// # Errors
-    /// ESRCH where it has ended.
+    /// Asks it to stop. Errors: ESRCH where it has ended.
     pub fn interrupt(&self) -> Result<(), Errno> {
         request(libc::PTRACE_INTERRUPT, self.tid, 0)
     }
@@ -80,10 +75,7 @@ impl Tracer {
         }
     }
 
-    /// The registers of a stopped thread.
-    ///
-    /// # Errors
-    /// ESRCH where it has not stopped, or has been killed since.
+    /// The registers of a stopped thread. Errors: ESRCH where it has not stopped, or has been killed since.
     pub fn registers(&self) -> Result<Stopped, Errno> {
         let mut regs = MaybeUninit::<RawRegisters>::zeroed();
         // SAFETY: PTRACE_GETREGS writes registers of this type, which is live; it is plain data.
@@ -96,10 +88,7 @@ impl Tracer {
     }
 
     /// Restarts a system call that the stop has ended with EINTR, as the kernel does with most. If a signal's handler
-    /// runs first, it is EINTR all the same.
-    ///
-    /// # Errors
-    /// ESRCH where the thread has been killed.
+    /// runs first, it is EINTR all the same. Errors: ESRCH where the thread has been killed.
     pub fn restart(&self, stopped: &Stopped) -> Result<(), Errno> {
         let regs = stopped::with_call_again(&stopped.regs);
         // SAFETY: PTRACE_SETREGS reads registers of this type, which is live.
@@ -109,10 +98,8 @@ impl Tracer {
         Errno::result(result).map(drop)
     }
 
-    /// Lets a stopped thread go on, or stay stopped with its process.
-    ///
-    /// # Errors
-    /// The thread, still traced, where it has not stopped or has been killed.
+    /// Lets a stopped thread go on, or stay stopped with its process. Errors: the thread, still traced, where it has
+    /// not stopped or has been killed.
     pub fn detach(self, stop: TraceStop) -> Result<(), Tracer> {
         let signal = match stop {
             TraceStop::Asked => 0,

@@ -56,9 +56,6 @@ impl StackCopier {
     }
 
     /// Copies from now on only what the thread has in memory now, and only if it is this owner's to observe.
-    ///
-    /// # Errors
-    /// Why it is not, as far as there is a reason.
     pub fn bind(&mut self, owner: Owner) -> Result<(), Denied> {
         // In this order: what has been executed in between has its rights checked, and its predecessor's memory has gone.
         let memory = File::open(format!("/proc/{}/task/{}/mem", self.pid, self.tid));

@@ -89,9 +89,6 @@ pub struct Taking {
 
 impl Taking {
     /// Takes the stacks of threads; those that have gone are left out.
-    ///
-    /// # Errors
-    /// If no thread can be started.
     pub fn take(&mut self, tids: &[u32], taken: &mut Vec<Taken>) -> Result<()> {
         let first = taken.len();
         self.pass(tids, MAX_WAIT, taken)?;

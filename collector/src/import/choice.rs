@@ -15,10 +15,8 @@ pub struct MetricEvents {
 }
 
 impl MetricEvents {
-    /// The event of this name alone; without a name the first event that has samples, and those of its group.
-    ///
-    /// # Errors
-    /// If there is no such event, or none at all.
+    /// The event of this name alone; without a name the first event that has samples, and those of its group. Fails if
+    /// there is no such event, or none at all.
     pub fn of(file: &File, header: &RecordingHeader, event: Option<&str>) -> Result<MetricEvents, ImportError> {
         let attributes = &header.attributes;
         let mut events = match event {

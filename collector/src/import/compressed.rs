@@ -38,9 +38,6 @@ pub(super) fn head(bytes: &[u8]) -> Option<(u32, usize)> {
 
 impl Expander {
     /// Takes a whole record.
-    ///
-    /// # Errors
-    /// What is wrong with it, and what `give` says.
     pub fn take(
         &mut self,
         record: &[u8],

@@ -65,9 +65,6 @@ pub struct RecordingHeader {
 }
 
 /// Reads the header and what is used of the features.
-///
-/// # Errors
-/// What is wrong.
 pub fn read(file: &File) -> Result<RecordingHeader, &'static str> {
     let length = file.metadata().map_err(|_| "it cannot be read")?.len();
     let sections = Sections { file, length };

@@ -4,8 +4,7 @@
 //!   missing.
 //! - perf (since 6.2, with kernels since 6.0) asks each event at the end (`PERF_FORMAT_LOST`) and writes
 //!   `PERF_RECORD_LOST_SAMPLES`: a header, the number (64 bits), and a trailer that names the event, with time 0. They
-//!   are the
-//!   same samples, for one event, including those lost last.
+//!   are the same samples, for one event, including those lost last.
 //! - The kernel writes `PERF_RECORD_LOST_SAMPLES` with a time where hardware dropped samples. There never were records.
 //! - Samples dropped by a filter (`perf record --filter`) look like the second, with a mark. They are not lost.
 

@@ -38,9 +38,6 @@ pub struct PlainRecording {
 }
 
 /// Makes a recording a plain file, if it is none.
-///
-/// # Errors
-/// What is wrong with it; what is wrong with one that is plain is not looked for.
 pub fn plain(mut file: File) -> Result<PlainRecording, ImportError> {
     let mut start = Vec::with_capacity(FILE_HEADER);
     (&file).take(FILE_HEADER as u64).read_to_end(&mut start).map_err(|error| io_error(&error))?;

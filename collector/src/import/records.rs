@@ -83,10 +83,8 @@ impl FileRecord<'_> {
 }
 
 impl Records {
-    /// The records of a file with this header, which has events.
-    ///
-    /// # Errors
-    /// If it cannot be told which event a record is of, or the file cannot be read.
+    /// The records of a file with this header, which has events. Fails if it cannot be told which event a record is of,
+    /// or the file cannot be read.
     pub fn new(mut file: File, header: &RecordingHeader) -> Result<Records, String> {
         let info = |mut attr: PerfEventAttr| {
             attr.sample_format.remove(SampleFormat::READ);
@@ -118,10 +116,7 @@ impl Records {
         })
     }
 
-    /// The next record.
-    ///
-    /// # Errors
-    /// When all records are out that there are before what cannot be read.
+    /// The next record. Fails when all records are out that there are before what cannot be read.
     pub fn next(&mut self) -> Result<Option<FileRecord<'_>>, RecordsError> {
         loop {
             let settled = self.pending.peek().is_some_and(|Reverse(first)| first.key <= self.settled);

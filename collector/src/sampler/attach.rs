@@ -12,10 +12,8 @@ use crate::procfs;
 use crate::tracker::scan::{SCAN_ROUNDS, ThreadScan, descendants};
 
 /// Opens the events of every thread of `pids`, and with `children` of all descendants, until a scan of /proc finds no
-/// thread that is neither open nor inherited. Returns how many threads were opened.
-///
-/// # Errors
-/// [`Error::NotPermitted`], [`Error::TooManyFiles`]; some of the threads may be open then.
+/// thread that is neither open nor inherited. Returns how many threads were opened. Errors: [`Error::NotPermitted`],
+/// [`Error::TooManyFiles`]; some of the threads may be open then.
 pub fn open_all(source: &mut RecordSource, pids: &[u32], children: bool, refused: &mut RefusedPids) -> Result<usize> {
     source.pipeline.tracker.begin_scan();
     let opened = Attach::new(source, pids, children, refused).run();

@@ -17,9 +17,7 @@ const NAMED: usize = 64;
 pub struct Sleep(Epoll);
 
 impl Sleep {
-    /// Any of `rings` ends it, and `wake` as long as it is readable.
-    ///
-    /// # Errors
+    /// Any of `rings` ends it, and `wake` as long as it is readable. Errors:
     /// [`Error::OpenFiles`](crate::Error::OpenFiles): there is no descriptor left. It takes one.
     pub fn new(rings: &[RingBuffer], wake: impl AsFd) -> Result<Sleep> {
         let readable = || EpollEvent::new(EpollFlags::EPOLLIN, 0);

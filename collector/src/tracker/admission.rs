@@ -137,9 +137,6 @@ impl Admission {
     }
 
     /// Whether a process may be followed.
-    ///
-    /// # Errors
-    /// Why not.
     pub fn check(&self, pid: u32) -> Result<(), Denied> {
         self.owner.map_or(Ok(()), |owner| owner.check(pid))?;
         // One that does not fit the filter is left out without a word, as one that has ended is.

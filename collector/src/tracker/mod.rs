@@ -216,9 +216,6 @@ impl Tracker {
     }
 
     /// Enters the process that is about to execute the recorded program.
-    ///
-    /// # Errors
-    /// Why its samples may not be shown.
     pub fn enter_waiting_child(&mut self, pid: u32) -> Result<(), Denied> {
         self.waiting_child = Some(pid);
         self.enter(pid)?;
@@ -450,18 +447,12 @@ impl Tracker {
     }
 
     /// Whether a process may be followed.
-    ///
-    /// # Errors
-    /// Why not.
     pub fn may_follow(&self, pid: u32) -> Result<(), Denied> {
         self.admission.check(pid)
     }
 
     /// Enters a process with open events as it is now. Its samples count from now on if it may be followed, else never;
     /// if it has ended, as before.
-    ///
-    /// # Errors
-    /// Why never.
     pub fn enter(&mut self, pid: u32) -> Result<(), Denied> {
         let permitted = self.admission.check(pid);
         let from = self.admission.permitted_from(pid, permitted);

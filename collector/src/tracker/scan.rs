@@ -65,10 +65,7 @@ impl ThreadScan {
         self.opened.len()
     }
 
-    /// The threads of a process that have yet to be dealt with.
-    ///
-    /// # Errors
-    /// Those of reading /proc.
+    /// The threads of a process that have yet to be dealt with. Errors: those of reading /proc.
     pub fn new_threads(&self, pid: u32) -> io::Result<Vec<u32>> {
         let mut tids = procfs::threads(pid)?;
         tids.retain(|&tid| !self.contains(tid));

@@ -7,10 +7,8 @@ use super::tables::{ImageTables, MAX_EVALUATION_STEPS, TableKind, UnwindRow, eva
 use crate::arch::registers::{CALLEE_SAVED, RA, Registers, SP};
 use crate::arch::step::{Caller, Stuck};
 
-/// Leaves the frame at `address` (an SVMA, already inside the call for a caller).
-///
-/// # Errors
-/// See [`Stuck`]; the registers are then as before.
+/// Leaves the frame at `address` (an SVMA, already inside the call for a caller). Errors: see [`Stuck`]; the registers
+/// are then as before.
 pub fn leave(
     tables: &ImageTables,
     address: u64,

@@ -61,10 +61,8 @@ impl GeneratedRules {
     }
 
     /// Leaves the frame whose next instruction is at `address`: by its instructions, else by its frame pointer, if
-    /// `believed` accepts the result. `code` reads the process's memory: up to so many bytes at an address.
-    ///
-    /// # Errors
-    /// The unreadable stack address, if that is all.
+    /// `believed` accepts the result. `code` reads the process's memory: up to so many bytes at an address. Errors: the
+    /// unreadable stack address, if that is all.
     pub fn leave(
         &mut self,
         (image, address): (ImageIndex, u64),

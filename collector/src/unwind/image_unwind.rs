@@ -439,9 +439,6 @@ impl ImageUnwind {
 
     /// Leaves a frame returned to at its first instruction. There may be a return address above, as if it had been
     /// called; otherwise nothing is above.
-    ///
-    /// # Errors
-    /// As of [`cfi::leave`]; the registers are then as before.
     pub fn leave_beginning(
         &self,
         address: u64,
@@ -459,9 +456,6 @@ impl ImageUnwind {
     }
 
     /// Whether a stack that ends at a frame is whole. (A frame pointer of 0 at the entry has been dealt with.)
-    ///
-    /// # Errors
-    /// Why not.
     pub fn judge(&mut self, address: u64) -> Result<(), UnwindStop> {
         match self.covered(address) {
             // Memory that holds no stack any more is often zero, and Go has other ways to say so.

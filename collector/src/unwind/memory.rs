@@ -5,8 +5,7 @@
 //! target may have run on, so this is believed only if
 //!
 //! - the *anchors*, the last slots of the copy on the way out (the boundary frame's return address among them), hold
-//!   the same
-//!   words now, read by the same system call, and
+//!   the same words now, read by the same system call, and
 //! - from there the stack leads to a real root; [`StackUnwinder`](super::StackUnwinder) drops it otherwise.
 //!
 //! If the anchors have changed, the thread may have returned to the boundary frame and called another function: then
@@ -420,9 +419,6 @@ impl<'a> UserStack<'a> {
     }
 
     /// Up to `len` bytes of the process's code at `address`, fewer where a page is missing.
-    ///
-    /// # Errors
-    /// Why not, as [`Errno`]; EAGAIN where it would take too much of the time.
     pub fn code(&self, address: u64, len: u64) -> nix::Result<Arc<[u8]>> {
         self.memory.borrow_mut().code(address, len)
     }

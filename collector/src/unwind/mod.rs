@@ -5,25 +5,22 @@
 //!
 //! | source | what it says | registers |
 //! |---|---|---|
-//! | [`known_rules`], [`rule`] | the rules of rows that stack pointer and frame pointer are enough for: nearly every
-//! frame | two |
+//! | [`known_rules`], [`rule`] | the rules of rows that stack pointer and frame pointer are enough for: nearly every frame | two |
 //! | [`framehop_rows`] | what framehop can express beyond that | two |
 //! | [`realigned`] | what GCC keeps in a frame that it has realigned | two |
 //! | [`generated`], [`arch::code`](crate::arch::code) | the instructions where no table is | two |
 //! | [`cfi`] | any row, as gimli evaluates it | all |
 //! | [`arch::signal`](crate::arch::signal) | the frame that the kernel has made for a signal | all |
 //! | [`go`] | where Go has come from to this stack | all |
-//! | [`arch::code`](crate::arch::code), [`arch::prologue`](crate::arch::prologue) | the instructions, where no table is
-//! or the table lies | all |
+//! | [`arch::code`](crate::arch::code), [`arch::prologue`](crate::arch::prologue) | the instructions, where no table is or the table lies | all |
 //!
 //! [`image_unwind`] chooses the source for an address. Other registers than the two are followed only for a frame that
 //! needs them ([`full_registers`]).
 //!
 //! - Every image stands once in an address space of ccsd's own, and frames are looked up there. Unwind rules are then
-//!   shared
-//!   by all processes that map the image, and no `fork`, `exec` or `munmap` ever invalidates them. Only code addresses
-//!   are
-//!   translated. (The PLT's rule looks at the instruction pointer's low four bits, which stay the target's.)
+//!   shared by all processes that map the image, and no `fork`, `exec` or `munmap` ever invalidates them. Only code
+//!   addresses are translated. (The PLT's rule looks at the instruction pointer's low four bits, which stay the
+//!   target's.)
 //! - All rows of a function are read with its first address, and kept: most samples are at a new address of a known
 //!   function.
 //!

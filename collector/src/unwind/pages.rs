@@ -42,10 +42,8 @@ pub struct Pages {
 
 impl Pages {
     /// Cuts the list of pieces at the first page that cannot be read at once. Returns how many are left; the last may
-    /// be shortened. `time` is the sample's, `now` is now (nanoseconds).
-    ///
-    /// # Errors
-    /// ESRCH, EPERM and others: why the process's pages cannot be asked for.
+    /// be shortened. `time` is the sample's, `now` is now (nanoseconds). Errors: ESRCH, EPERM and others: why the
+    /// process's pages cannot be asked for.
     pub fn cut(&mut self, pid: i32, time: u64, now: u64, pieces: &mut [RemoteIoVec]) -> nix::Result<usize> {
         if !*TELLS {
             return Ok(pieces.len());

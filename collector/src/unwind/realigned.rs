@@ -35,10 +35,8 @@ impl Realigned {
         found.ok().flatten()
     }
 
-    /// The caller's pointers, and where the frame's address was stored.
-    ///
-    /// # Errors
-    /// The address of the stack that was needed and cannot be read; `None` where this does not lead outwards.
+    /// The caller's pointers, and where the frame's address was stored. Errors: the address of the stack that was
+    /// needed and cannot be read; `None` where this does not lead outwards.
     pub fn leave(
         self,
         (sp, bp): (u64, u64),

@@ -63,10 +63,7 @@ impl FrameRule {
     }
 
     /// The caller's pointers; `None` if it has none, or a return address of 0. `innermost` is a stack's first frame.
-    /// (Not for rules that ask framehop.)
-    ///
-    /// # Errors
-    /// The unreadable stack address; `None` if this does not lead outwards.
+    /// (Not for rules that ask framehop.) Errors: the unreadable stack address; `None` if this does not lead outwards.
     #[inline]
     pub fn leave(
         self,

@@ -9,14 +9,12 @@
 //! the way are the same*, by induction to the root. So the words of every frame further out are compared:
 //!
 //! - those in the copy, each and every one. Within the copy sharing is therefore exact. The three values alone would
-//!   not do:
-//!   a frame of the same function can lie at the same place with other callers.
+//!   not do: a frame of the same function can lie at the same place with other callers.
 //! - those beyond the copy, by reading some from the target's memory ([`memory`](super::memory)): next to the copy,
-//!   next to
-//!   the root, some between at doubling distances; and every time two others. To change one, the program must have
-//!   returned
-//!   from all frames between it and the copy and called again, each function from the same place with a frame at the same
-//!   address; a stack rebuilt to the same shape but for a few frames is recognised as soon as one of those is read.
+//!   next to the root, some between at doubling distances; and every time two others. To change one, the program must
+//!   have returned from all frames between it and the copy and called again, each function from the same place with a
+//!   frame at the same address; a stack rebuilt to the same shape but for a few frames is recognised as soon as one of
+//!   those is read.
 //!
 //! What the memory holds now is true of every earlier sample of the thread: frames looked at since a sample was taken
 //! are not looked at again for it, but for the words next to the copy if that ends elsewhere.

@@ -98,10 +98,7 @@ impl ImageTables {
         &self.sections
     }
 
-    /// Gives the row for an address to `then`, and remembers it.
-    ///
-    /// # Errors
-    /// Those of [`with_row`], and of `then`.
+    /// Gives the row for an address to `then`, and remembers it. Errors: those of [`with_row`], and of `then`.
     pub fn with_kept_row<T>(
         &self,
         address: u64,
@@ -247,10 +244,8 @@ pub struct RowOrigin {
     pub end: u64,
 }
 
-/// Finds the row of the unwind tables for an address.
-///
-/// # Errors
-/// [`Stuck::NotCovered`], and [`Stuck::Bad`] where the table makes no sense.
+/// Finds the row of the unwind tables for an address. Errors: [`Stuck::NotCovered`], and [`Stuck::Bad`] where the table
+/// makes no sense.
 pub fn with_row<T>(
     tables: &ImageTables,
     address: u64,

@@ -10,10 +10,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 const MAX_DURATION: Duration = Duration::from_secs(10 * 366 * DAY);
 const DAY: u64 = 24 * 3600;
 
-/// Parses `10s`, `500ms`, `2m`, `12h`, `7d`.
-///
-/// # Errors
-/// A sentence that names the allowed forms.
+/// Parses `10s`, `500ms`, `2m`, `12h`, `7d`. Errors: A sentence that names the allowed forms.
 pub fn duration(text: &str) -> Result<Duration, String> {
     const FORMS: &str = "a whole number with ms, s, m, h or d, as in \"10s\" or \"7d\"";
     let (number, unit) = number_and_unit(text).ok_or_else(|| format!("a time is {FORMS}, not {text:?}"))?;

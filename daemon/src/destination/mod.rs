@@ -5,8 +5,7 @@
 //!
 //! - A symbolic link is followed only if the link and its directory belong to root or the caller.
 //! - An existing file must belong to root or the caller. A file with several hard links is refused unless only the
-//!   caller
-//!   and root can create names in its directory.
+//!   caller and root can create names in its directory.
 //! - A new file is created with `O_EXCL`; `O_CREAT` is never used on a name that exists.
 //!
 //! A file is written in place ([`open`], for profiles that grow) or replaced when complete ([`replace`]). A growing

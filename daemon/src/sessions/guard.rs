@@ -19,10 +19,7 @@ const UNGUARDED: &str = "fs.suid_dumpable is 1 here, so the kernel would not end
 const NO_EVENTS: i32 = 3;
 
 /// Checks that the service serves a user at this `kernel.perf_event_paranoid`, which may mean that users do not
-/// profile.
-///
-/// # Errors
-/// The refusal, unless `paranoid_users` are to be served.
+/// profile. Errors: the refusal, unless `paranoid_users` are to be served.
 pub fn check_paranoid(owner: &Authority, paranoid_users: bool) -> Result<(), Refusal> {
     let level = system::perf_event_paranoid().unwrap_or(NO_EVENTS);
     if owner.trusted || paranoid_users || level < NO_EVENTS {
@@ -42,10 +39,8 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Checks the targets before the collector attaches.
-    ///
-    /// # Errors
-    /// If a target does not exist or is not visible, or the kernel does not end events on privileged programs.
+    /// Checks the targets before the collector attaches. Fails if a target does not exist or is not visible, or the
+    /// kernel does not end events on privileged programs.
     pub fn new(owner: Authority, pids: &[u32]) -> Result<Guard, Refusal> {
         if !owner.trusted && !events_end_with_rights() {
             return Err(Refusal::new(RefusalKind::NotPermitted, UNGUARDED));
@@ -55,9 +50,6 @@ impl Guard {
     }
 
     /// Checks the targets again once their events are open: they must be the same processes.
-    ///
-    /// # Errors
-    /// As [`Guard::new`].
     pub fn check_attached(&self) -> Result<(), Refusal> {
         for &(pid, began) in &self.targets {
             match self.owner.check(pid) {
@@ -73,9 +65,6 @@ impl Guard {
 
     /// Checks that an update may be shown: every charged process is still the owner's to see. `before` is the profile
     /// without it.
-    ///
-    /// # Errors
-    /// The reason why not; the session must end.
     pub fn check_update(&self, before: &Profile, update: &Update) -> Result<(), String> {
         if self.owner.trusted {
             return Ok(());

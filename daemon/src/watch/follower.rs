@@ -63,9 +63,6 @@ pub struct SegmentTarget {
 }
 
 /// Starts a thread for a watch.
-///
-/// # Errors
-/// If no thread can be started.
 pub fn start(watch: Arc<WatchConfig>, rule: WatchRule, place: SegmentTarget) -> std::io::Result<Handle> {
     // A busy follower gets the orders of the next scan.
     let (orders, receiver) = bounded(1);

@@ -184,9 +184,6 @@ impl Worker {
     }
 
     /// Starts the process now.
-    ///
-    /// # Errors
-    /// If it does not start.
     pub fn start(&self) -> io::Result<()> {
         self.lock().generation += 1;
         let running = self.begin(1)?;

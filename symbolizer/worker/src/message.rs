@@ -214,10 +214,8 @@ impl NameList {
         NameList { texts: texts.list, functions, notes: notes.collect(), cpu_ns }
     }
 
-    /// Decodes the functions at each of `asked` addresses, and the notes about the image so far.
-    ///
-    /// # Errors
-    /// If the message is invalid.
+    /// Decodes the functions at each of `asked` addresses, and the notes about the image so far. Fails if the message
+    /// is invalid.
     pub fn check(self, asked: usize) -> Result<(Vec<Vec<Function>>, Vec<String>), Nonsense> {
         if self.functions.len() != asked {
             return Err(Nonsense("another number of answers"));

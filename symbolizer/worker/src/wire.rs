@@ -23,19 +23,14 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Creates a connected pair.
-    ///
-    /// # Errors
-    /// Those of `socketpair(2)`.
+    /// Creates a connected pair. Errors: those of `socketpair(2)`.
     pub fn pair() -> io::Result<(Channel, Channel)> {
         let (one, other) = UnixStream::pair()?;
         Ok((Channel { stream: one }, Channel { stream: other }))
     }
 
-    /// Sends a message. Blocks if the socket's buffers are full.
-    ///
-    /// # Errors
-    /// Those of `sendmsg(2)`; `TimedOut` after the time set by [`Channel::set_patience`].
+    /// Sends a message. Blocks if the socket's buffers are full. Errors: those of `sendmsg(2)`; `TimedOut` after the
+    /// time set by [`Channel::set_patience`].
     pub fn send(&self, message: &impl Serialize, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let body = postcard::to_extend(message, vec![0; LENGTH]).map_err(io::Error::other)?;
         self.send_bytes(body, files)
@@ -65,17 +60,12 @@ impl Channel {
     }
 
     /// Sets the time limit of sending.
-    ///
-    /// # Errors
-    /// None is expected.
     pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
         self.stream.set_write_timeout(Some(patience))
     }
 
-    /// Receives a message of at most `limit` bytes into `buffer`, until `deadline`. Attached files are ignored.
-    ///
-    /// # Errors
-    /// Those of `read(2)`; `UnexpectedEof` if the other side has closed, `TimedOut`, `InvalidData` if the message is
+    /// Receives a message of at most `limit` bytes into `buffer`, until `deadline`. Attached files are ignored. Errors:
+    /// those of `read(2)`; `UnexpectedEof` if the other side has closed, `TimedOut`, `InvalidData` if the message is
     /// longer.
     pub fn receive(&self, buffer: &mut Vec<u8>, limit: usize, deadline: Instant) -> io::Result<()> {
         buffer.clear();
@@ -107,9 +97,6 @@ impl Channel {
     }
 
     /// As [`Channel::receive`], with attached files and without a deadline. `None` after `idle` without a message.
-    ///
-    /// # Errors
-    /// As [`Channel::receive`].
     pub fn receive_files(
         &self,
         buffer: &mut Vec<u8>,

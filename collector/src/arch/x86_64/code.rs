@@ -61,10 +61,7 @@ impl FrameLayout {
         Some(FrameLayout { return_address, saved, kept })
     }
 
-    /// The caller's registers.
-    ///
-    /// # Errors
-    /// See [`Stuck`].
+    /// The caller's registers. Errors: see [`Stuck`].
     pub fn apply(&self, before: &Registers, read: &impl Fn(u64) -> Option<u64>) -> Result<Registers, Stuck> {
         let at = |place: SymbolicAddress| {
             let number = DWARF.get(place.register).ok_or(Stuck::Bad)?;
@@ -200,10 +197,8 @@ fn rows_within(
     found
 }
 
-/// Leaves a frame by the first of its rows that leads to a return address, as `returns_to` knows them.
-///
-/// # Errors
-/// See [`Stuck`]; the registers are then as before.
+/// Leaves a frame by the first of its rows that leads to a return address, as `returns_to` knows them. Errors: see
+/// [`Stuck`]; the registers are then as before.
 pub fn leave(
     rows: &[FrameLayout],
     registers: &mut Registers,
@@ -225,10 +220,7 @@ pub fn leave(
     Err(stuck)
 }
 
-/// The same by its frame pointer.
-///
-/// # Errors
-/// See [`Stuck`]; the registers are then as before.
+/// The same by its frame pointer. Errors: see [`Stuck`]; the registers are then as before.
 pub fn leave_by_frame_pointer(
     registers: &mut Registers,
     read: &impl Fn(u64) -> Option<u64>,

@@ -17,10 +17,8 @@ pub fn is_restorer(code: &[u8]) -> bool {
     RESTORERS.iter().any(|restorer| code.starts_with(restorer))
 }
 
-/// The registers that a signal interrupted, where the stack pointer is as the handler has left it.
-///
-/// # Errors
-/// The address that cannot be read.
+/// The registers that a signal interrupted, where the stack pointer is as the handler has left it. Errors: the address
+/// that cannot be read.
 pub fn interrupted(registers: &Registers, read: &impl Fn(u64) -> Option<u64>) -> Result<Registers, Stuck> {
     let sp = registers.get(SP).ok_or(Stuck::Bad)?;
     let mut before = Registers::default();

@@ -47,10 +47,7 @@ impl CallerPointers {
 }
 
 /// Leaves a frame by frame pointer: `rbp` points to the caller's `rbp`, above it is the return address. 0 ends the
-/// stack.
-///
-/// # Errors
-/// See [`Stuck`].
+/// stack. Errors: see [`Stuck`].
 pub fn follow_frame_pointer(registers: &mut Registers, read: &impl Fn(u64) -> Option<u64>) -> Result<Caller, Stuck> {
     let bp = registers.get(FP).ok_or(Stuck::Bad)?;
     if bp == 0 {

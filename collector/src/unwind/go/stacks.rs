@@ -5,8 +5,7 @@
 //! called, although its stack is not copied.
 //!
 //! - The place in the chain is sure: the frame pointers up to the saved one are in the copy, each return address above
-//!   them
-//!   is the chain's, and the last of them is the one that unwinding has come to.
+//!   them is the chain's, and the last of them is the one that unwinding has come to.
 //! - From there on each return address must be in Go code behind a call, in a function that keeps its frame pointer
 //!   ([`GoCode::follow`]), up to one that nothing calls.
 //! - A function without a frame is known by the direct call of it; if it is not, there is a gap.
