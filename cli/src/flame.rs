@@ -315,7 +315,6 @@ impl FlameTree {
         layout
     }
 
-    /// Puts calls beside each other, from weight `start` on.
     fn place(&self, list: &[usize], other: (u64, usize), start: u64, scale: ColumnScale, row: &mut Vec<(Span, u64)>) {
         let mut offset = start;
         let mut calls = list.iter().filter_map(|&at| Some((at, self.call(at)?))).peekable();

@@ -9,7 +9,6 @@ pub fn warn(message: fmt::Arguments<'_>) {
     let _ = writeln!(stderr(), "ccsd: {}", lines.join("\n"));
 }
 
-/// Prints text as it is to standard error; errors are ignored.
 pub fn say(text: &str) {
     let _ = stderr().write_all(text.as_bytes());
 }

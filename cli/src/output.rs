@@ -34,7 +34,6 @@ pub fn write(path: &Path, bytes: &[u8], force: bool) -> Result<(), Failure> {
     })
 }
 
-/// Whether the first bytes are those of an export of ccsd.
 fn is_ours(start: &[u8]) -> bool {
     let start = start.to_ascii_lowercase();
     let has = |part: &[u8]| part.is_empty() || start.windows(part.len()).any(|it| it == part);

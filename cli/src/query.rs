@@ -81,7 +81,6 @@ pub struct QueryArgs {
 }
 
 impl QueryArgs {
-    /// Whether the options choose the functions that are shown, instead of the view.
     pub fn chooses_functions(&self) -> bool {
         !self.only.is_empty() || self.spec.is_some() || self.preset.is_some()
     }

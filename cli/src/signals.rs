@@ -61,7 +61,6 @@ impl Asking {
     }
 }
 
-/// The effects of signals beside ending the collection.
 #[derive(Clone, Default)]
 pub struct Plan {
     /// Handler of the first Ctrl-C, if it prints a dump.
@@ -138,7 +137,6 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Notes that the collection has ended, so that `again` is read.
     pub fn now_waiting(&self) {
         self.waiting.store(true, Ordering::Relaxed);
     }

@@ -45,7 +45,6 @@ pub struct Aggregator {
     /// CPU time of the process before sampling began, without the kernel's names, and what these took, nanoseconds.
     started_ns: (u64, u64),
     metrics: usize,
-    /// Processes that died and of which no stack is kept.
     crashes_left_out: u64,
     /// Sum of the samples' first weights.
     weighed: u64,

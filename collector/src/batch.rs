@@ -31,15 +31,12 @@ pub enum BatchItem {
     ImageReopened(ImageIndex, MappedImage),
     /// Something about an image of generated code that has been announced.
     Jit(JitEvent),
-    /// Something that readers of the profile should know.
     Note(String),
-    /// From now on samples are taken at another rate.
     Rate {
         /// Nanoseconds since sampling began.
         at: u64,
         change: RateChange,
     },
-    /// A process that is about to get its first sample.
     Process {
         key: ProcessKey,
         parent: Option<ProcessKey>,
@@ -51,7 +48,6 @@ pub enum BatchItem {
         name: String,
         membership: Option<Arc<Membership>>,
     },
-    /// A thread that is about to get its first sample.
     Thread {
         key: ThreadKey,
         process: ProcessKey,

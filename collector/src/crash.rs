@@ -136,7 +136,6 @@ fn callers<'a>(
 
 struct DistinctFrames {
     list: Vec<FrameInfo>,
-    /// The entries of a step, innermost first.
     known: HashMap<FrameOrGap, Vec<u32>>,
     most: usize,
 }

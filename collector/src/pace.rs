@@ -102,7 +102,6 @@ pub struct SampleCost {
 pub struct RateWindow {
     pub elapsed_ns: u64,
     pub received: u64,
-    /// Samples that the kernel lost, because a ring was full.
     pub lost: u64,
     pub throttled: u64,
     pub dropped: u64,
@@ -121,7 +120,6 @@ pub struct RateChange {
     pub why: String,
 }
 
-/// Decides how often samples are taken.
 #[derive(Clone, Debug)]
 pub struct RateController {
     most_hz: u32,
@@ -218,7 +216,6 @@ impl RateController {
         pace
     }
 
-    /// Samples per second of CPU time, at the moment.
     #[must_use]
     pub fn rate_hz(&self) -> u32 {
         self.rate_hz

@@ -75,14 +75,12 @@ pub struct Sampler {
     is_ordinary: bool,
     /// When the first event was opened, if that was before [`Sampler::run`].
     started: Option<u64>,
-    /// Threads that had ended when events were last closed.
     ended_threads: u64,
     hurry: Hurry,
     rate: RateControl,
     groups: GroupEvents,
 }
 
-/// When the sampling thread does what, nanoseconds of [`now_ns`].
 pub struct Schedule {
     urgency: Urgency,
     started: u64,

@@ -14,7 +14,6 @@ pub enum SessionEvent {
     Finished(Box<Profile>),
 }
 
-/// What a session has in memory, told by one thread and asked by others.
 #[derive(Clone)]
 pub struct Held(Arc<[AtomicU64; 2]>);
 

@@ -29,7 +29,6 @@ const ANSWER_TIME: Duration = Duration::from_secs(60);
 /// The user of the service (`systemd/ccsd.service`).
 const SERVICE_USER: &str = "ccsd";
 
-/// Why a request to a daemon failed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ClientError {
@@ -64,7 +63,6 @@ pub struct Client {
     payload: Vec<u8>,
     patience: Duration,
     version: u32,
-    /// The newest version of profiles that the daemon streams.
     codec: u32,
     request: u64,
 }
@@ -354,7 +352,6 @@ pub enum StreamEvent {
 pub struct ProfileStream {
     client: Client,
     decoder: Decoder<StreamBytes>,
-    /// The control message that follows the decoder's bytes.
     control: Receiver<Result<Reply, ClientError>>,
 }
 

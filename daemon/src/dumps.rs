@@ -14,7 +14,6 @@ use crate::authority::Authority;
 use crate::ledger::{Ledger, LedgerCharge, LedgerPrincipal, Resource};
 use crate::protocol::message::{Refusal, RefusalKind};
 
-/// Time for which a dump counts as recent.
 const WINDOW: Duration = Duration::from_secs(10);
 /// Entries of all stacks of a dump that are sent: about 14 MB of text.
 const MAX_ENTRIES: usize = 1 << 21;

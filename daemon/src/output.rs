@@ -36,7 +36,6 @@ pub enum OutputError {
 /// Longer files are not compacted: that takes about a second for this many bytes.
 const COMPACTED_BYTES: u64 = 8 << 20;
 
-/// Why a file has more than [`MAX_INTERVALS`], or is longer than it could be.
 #[derive(Debug, thiserror::Error)]
 pub enum RewriteError {
     #[error(transparent)]

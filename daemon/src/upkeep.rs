@@ -18,7 +18,6 @@ use crate::store::{InUse, StateLock};
 use crate::supervisor::{BEAT, Heart, LOOK, Supervisor};
 use crate::watch::{WatchStatus, Watches};
 
-/// Time between two checks.
 const TICK: Duration = Duration::from_secs(15);
 
 /// A command to the service from outside.

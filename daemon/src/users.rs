@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::User;
 
-/// The file of this machine's own users, and the most that is read of it.
 const PASSWD: &str = "/etc/passwd";
 const MAX_BYTES: u64 = 4 << 20;
 const HOLDS: Duration = Duration::from_secs(60);

@@ -47,7 +47,6 @@ const SPLIT_EXTENSIONS: [&str; 2] = ["dwo", "dwp"];
 
 static VIEWS: AtomicU64 = AtomicU64::new(0);
 
-/// A file with debug information, and its path in the root, if known.
 #[derive(Debug)]
 pub(crate) struct DebugFile {
     pub(crate) file: ElfFile,
@@ -178,7 +177,6 @@ impl DebugFileFinder {
         image.build_id().and_then(|id| self.find_by_build_id(id, notes)).or_else(|| self.find_by_link(image, notes))
     }
 
-    /// Finds the file to which `dwz(1)` moved shared debug information.
     pub(crate) fn find_supplement(
         &self,
         debug: &ElfFile,

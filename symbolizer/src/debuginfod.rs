@@ -29,7 +29,6 @@ const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Build ids have 8 to 20 bytes; longer ones are not asked for.
 const MAX_BUILD_ID: usize = 64;
 
-/// Why a server cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum DebuginfodError {

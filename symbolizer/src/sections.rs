@@ -38,7 +38,6 @@ pub(crate) fn is_in(file: &ElfFile) -> bool {
     file.debug_section(".debug_info").is_some_and(|section| file.section_size(section) > 0)
 }
 
-/// The remaining budget for reading one image's debug information.
 #[derive(Debug)]
 pub(crate) struct ReadBudget {
     left: u64,

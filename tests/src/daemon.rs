@@ -48,7 +48,6 @@ impl Daemon {
         daemon
     }
 
-    /// Waits for a line with these words. Returns the line.
     pub fn wait_until_it_says(&mut self, words: &str) -> String {
         loop {
             let mut line = String::new();

@@ -85,7 +85,6 @@ pub fn symbol(name: u32, address: u64, size: u64, kind: ElfSymbolKind) -> [u8; 2
 #[derive(Clone, Copy, Debug)]
 pub enum ElfSymbolKind {
     Global,
-    /// A function that its unit alone sees.
     Local,
     File,
 }

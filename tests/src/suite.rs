@@ -47,7 +47,6 @@ pub const OBJCOPY: Need = Need::Program("objcopy", "binutils");
 pub const NM: Need = Need::Program("nm", "binutils");
 
 impl Need {
-    /// Why the test cannot be run here, if it cannot.
     fn missing(self) -> Option<String> {
         match self {
             Need::Program(program, package) if find_program(program).is_none() => {

@@ -183,7 +183,6 @@ fn exhausted() {
     assert!(shown.clone().any(|line| line.contains("frames of recursion")), "{stderr}");
 }
 
-/// Records a program whose recursion fills its stack.
 fn overflow(flags: &str, prepare: impl Fn(&mut Command)) -> Recorded {
     let record = RecordCommand::new(build("overflow.cpp", &["-g", "-O1", "-pthread"]), &[flags]);
     let recorded = Collecting::start(|file| {

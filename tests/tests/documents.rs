@@ -72,7 +72,6 @@ fn command_of(line: &str) -> Option<String> {
     is_command.then_some(code)
 }
 
-/// The files, processes and daemons that the documents' commands refer to.
 struct DocumentWorld {
     dir: TempDir,
     _server: Running,

@@ -331,7 +331,6 @@ fn events_to_pipe(dir: &Path, events: &str, options: &[&str]) -> PathBuf {
     data
 }
 
-/// Imports a damaged file: it is read, or refused with one line.
 fn import_damaged(dir: &Path, bytes: &[u8]) {
     let damaged = dir.join("damaged.data");
     fs::write(&damaged, bytes).unwrap();

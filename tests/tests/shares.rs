@@ -394,7 +394,6 @@ fn priority() {
     assert_eq!(seen.len(), 3, "{seen:?}");
 }
 
-/// Lines added to a file until the end of the test.
 struct Added {
     path: &'static str,
     before: String,

@@ -267,7 +267,6 @@ fn fetched(stripped: &Stripped) -> PathBuf {
 struct FileServer(Child);
 
 impl FileServer {
-    /// `debuginfod` with a program's debug file, and its address.
     fn start(stripped: &Stripped) -> (FileServer, String) {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
         let mut server = Command::new("debuginfod");

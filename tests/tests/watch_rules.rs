@@ -27,7 +27,6 @@ fn main() -> ExitCode {
         .run()
 }
 
-/// A function's share of the total self weight.
 fn part(report: &Value, function: &str) -> f64 {
     let rows = report["flat"]["rows"].as_array().unwrap();
     let weight = |row: &Value| row["self_weight"].as_u64().unwrap() as f64;

@@ -230,7 +230,6 @@ impl CandidateLookup {
         }
     }
 
-    /// The profile, unless it is too large to read in time.
     fn profile(&self) -> Option<Profile> {
         if let ProfileSource::File(path) = &self.source {
             let is_small = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.len() <= MAX_PROFILE_BYTES);

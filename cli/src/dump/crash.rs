@@ -131,7 +131,6 @@ pub struct Json<'a> {
     earlier: Option<Earlier<'a>>,
 }
 
-/// The outer part of the thread's last sample.
 #[derive(Serialize)]
 struct Earlier<'a> {
     age_ns: u64,

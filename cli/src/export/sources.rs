@@ -116,7 +116,6 @@ fn bytes(file: &ExcerptFile) -> usize {
     file.path.len() + file.remarks.iter().map(String::len).sum::<usize>() + lines.sum::<usize>()
 }
 
-/// The lines of source files that the page shows. Other lines are not kept.
 struct KeptLines<'a> {
     places: &'a SourceSearch<'a>,
     limits: ReadLimits,

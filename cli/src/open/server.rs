@@ -135,7 +135,6 @@ impl PageServer {
         lock(&self.shared.page).follows
     }
 
-    /// Serves in threads, until the process ends.
     pub fn start(self) -> Result<(), Failure> {
         let PageServer { listener, shared, .. } = self;
         let accept = move || {

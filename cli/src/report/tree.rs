@@ -38,7 +38,6 @@ fn finish(shown: &Presentation<'_>, mut view: TreeView) -> TreeView {
 
 #[derive(Serialize)]
 pub struct Butterfly {
-    /// The function, with its self and inherited weight.
     #[serde(flatten)]
     row: FlatRow,
     callers: TreeView,
@@ -112,7 +111,6 @@ pub fn butterflies_text(shown: &Presentation<'_>) -> String {
     text
 }
 
-/// A table of total and self weight, and names.
 pub fn table_of_both(shown: &Presentation<'_>, scale: &UnitScale) -> TextTable {
     TextTable::new(vec![
         TableColumn::number(format!("total {}", scale.unit)),

@@ -16,7 +16,6 @@ use crate::style::Tone;
 use crate::table::{cut, cut_name};
 
 const IMAGE: usize = 14;
-/// A row with at least this share of self time is hot.
 const HOT: f64 = 0.1;
 const WARM: f64 = 0.02;
 
@@ -272,7 +271,6 @@ fn bar(share: f64, columns: usize, look: TerminalFeatures) -> String {
     (0..columns).map(column).chain([' ']).collect()
 }
 
-/// How a row stands out whose function runs much.
 fn heat(row: &TopRow, view: TopView, total: f64, look: TerminalFeatures) -> Style {
     match row.own as f64 / total {
         // Of one process that is all there is.

@@ -145,7 +145,6 @@ impl FlameState {
         }
     }
 
-    /// The drawn calls that are searched for, row by row.
     fn matches(&self, tree: &FlameTree) -> Vec<(CallPosition, usize)> {
         let all = self.layout.rows.iter().enumerate().flat_map(|(row, spans)| {
             spans.iter().enumerate().filter_map(move |(place, span)| Some(((row, place), call(span.content)?)))
@@ -234,7 +233,6 @@ impl FlameState {
         lines
     }
 
-    /// What is zoomed into, and how much is not drawn.
     fn above(&self, tree: &FlameTree, look: TerminalFeatures, width: usize) -> Line<'static> {
         let all = self.layout.rows.len();
         let mut beside = String::new();

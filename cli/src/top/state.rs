@@ -44,7 +44,6 @@ pub struct ScreenState {
     pub total: Total,
     pub cursor: usize,
     pub top: usize,
-    /// Rows on a page, as last drawn.
     pub height: usize,
     pub prompt: Option<(Prompt, String)>,
     pub page: Option<TextPage>,
@@ -249,7 +248,6 @@ impl ScreenState {
         Ok(Wish::None)
     }
 
-    /// The stacks of processes that a fault has killed.
     fn crashes(&mut self, model: &TopModel) {
         let crashes = model.profile().crashes();
         if crashes.is_empty() {

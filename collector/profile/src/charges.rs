@@ -23,7 +23,6 @@ pub(crate) struct ChargeRow {
     /// Index of its sums of squares, or [`FOLLOWS`].
     squares: u32,
     settled: u64,
-    /// Samples since the last `take`.
     pending: u64,
 }
 
@@ -195,7 +194,6 @@ impl ChargeTable {
         self.rows.len() < most
     }
 
-    /// Whether `rows` new rows with distinct keys fit the budget.
     pub(crate) fn has_room_for(&self, rows: usize) -> bool {
         let most = self.most_rows();
         self.rows.len().saturating_add(rows) < most - most / COARSE_PART

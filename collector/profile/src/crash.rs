@@ -19,7 +19,6 @@ pub const MAX_SESSION_CRASHES: usize = 64;
 pub(crate) const MAX_CRASHES: usize = 1 << 10;
 pub(crate) const MAX_CRASHES_BYTES: usize = 64 << 20;
 
-/// Longest function name in a crash, bytes.
 const MAX_FUNCTION: usize = 512;
 /// Longest name of a file, an image, a process or a thread in a crash, bytes.
 const MAX_NAME: usize = 192;

@@ -19,19 +19,16 @@ pub(crate) fn mix(seed: u64, key: u64) -> u64 {
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// Mixes a key of two 32-bit numbers.
 #[inline]
 pub(crate) fn mix2(seed: u64, a: u32, b: u32) -> u64 {
     mix(seed, (u64::from(a) << 32) | u64::from(b))
 }
 
-/// Mixes a key of four 32-bit numbers.
 #[inline]
 pub(crate) fn mix4(seed: u64, a: u32, b: u32, c: u32, d: u32) -> u64 {
     mix(mix2(seed, a, b) ^ SQRT3, (u64::from(c) << 32) | u64::from(d))
 }
 
-/// Mixes a key of three 32-bit numbers.
 #[inline]
 pub(crate) fn mix3(seed: u64, a: u32, b: u32, c: u32) -> u64 {
     mix(mix2(seed, a, b) ^ SQRT3, u64::from(c))

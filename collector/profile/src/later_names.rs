@@ -395,7 +395,6 @@ impl Rewriting {
         self.gets_names.get(id.index()).copied().unwrap_or(false)
     }
 
-    /// A context with each function as it is without call sites.
     fn plain_context(&mut self, from: &Profile, id: ContextId) -> ContextId {
         let mut path = Vec::new();
         let (mut at, mut new) = (id, ContextId::ROOT);
@@ -507,7 +506,6 @@ impl Rewriting {
         Some(new)
     }
 
-    /// Marks the calls of contexts in which the order of calls is a guess.
     fn mark_guesses(&mut self) {
         let Profile { contexts, uncertain, .. } = &mut self.to;
         contexts.visit(|id, entries| {

@@ -421,7 +421,6 @@ impl Profile {
         false
     }
 
-    /// Whether names of so many more bytes fit the budget.
     const fn has_room_for(&self, bytes: usize) -> bool {
         self.string_bytes.saturating_add(bytes) <= self.limits.string_bytes
     }

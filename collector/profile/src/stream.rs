@@ -340,7 +340,6 @@ impl Profile {
 /// Noted where the contexts or charges of all generations go beyond the limits of a reader.
 const ELIDED_IN_READING: &str = "the profile has more stacks than were kept in reading it: some count below [elided]";
 
-/// Bytes of the names that an update defines, with `file` for each name of a line's file.
 fn string_bytes_of(update: &Update, mut file: impl FnMut(&str) -> usize) -> usize {
     let mut last = "";
     let mut lines = 0;

@@ -30,7 +30,6 @@ impl Uncertain {
         }
     }
 
-    /// Adds what is uncertain in other contexts of the same table.
     pub(crate) fn extend(&mut self, other: Uncertain) {
         for ((context, function), (caller, callee)) in other.known {
             self.add(ContextId(context), CostCentreId(function), caller, callee);

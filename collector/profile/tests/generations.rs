@@ -50,7 +50,6 @@ fn fresh() -> Profile {
     Profile::new(session(), ProfileLimits::reading())
 }
 
-/// The histories of all contexts that are charged, as text, with their weights.
 fn histories(profile: &Profile) -> Vec<(String, u64)> {
     let mut rows = Vec::new();
     profile.for_each_charge(|charge| {

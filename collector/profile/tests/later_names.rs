@@ -77,7 +77,6 @@ fn push_named(profile: &mut Profile, stack: &[NamedFrame], weight: u64) {
     push(profile, &stack, weight);
 }
 
-/// All that debug information says of a profile's functions.
 fn names(profile: &Profile) -> LaterNames {
     let mut names = LaterNames::default();
     for (id, offsets) in profile.unnamed_functions() {
@@ -121,14 +120,12 @@ fn profiles(stacks: &[Vec<NamedFrame>]) -> (Profile, Profile) {
     (without, with)
 }
 
-/// Self and inherited weight of each function, by name.
 fn sums(profile: &Profile) -> BTreeMap<String, (u64, u64)> {
     let view = FlatView::new(profile, &Selection::all());
     let name = |id| profile.name(id).into_owned();
     view.rows.iter().map(|row| (name(row.function), (row.self_weight, row.inherited_weight))).collect()
 }
 
-/// Own and inherited weight of each line of each function.
 fn lines(profile: &Profile) -> BTreeMap<(String, String, u32), (u64, u64)> {
     let view = LinesView::new(profile, &Selection::all());
     let lines = view.functions.iter().flat_map(|function| {

@@ -54,7 +54,6 @@ fn chance(samples: u64, period: u64) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct UnseenTime {
     pub(super) charged: u64,
-    /// CPU time of the target at the last update.
     pub(super) used_before: u64,
     /// Threads that have ended, and what neither samples nor charges stand for of their time.
     pub(super) ended: Vec<(ThreadId, u64)>,

@@ -78,7 +78,6 @@ enum TracerState {
     Gone,
 }
 
-/// Threads of one process whose stacks are taken.
 pub struct Taking {
     pub pid: u32,
     pub owner: Option<Owner>,
@@ -88,7 +87,6 @@ pub struct Taking {
 }
 
 impl Taking {
-    /// Takes the stacks of threads; those that have gone are left out.
     pub fn take(&mut self, tids: &[u32], taken: &mut Vec<Taken>) -> Result<()> {
         let first = taken.len();
         self.pass(tids, MAX_WAIT, taken)?;

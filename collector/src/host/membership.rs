@@ -35,14 +35,12 @@ impl ProcessGroups {
         })
     }
 
-    /// The path that names its unit and its container.
     #[must_use]
     pub fn cgroup(&self) -> &str {
         self.cgroups.first().map_or("", String::as_str)
     }
 }
 
-/// What processes belong to, each different one once.
 #[derive(Debug, Default)]
 pub struct Memberships {
     users: Option<PasswdUsers>,

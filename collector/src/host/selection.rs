@@ -89,7 +89,6 @@ impl ProcessSelection {
     }
 }
 
-/// Whether a control group is another one or below it.
 fn is_within(path: &str, wanted: &str) -> bool {
     let wanted = wanted.trim_matches('/');
     let rest = path.trim_start_matches('/').strip_prefix(wanted);

@@ -11,7 +11,6 @@ const CONTEXT_MARKERS: u64 = -4095i64 as u64;
 const KERNEL_CONTEXT: u64 = -128i64 as u64;
 const USER_CONTEXT: u64 = -512i64 as u64;
 
-/// A call chain in its two parts, innermost first.
 pub struct CallChain {
     pub kernel: Vec<u64>,
     user: Vec<u64>,

@@ -37,7 +37,6 @@ pub(super) fn head(bytes: &[u8]) -> Option<(u32, usize)> {
 }
 
 impl Expander {
-    /// Takes a whole record.
     pub fn take(
         &mut self,
         record: &[u8],

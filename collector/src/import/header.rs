@@ -64,7 +64,6 @@ pub struct RecordingHeader {
     pub build_ids: HashMap<String, Vec<u8>>,
 }
 
-/// Reads the header and what is used of the features.
 pub fn read(file: &File) -> Result<RecordingHeader, &'static str> {
     let length = file.metadata().map_err(|_| "it cannot be read")?.len();
     let sections = Sections { file, length };

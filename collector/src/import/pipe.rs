@@ -37,7 +37,6 @@ pub struct PlainRecording {
     pub is_cut: bool,
 }
 
-/// Makes a recording a plain file, if it is none.
 pub fn plain(mut file: File) -> Result<PlainRecording, ImportError> {
     let mut start = Vec::with_capacity(FILE_HEADER);
     (&file).take(FILE_HEADER as u64).read_to_end(&mut start).map_err(|error| io_error(&error))?;

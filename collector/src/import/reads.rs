@@ -29,7 +29,6 @@ pub struct Counter {
     pub value: u64,
 }
 
-/// How the samples of an event carry counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadFormat {
     sample_type: u64,
@@ -96,7 +95,6 @@ impl ReadFormat {
 #[derive(Debug, Default)]
 pub struct Counters {
     values: HashMap<(u64, i32), u64>,
-    /// Counters beyond the limit.
     pub shed: u64,
 }
 

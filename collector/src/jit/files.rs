@@ -36,7 +36,6 @@ pub struct GrowingFile {
     key: FileKey,
     /// Where the next look begins. May lie behind the end, where what is passed over has not been written as a whole.
     offset: u64,
-    /// How long it was in the last look.
     len: u64,
     read: u64,
     tail: Vec<u8>,

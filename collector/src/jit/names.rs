@@ -62,7 +62,6 @@ pub struct JitNames {
     /// Names that have been met, so that they are met again without being copied. As many as `known` may be.
     centres: HashMap<Box<str>, CostCentreId, FxBuildHasher>,
     waiting: HashMap<u64, Waiting, FxBuildHasher>,
-    /// Whether the files have been looked at since the last batch.
     looked: bool,
     /// When that was, nanoseconds.
     looked_at: u64,
@@ -116,7 +115,6 @@ impl JitNames {
         self.most_waiting = (bytes / 8 / WAITING_BYTES).clamp(LEAST_ENTRIES, MAX_WAITING);
     }
 
-    /// Named pieces of code beyond the limit.
     pub fn left_out(&self) -> u64 {
         let maps = self.map.iter().map(|(_, map)| map.code().left_out());
         maps.chain(self.dumps.iter().map(|(_, dump)| dump.code().left_out())).sum()
@@ -178,7 +176,6 @@ impl JitNames {
         }
     }
 
-    /// What the files read so far say of an address.
     pub fn find(&self, address: u64, time: u64) -> CodeAtTime<'_> {
         let mut answer = CodeAtTime { name: None, from: 0, until: u64::MAX };
         for (_, dump) in &self.dumps {
@@ -357,7 +354,6 @@ impl JitNames {
         named_samples
     }
 
-    /// What is to be said of the process's files, a line each.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
@@ -410,7 +406,6 @@ fn named(profile: &mut Profile, name: &str) -> CostCentreId {
     profile.add_cost_centre(bare(image, Some(name.to_owned()), None))
 }
 
-/// Generated code without a name, of whatever process.
 fn nameless(profile: &mut Profile) -> CostCentreId {
     let image = profile.add_image(Image { name: Images::ANONYMOUS.to_owned(), build_id: Vec::new() });
     profile.add_cost_centre(bare(image, None, None))

@@ -48,7 +48,6 @@ const RETRIES: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 /// Files left for other uses than images: /proc and the profile. An eighth of small limits.
 const FILES_LEFT: u64 = 64;
 
-/// What makes two mappings the same image.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum ImageIdentity {
     File(FileKey),
@@ -347,7 +346,6 @@ impl Images {
         self.intern(ImageIdentity::Name(name.to_owned()), name, 0, || OpenedImage::NoImage)
     }
 
-    /// The code that the kernel maps into every process.
     pub fn vdso(&mut self) -> ImageIndex {
         let open = || in_memory(procfs::vdso_bytes().ok().and_then(|bytes| ElfFile::from_bytes(bytes).ok()));
         self.intern(ImageIdentity::Name("[vdso]".to_owned()), "[vdso]", 0, open)

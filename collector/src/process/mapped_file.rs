@@ -17,7 +17,6 @@ const DELETED: &[u8] = b" (deleted)";
 /// How `/proc/PID/maps` writes a newline in a path. A backslash it leaves alone, so that this may be either.
 const NEWLINE: &[u8] = b"\\012";
 
-/// What a process maps, as a record or /proc tells it.
 #[derive(Clone, Copy, Debug)]
 pub struct MappedFile<'a> {
     pub pid: u32,

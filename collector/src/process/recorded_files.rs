@@ -46,7 +46,6 @@ pub enum MappedObject {
     Vdso,
     /// Something of which no more is known than this name.
     Name(String),
-    /// A file that is gone, or another by now.
     Changed(String),
     File(String, File),
 }
@@ -117,7 +116,6 @@ impl RecordedFiles {
         self.left_out
     }
 
-    /// What readers of the profile should know.
     pub fn notes(&mut self) -> impl Iterator<Item = String> + use<> {
         let count = self.changed.len();
         let named: Vec<&str> = self.changed.iter().take(MAX_NAMED).map(String::as_str).collect();

@@ -24,7 +24,6 @@ pub fn open_all(source: &mut RecordSource, pids: &[u32], children: bool, refused
     Ok(opened)
 }
 
-/// Why a process that was asked for is not followed.
 pub fn refusal(denied: Denied, pid: u32) -> Error {
     match denied {
         Denied::Gone => Error::DiedDuringAttach(pid),

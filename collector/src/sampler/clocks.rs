@@ -36,7 +36,6 @@ impl ProcessClocks {
         self.before_exec = self.live.get(&pid).map_or(0, |clock| clock.first);
     }
 
-    /// What the process of a recorded program had spent when it was followed.
     pub fn before_exec(&self) -> u64 {
         self.before_exec
     }

@@ -39,7 +39,6 @@ pub struct Pipeline {
     deaths: usize,
     /// One has just died: its update is due at once.
     died: bool,
-    /// What the sampling thread counts of itself, for the batches.
     pub sampler: SamplerStats,
     pub target: TargetStats,
 }

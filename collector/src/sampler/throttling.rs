@@ -2,7 +2,6 @@
 
 use hashbrown::HashMap;
 
-/// The events that are stopped, and what that has cost so far.
 #[derive(Debug, Default)]
 pub struct Throttling {
     /// Since when, by the number that the kernel knows the event by.

@@ -19,7 +19,6 @@ const REVIEW_SHARE: u64 = 100;
 const AT_ONCE_NS: u64 = 1_000_000_000;
 const AT_ONCE_MOST_NS: u64 = 50_000_000;
 
-/// The rule by which processes are admitted, and which have yet to be judged by it.
 pub struct Admission {
     owner: Option<Owner>,
     /// What a process must fit. `None` where all are kept.
@@ -136,7 +135,6 @@ impl Admission {
         }
     }
 
-    /// Whether a process may be followed.
     pub fn check(&self, pid: u32) -> Result<(), Denied> {
         self.owner.map_or(Ok(()), |owner| owner.check(pid))?;
         // One that does not fit the filter is left out without a word, as one that has ended is.

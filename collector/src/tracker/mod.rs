@@ -188,12 +188,10 @@ impl Tracker {
         self.table.pids()
     }
 
-    /// Announced processes that have ended since the last call.
     pub fn take_ended_processes(&mut self) -> impl Iterator<Item = ProcessKey> + '_ {
         self.table.take_ended_processes()
     }
 
-    /// Announced threads that have ended since the last call.
     pub fn take_ended(&mut self) -> impl Iterator<Item = ThreadKey> + '_ {
         self.table.take_ended()
     }
@@ -446,7 +444,6 @@ impl Tracker {
         self.table.is_withheld(pid, NEVER - 1)
     }
 
-    /// Whether a process may be followed.
     pub fn may_follow(&self, pid: u32) -> Result<(), Denied> {
         self.admission.check(pid)
     }
@@ -555,7 +552,6 @@ impl Tracker {
         self.forks = ForkLog::default();
     }
 
-    /// The forks noted since [`Tracker::begin_scan`].
     pub fn forks(&self) -> &ForkLog {
         &self.forks
     }

@@ -29,7 +29,6 @@ pub enum StackRoot {
 pub struct Gap {
     /// Frames that were found and are further out, beside those that are in common with the last stack.
     pub outer: u32,
-    /// Why it is not known what comes in between.
     pub reason: TruncationReason,
 }
 

@@ -52,7 +52,6 @@ pub enum Covered {
     No,
 }
 
-/// What says how a frame is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleSource {
     Rule(FrameRule),
@@ -87,7 +86,6 @@ pub struct ImageUnwind {
     elf: Option<Arc<ElfFile>>,
     /// Its functions by their symbols, read when an address is met that no table covers.
     symbols: OnceCell<SymbolStarts>,
-    /// What its functions say, if it is a Go program or library.
     go: Option<GoCode>,
     covered: HashMap<u64, Covered, FxBuildHasher>,
     special: HashMap<u64, RuleSource, FxBuildHasher>,
@@ -211,7 +209,6 @@ impl ImageUnwind {
         })
     }
 
-    /// What is known of its functions, if it is a Go program or library.
     pub fn go(&mut self) -> Option<&mut GoCode> {
         self.go.as_mut()
     }

@@ -16,7 +16,6 @@ const IMAGE_SPAN: u64 = 1 << 33;
 /// The images, and how much unwind information they hold. (A desktop's programs and libraries together have some 200 MiB.)
 pub struct LoadedImages {
     framehop: FramehopRows,
-    /// Bytes of unwind information held at most.
     limit: u64,
     /// `None` until a frame falls into it.
     list: Vec<Option<ImageUnwind>>,

@@ -70,7 +70,6 @@ pub struct Memory {
     read_at: u64,
     /// Slots that must not have changed.
     anchors: Option<[StackWord; 2]>,
-    /// Bytes that may still be read for this sample.
     left: u64,
     /// Nanoseconds that reading may still take, as of `budget_at`.
     budget_ns: u64,
@@ -97,7 +96,6 @@ pub enum Now {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryRefusals {
-    /// The kernel does not let ccsd read the target's memory.
     pub not_permitted: u64,
     pub over_budget: u64,
     /// The anchors had changed: the target had moved on.

@@ -120,7 +120,6 @@ pub struct StackUnwinder {
     carried: Carried,
     /// How many frames there were before one was found by what was read late, if that is not among the known ones.
     late_from: Option<usize>,
-    /// Whether another deep stack can be remembered.
     room: bool,
     /// After how many of its frames some are missing.
     gap: Option<usize>,
@@ -130,7 +129,6 @@ pub struct StackUnwinder {
     read_too_late: u64,
 }
 
-/// What is known of a process beside its threads' stacks.
 pub struct UnwindTarget<'a> {
     pub mappings: &'a mut Mappings,
     pub process: ProcessKey,
@@ -258,7 +256,6 @@ impl StackUnwinder {
         (frames + self.return_addresses.bytes() + self.generated.bytes()) as u64
     }
 
-    /// Bytes that unwind tables take, and what is remembered of addresses.
     pub fn held_bytes(&self) -> u64 {
         self.images.held() + self.rule_bytes()
     }

@@ -18,7 +18,6 @@ mod go;
 /// Where the module is loaded; its code has the stated address `CODE`.
 const BASE: u64 = 0x5555_0000_0000;
 const CODE: u64 = 0x1000;
-/// The stack pointer of every sample.
 const SP: u64 = 0x7ffe_0000_1000;
 
 /// A function of the module: code, and its unwind table's instructions, if any. All begin at multiples of 16 with traps
@@ -27,7 +26,6 @@ type ModuleFunction<'a> = (&'a [u8], Option<&'a [u8]>);
 
 /// `DW_CFA_undefined rip`: nothing calls the function.
 const OUTERMOST: &[u8] = &[0x07, 16];
-/// The table of a function that has only its return address on the stack.
 const LEAF: &[u8] = &[];
 
 #[derive(Default)]
@@ -66,7 +64,6 @@ impl ModuleBuilder {
         self
     }
 
-    /// The ELF file: a header, one segment, the sections, their names, their headers.
     fn elf(&self) -> ElfFile {
         let put = |file: &mut Vec<u8>, fields: &[(usize, u64)]| {
             for &(size, value) in fields {

@@ -124,7 +124,6 @@ pub struct Search {
     reserve: usize,
 }
 
-/// Whether a remembered stack still stands.
 pub enum Check {
     /// All of it that was looked at.
     Same,

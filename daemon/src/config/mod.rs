@@ -216,10 +216,8 @@ pub enum ConfigError {
     Read { path: PathBuf, source: io::Error },
     #[error("{} is not a regular file", path.display())]
     NotAFile { path: PathBuf },
-    /// All users may write the file, and so change what the service watches.
     #[error("{} is writable for everybody, so ccsd does not trust it: chmod o-w", path.display())]
     WritableByAll { path: PathBuf },
-    /// The file exceeds the maximum size.
     #[error("{} has more than {MAX_BYTES} bytes: no configuration of ccsd is that large", path.display())]
     TooLarge { path: PathBuf },
     #[error("{}:{line}:{column}: {message}", path.display())]

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use crate::authority::user_name;
 
-/// Why a destination is refused or cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum DestinationError {

@@ -119,7 +119,6 @@ impl SessionTable {
         }
     }
 
-    /// Handles requests until all senders are gone.
     pub fn run(mut self, heart: &Heart) {
         let (asks, events) = (self.asks.clone(), self.events.clone());
         loop {

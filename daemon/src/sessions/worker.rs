@@ -308,7 +308,6 @@ struct SessionWorker {
     /// An update was refused as broken or not permitted; all later ones are refused as well.
     is_refused: bool,
     until: Option<Instant>,
-    /// End of the grace period after the client disconnected.
     grace_until: Option<Instant>,
 }
 

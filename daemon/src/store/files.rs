@@ -14,7 +14,6 @@ const MAX_SEGMENTS: usize = 1 << 20;
 
 const ENDING: &str = ".ccsd";
 
-/// Why stored profiles cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum StoreError {

@@ -14,7 +14,6 @@ const MAX_OF_ONE_SECOND: u32 = 1000;
 /// Bytes that must be free before a segment is created: an hour of a busy watch.
 const ROOM: u64 = 16 << 20;
 
-/// Why nothing is stored at the moment.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum WriteError {

@@ -43,7 +43,6 @@ impl BackoffStep {
     }
 }
 
-/// CPU time and memory used in a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Use {
     pub cpu_percent: f64,
@@ -51,7 +50,6 @@ pub struct Use {
     pub memory: u64,
 }
 
-/// Decides about back-off steps.
 #[derive(Debug)]
 pub struct Shedder {
     budget: ServiceBudget,

@@ -22,7 +22,6 @@ use crate::store::{self, SEGMENT, SegmentWriter, WriteError};
 
 /// Time without processes after which the session ends: its rings take memory, and its threads wake ten times a second.
 const IDLE: Duration = Duration::from_secs(60);
-/// Time after which starting a session is tried again.
 const RETRY: Duration = Duration::from_secs(30);
 /// Maximum difference between wall clock and monotonic clock before a new segment starts.
 const DRIFT_NS: u64 = 2_000_000_000;
@@ -54,7 +53,6 @@ impl Handle {
     }
 }
 
-/// Where a watch writes, and how large a segment may become.
 #[derive(Clone, Debug)]
 pub struct SegmentTarget {
     pub dir: PathBuf,
@@ -62,7 +60,6 @@ pub struct SegmentTarget {
     pub segment_bytes: u64,
 }
 
-/// Starts a thread for a watch.
 pub fn start(watch: Arc<WatchConfig>, rule: WatchRule, place: SegmentTarget) -> std::io::Result<Handle> {
     // A busy follower gets the orders of the next scan.
     let (orders, receiver) = bounded(1);

@@ -32,7 +32,6 @@ pub struct Exe {
     /// Path as the process sees it: only a name.
     pub path: String,
     pub program: ProgramIdentity,
-    /// Whether the daemon finds the same file at that path.
     pub is_there: bool,
     /// The path by which it was executed, if a link there leads the daemon to the same file.
     pub executed: Option<String>,

@@ -44,7 +44,6 @@ struct DeathRecord {
     last: Instant,
 }
 
-/// Current questions and known deaths.
 #[derive(Debug)]
 pub struct Blame {
     asked: Vec<(Token, FileKey)>,
@@ -129,7 +128,6 @@ impl Blame {
         self.next_alone.take_if(|next| next == key);
     }
 
-    /// Whether a question is still being answered.
     pub fn is_asked(&self, token: Token) -> bool {
         self.asked.iter().any(|(asked, _)| *asked == token)
     }

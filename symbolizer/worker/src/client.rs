@@ -143,7 +143,6 @@ struct ClientState {
     said: bool,
 }
 
-/// The worker process of one principal. Can be shared between threads.
 #[derive(Debug)]
 pub struct Worker {
     program: Arc<dyn WorkerProgram>,
@@ -183,7 +182,6 @@ impl Worker {
         Worker { program, patience, principal, slots, state: Mutex::new(state), freed: Condvar::new() }
     }
 
-    /// Starts the process now.
     pub fn start(&self) -> io::Result<()> {
         self.lock().generation += 1;
         let running = self.begin(1)?;
@@ -462,7 +460,6 @@ impl Worker {
 }
 
 impl ClientState {
-    /// Forgets killed processes that have ended.
     fn reap(&mut self) {
         self.dying.retain_mut(|(child, _)| !has_ended(child));
     }

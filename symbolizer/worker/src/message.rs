@@ -116,7 +116,6 @@ pub enum WorkerRequest {
         /// Whether to read the sections that an unwinder needs, too.
         contents: bool,
     },
-    /// The functions at addresses (SVMAs) of an image.
     Names {
         image: ImageKey,
         /// At most [`MAX_ADDRESSES`].

@@ -75,7 +75,6 @@ const REMEMBERED: Duration = Duration::from_secs(1);
 /// File systems that another machine or a program serves, by the beginnings of their names.
 const REMOTE: [&str; 10] = ["fuse", "nfs", "9p", "cifs", "smb", "ceph", "afs", "lustre", "gfs", "ocfs"];
 
-/// Finds principals. Keeps the tables that decide.
 #[derive(Debug)]
 pub struct Principals {
     mounts: Mutex<Vec<MountTable>>,

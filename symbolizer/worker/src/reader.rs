@@ -193,7 +193,6 @@ impl RemoteReader {
 /// Maximum files whose headers are being read or wait to be taken, in all and of one principal.
 const MAX_PENDING: usize = 64;
 const MAX_PENDING_OF_ONE: usize = 4;
-/// Time after which unused headers are forgotten.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Headers that are read for the sampling thread, which does not wait.

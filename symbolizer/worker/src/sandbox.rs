@@ -94,7 +94,6 @@ pub fn filter_system_calls() -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// Makes opening files fail.
 fn refusal() -> Result<BpfProgram, seccompiler::BackendError> {
     let rules = [(libc::SYS_openat, Vec::new())].into_iter().collect();
     let refused = SeccompAction::Errno(libc::EACCES.unsigned_abs());

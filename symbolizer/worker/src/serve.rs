@@ -106,7 +106,6 @@ pub fn serve() -> Result<Infallible, ServeError> {
     std::process::exit(0);
 }
 
-/// Sets the calling thread's scheduling policy, if permitted.
 fn set_policy(policy: i32, priority: i32) {
     let param = libc::sched_param { sched_priority: priority };
     // SAFETY: sched_setscheduler(2) reads one sched_param, which is live; 0 is the calling thread.

@@ -59,7 +59,6 @@ impl Channel {
         Ok(())
     }
 
-    /// Sets the time limit of sending.
     pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
         self.stream.set_write_timeout(Some(patience))
     }

@@ -53,7 +53,6 @@ struct StackBudget<'a> {
     profile: &'a Profile,
     entries: usize,
     bytes: usize,
-    /// Length of each function's name, computed when needed.
     lengths: Vec<Option<usize>>,
 }
 

@@ -24,7 +24,6 @@ impl Inside {
     }
 }
 
-/// Finds the groups of the functions of one stack, from the root on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Groups {
     inside: Option<Inside>,

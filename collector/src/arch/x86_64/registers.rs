@@ -11,7 +11,6 @@ pub const REGISTERS: usize = 17;
 /// Registers that a function preserves: rbx, rbp, r12 to r15. The caller's too, unless the table says otherwise.
 pub const CALLEE_SAVED: [usize; 6] = [3, 6, 12, 13, 14, 15];
 
-/// Register values by DWARF number, as far as they are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
     values: [Option<u64>; REGISTERS],

@@ -16,7 +16,6 @@ pub use code::{GoCode, GoFrame};
 
 use crate::arch::step::{Caller, CallerPointers, Stuck};
 
-/// What a function that has moved to another stack was left for.
 pub enum Moved {
     /// Nothing: the stack is whole.
     Root,

@@ -363,7 +363,6 @@ fn difference_title(before: &str, after: &str) -> String {
     if before == after { format!("{after}, before and after") } else { format!("{before} \u{2192} {after}") }
 }
 
-/// The package of a function of a script, safe to print.
 fn script_module(image: &str, name: &str) -> Option<String> {
     is_generated(image).then(|| script_package(name)).flatten().map(|package| sanitise(&package).into_owned())
 }
@@ -458,7 +457,6 @@ impl Contents<'_> {
         Ok(with.saturating_sub(without?))
     }
 
-    /// The data of the page, with the `most` heaviest nodes of the tree.
     fn data(&self, most: usize) -> io::Result<String> {
         let kept = self.stacks.heaviest(most);
         let is_kept = |node: usize| kept.get(node) == Some(&true);
@@ -625,7 +623,6 @@ impl<'a> Numbers<'a> {
         number
     }
 
-    /// A function that stands for something else.
     fn special(&mut self, name: &str) -> u32 {
         let image = self.image(OWN_IMAGE.to_owned(), OWN_IMAGE.to_owned());
         let number = self.functions.len() as u32;
