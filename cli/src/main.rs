@@ -83,7 +83,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
             Some(DaemonCommand::Status(args)) => service::status(&args, cli.color),
             Some(DaemonCommand::Stop(args)) => service::stop(&args),
             Some(DaemonCommand::Save(args)) => service::save(&args),
-            Some(DaemonCommand::Watches(args)) => stored::watches(&args, cli.color),
+            Some(DaemonCommand::Watches(args)) => service::watches::list(&args, cli.color),
             Some(DaemonCommand::Metrics(args)) => service::metrics(&args),
         },
         Command::Diff(args) => diff::run(&args, cli.color),

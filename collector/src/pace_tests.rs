@@ -60,7 +60,9 @@ fn lasting_losses_halve_the_rate() {
 fn the_reason_is_what_most_are_missing_for() {
     let why = |window: RateWindow| RateController::at(999, true).review(&window).unwrap().why;
     assert_eq!(why(TERRIBLE), "50% of the samples were lost, because ccsd did not come to read them in time");
-    assert!(why(RateWindow { throttled: 600, ..TERRIBLE }).starts_with("68% of the samples were kept back"));
+    assert!(
+        why(RateWindow { throttled: 600, ..TERRIBLE }).starts_with("68% of the samples were throttled by the kernel")
+    );
     assert!(why(RateWindow { dropped: 600, ..TERRIBLE }).contains("68% of the samples were dropped"));
     let mut pace = RateController::at(999, true);
     let waits = RateWindow { backlog: true, ..CLEAN };

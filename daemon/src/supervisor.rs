@@ -136,7 +136,7 @@ mod tests {
         good.join().unwrap();
         bad.join().unwrap();
         let lines: Vec<String> = failed.try_iter().collect();
-        assert_eq!(lines, ["thread ccsd-bad has failed: the service ends, to be started again"]);
+        assert_eq!(lines, ["thread ccsd-bad has failed; the service ends, for systemd to start it again"]);
     }
 
     #[test]

@@ -61,7 +61,8 @@ fn killed(rounds: usize, leader: &str) {
         // shown.
         let has = |text: &str| notes.iter().any(|note| note.contains(text));
         assert!(
-            !has("not known to be for this user") || has("records about mappings and threads were lost"),
+            !has("did not know whether this user may see their processes")
+                || has("records about mappings and threads were lost"),
             "{notes:?}"
         );
     }

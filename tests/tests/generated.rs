@@ -43,7 +43,7 @@ fn main() -> ExitCode {
             let recorded = generated("garbage");
             assert_named(&recorded);
             let notes = &recorded.profile.session().notes;
-            assert!(notes.iter().any(|note| note.contains("of its perf map make no sense")), "{notes:?}");
+            assert!(notes.iter().any(|note| note.contains("of its perf map are malformed")), "{notes:?}");
         })
         .test("jitdump", &[CC], || assert_moved(&generated("dump")))
         .test("jitdump_written_late", &[CC], || assert_moved_unseen(&generated("dump-late")))

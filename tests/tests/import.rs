@@ -195,7 +195,7 @@ fn main() -> ExitCode {
             fs::copy(build("weights.c", &["-O1"]), &program).unwrap();
             let ended = EndedProgram::of(ccsd(["import"]).arg(&data).arg("-o").arg(dir.path().join("p.ccsd")));
             assert!(ended.status.success(), "{ended:?}");
-            let note = ended.stdout.lines().find(|line| line.contains("not as they were when recorded"));
+            let note = ended.stdout.lines().find(|line| line.contains("changed since the recording"));
             assert!(note.is_some_and(|note| note.contains("program")), "{}", ended.stdout);
             assert!(!ended.stdout.contains("weight_"), "{}", ended.stdout);
         })

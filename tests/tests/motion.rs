@@ -74,7 +74,7 @@ fn main() -> ExitCode {
             let recorded = crowd(None, 500, |files| assert!(files <= 350, "{files} files"));
             assert!(layout_note(&recorded).unwrap().starts_with("sampled per CPU"));
             assert_eq!(recorded.profile.accounting().expected, None);
-            assert!(note(&recorded, "how many samples to expect is not known").is_some());
+            assert!(note(&recorded, "the number of expected samples is unknown").is_some());
         })
         .test("more_threads_than_files_of_a_user", &[CC, Need::Root, PRLIMIT], || {
             let files = 400 + (CROWD + 10) * cpus();

@@ -399,7 +399,7 @@ fn short_processes() {
     let report = service.stored(&["report", "--watch", "cpus", "--since", "-1h"]);
     assert!(report.stdout.contains(" forever") && report.stdout.contains(" short-lived "), "{report:?}");
     let report = service.stored(&["report", "-v", "--watch", "chosen", "--since", "-1h"]);
-    assert!(report.stdout.contains("CPUs are sampled, and samples of other processes dropped"), "{report:?}");
+    assert!(report.stdout.contains("ccsd samples CPUs and drops samples of other processes"), "{report:?}");
     assert!(!report.stdout.contains("-F"), "{report:?}");
 }
 

@@ -193,7 +193,7 @@ fn writable_configuration() {
     service.signal(Signal::SIGHUP);
     service.until("it is refused", || service.log().contains("the configuration stays as it was"));
     let check = || EndedProgram::of(service.command().arg("--check-config"));
-    check().assert_refused(2, &["may be written by everybody"]);
+    check().assert_refused(2, &["is writable for everybody"]);
     mode(0o644);
     let checked = check();
     let path: &Path = &service.program;

@@ -71,7 +71,7 @@ fn killed_and_begun_again() {
     let command = service.command();
     service.begin(command);
     service.until_status("watching again", |status| samples(status) >= 100);
-    service.until("it names the foreign file", || service.log().contains("is left alone"));
+    service.until("it names the foreign file", || service.log().contains("ccsd leaves it alone"));
     service.stop();
     let report = service.report(&[]);
     assert_eq!(report["file"]["stored"]["segments"], 2, "{report}");

@@ -1,6 +1,7 @@
 //! `ccsd daemon`: the daemon itself, and the commands that use it.
 
 pub mod daemon;
+pub mod watches;
 pub mod worker;
 
 use std::io::{IsTerminal, Write, stdout};

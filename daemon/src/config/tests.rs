@@ -184,7 +184,7 @@ fn files_that_are_none() {
     let mode = |mode| std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
     for writable in [0o666, 0o602, 0o646] {
         mode(writable);
-        assert!(error().contains("may be written by everybody"), "{}", error());
+        assert!(error().contains("is writable for everybody"), "{}", error());
     }
     mode(0o664);
     assert!(Config::load(&path).is_ok());

@@ -340,7 +340,7 @@ fn given_up() {
     let mut names = names_of(image, finder());
     let functions = kill_while(|| names.resolve(&addresses));
     assert_eq!(functions, (vec![Vec::new(); addresses.len()], Told::GivenUp));
-    assert!(names.notes().iter().any(|note| note.contains("did not survive")), "{:?}", names.notes());
+    assert!(names.notes().iter().any(|note| note.contains("crashed on it")), "{:?}", names.notes());
     // The file is not asked about again, and other files are not affected.
     let before = worker_pid(Principal::Own);
     let mut again = names_of(open(own()).unwrap(), finder());
@@ -388,7 +388,7 @@ fn forgiven() {
         std::thread::sleep(Duration::from_millis(50));
     };
     assert_eq!(functions, locally(&addresses));
-    assert!(names.notes().iter().any(|note| note.contains("did not survive")), "{:?}", names.notes());
+    assert!(names.notes().iter().any(|note| note.contains("crashed on it")), "{:?}", names.notes());
 }
 
 /// A hanging worker, simulated by a stopped one.
