@@ -34,6 +34,7 @@ use crate::{system, usage};
 use thread_stack::{ChargeTarget, Outside, ThreadState};
 use tick_time::UnseenTime;
 
+/// The state of the aggregating thread.
 pub struct Aggregator {
     profile: Profile,
     resolver: Resolver,
@@ -102,6 +103,7 @@ impl Aggregator {
         self
     }
 
+    /// The same for samples of so many metrics.
     #[must_use]
     pub fn with_metrics(mut self, metrics: usize) -> Aggregator {
         self.metrics = metrics;
@@ -217,10 +219,12 @@ impl Aggregator {
         self.resolver.held_bytes().saturating_add(own as u64)
     }
 
+    /// The profile so far.
     pub fn profile_mut(&mut self) -> &mut Profile {
         &mut self.profile
     }
 
+    /// Names what can be named now that all is there.
     pub fn finish_names(&mut self) {
         self.resolver.finish_names(&mut self.profile);
         let named_later = self.resolver.take_named_later();
@@ -231,10 +235,12 @@ impl Aggregator {
         }
     }
 
+    /// The profile; nothing more comes.
     pub fn into_profile(self) -> Profile {
         self.profile
     }
 
+    /// Takes a batch in.
     pub fn absorb(&mut self, batch: &mut Batch) {
         self.absorb_with(batch, |_, _| {});
     }

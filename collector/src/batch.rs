@@ -21,6 +21,7 @@ pub const MAX_METRICS: usize = 2;
 /// Bytes that each buffer of an empty batch keeps at most: a stack of 50,000 frames fits.
 const MAX_KEPT_BYTES: usize = 1 << 20;
 
+/// One thing that happened.
 #[derive(Debug)]
 pub enum BatchItem {
     /// The next image, in order of [`ImageIndex`].
@@ -31,49 +32,70 @@ pub enum BatchItem {
     ImageReopened(ImageIndex, MappedImage),
     /// Something about an image of generated code that has been announced.
     Jit(JitEvent),
+    /// Something that readers of the profile should know.
     Note(String),
+    /// From now on samples are taken at another rate.
     Rate {
         /// Nanoseconds since sampling began.
         at: u64,
+        /// The change.
         change: RateChange,
     },
+    /// A process that is about to get its first sample.
     Process {
+        /// Identity.
         key: ProcessKey,
+        /// Parent, if that has been announced.
         parent: Option<ProcessKey>,
+        /// Process id.
         pid: u32,
         /// Clock ticks since boot.
         start_time: u64,
         /// Count of `execve` calls.
         exec_generation: u32,
+        /// Name.
         name: String,
+        /// What it belongs to, if that is known.
         membership: Option<Arc<Membership>>,
     },
+    /// A thread that is about to get its first sample.
     Thread {
+        /// Identity.
         key: ThreadKey,
+        /// Its process.
         process: ProcessKey,
+        /// Thread id.
         tid: u32,
+        /// Name.
         name: String,
     },
+    /// An announced thread has a new name.
     ThreadName {
+        /// The thread.
         key: ThreadKey,
         /// Its process, if the name is the process's too.
         process: Option<ProcessKey>,
+        /// The name.
         name: String,
     },
     /// CPU time of an announced thread, as the kernel accounts for it.
     ThreadTime {
+        /// The thread.
         key: ThreadKey,
         /// All of it, nanoseconds.
         ns: u64,
         /// Whether the thread began within the session: no part of it was before.
         is_whole: bool,
     },
+    /// An announced thread has ended.
     ThreadEnd(ThreadKey),
     /// An announced process has ended, or goes on as another one.
     ProcessEnd(ProcessKey),
     /// A signal has killed a process: the stack of the thread that it was delivered to.
     Crash {
+        /// What happened to whom.
         death: Box<Death>,
+        /// The thread.
         thread: ThreadKey,
         /// When: `CLOCK_MONOTONIC`, nanoseconds.
         time: u64,
@@ -83,9 +105,12 @@ pub enum BatchItem {
         common: Common,
         /// Where frames may be missing.
         gap: Option<Gap>,
+        /// Where the stack ends.
         root: StackRoot,
     },
+    /// A stack.
     Sample {
+        /// Whose.
         thread: ThreadKey,
         /// When: `CLOCK_MONOTONIC`, nanoseconds.
         time: u64,
@@ -93,7 +118,9 @@ pub enum BatchItem {
         frames: u32,
         /// What comes outside of these, from the thread's last stack.
         common: Common,
+        /// Where frames may be missing.
         gap: Option<Gap>,
+        /// Where the stack ends.
         root: StackRoot,
         /// Weight by each of the first metrics; see [`Batch::further_weights`].
         weights: [u64; MAX_METRICS],
@@ -253,8 +280,10 @@ pub enum Mark {
     End,
 }
 
+/// A stretch of the session.
 #[derive(Debug, Default)]
 pub struct Batch {
+    /// What happened, in order.
     pub items: Vec<BatchItem>,
     /// The frames of all its samples, one after the other, each stack innermost first.
     pub frames: Vec<Frame>,
@@ -277,6 +306,7 @@ impl Batch {
         self.mark = Mark::None;
     }
 
+    /// Bytes in its buffers' used part.
     pub fn bytes(&self) -> usize {
         self.items.len() * size_of::<BatchItem>() + self.frames.len() * size_of::<Frame>()
     }

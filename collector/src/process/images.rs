@@ -84,6 +84,7 @@ pub struct ImageStats {
     pub unread: u64,
 }
 
+/// All images of a session.
 #[derive(Debug)]
 pub struct Images {
     list: Vec<MappedImage>,
@@ -111,6 +112,7 @@ pub struct Images {
     recent: RecentFiles,
     has_go: bool,
     recorded: Option<RecordedFiles>,
+    /// The code that processes generate.
     pub jit: JitCodes,
 }
 
@@ -152,6 +154,7 @@ impl Images {
 }
 
 impl Images {
+    /// Whether a program or library of Go has been among them.
     #[must_use]
     pub fn has_go(&self) -> bool {
         self.has_go
@@ -164,19 +167,23 @@ impl Images {
         Images { debug_roots: DebugRoots::through(door.clone()), door, ..self }
     }
 
+    /// The same for a recording.
     #[must_use]
     pub fn with_recorded_files(self, files: RecordedFiles) -> Images {
         Images { recorded: Some(files), ..self }
     }
 
+    /// What a recording knows of its files.
     pub fn recorded(&mut self) -> Option<&mut RecordedFiles> {
         self.recorded.as_mut()
     }
 
+    /// Through which all files are opened.
     pub fn door(&self) -> &Door {
         &self.door
     }
 
+    /// What has been counted.
     pub fn stats(&self) -> ImageStats {
         self.stats
     }
@@ -326,6 +333,7 @@ impl Images {
         ImageIndex(list.len() as u32 - 1)
     }
 
+    /// The image in a file that is open already.
     pub fn add_opened(&mut self, name: &str, file: File) -> ImageIndex {
         match ccsd_worker::file_key(&file, None) {
             Ok(key) => self.open_key(name, 0, &key, file),
@@ -346,6 +354,7 @@ impl Images {
         self.intern(ImageIdentity::Name(name.to_owned()), name, 0, || OpenedImage::NoImage)
     }
 
+    /// The code that the kernel maps into every process.
     pub fn vdso(&mut self) -> ImageIndex {
         let open = || in_memory(procfs::vdso_bytes().ok().and_then(|bytes| ElfFile::from_bytes(bytes).ok()));
         self.intern(ImageIdentity::Name("[vdso]".to_owned()), "[vdso]", 0, open)
@@ -434,6 +443,7 @@ impl Images {
         found
     }
 
+    /// Whether some image waits for [`Images::retry`].
     pub fn is_awaiting(&self) -> bool {
         !self.awaited.is_empty()
     }
@@ -468,10 +478,12 @@ impl Images {
         std::mem::take(&mut self.reopened)
     }
 
+    /// One image.
     pub fn get(&self, index: ImageIndex) -> Option<&MappedImage> {
         self.list.get(index.0 as usize)
     }
 
+    /// Enters an image that is in no file.
     #[cfg(test)]
     pub fn insert_for_test(&mut self, elf: ElfFile) -> ImageIndex {
         let name = format!("test-{}", self.list.len());

@@ -13,6 +13,7 @@ use crate::clock::{boot_ticks, now_ns};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessKey(pub u32);
 
+/// One thread of a [`ProcessKey`] in this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ThreadKey(pub u32);
 

@@ -140,6 +140,7 @@ impl ProcessTable {
         }
     }
 
+    /// The images that some process has mapped.
     pub fn mapped_images(&self) -> HashSet<ImageIndex> {
         self.processes.values().flat_map(|process| process.mappings.iter()).map(|mapping| mapping.image).collect()
     }

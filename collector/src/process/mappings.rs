@@ -4,12 +4,14 @@ use std::ops::Range;
 
 use crate::process::images::ImageIndex;
 
+/// An image at a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// First address (AVMA).
     pub start: u64,
     /// One past the last.
     pub end: u64,
+    /// The image mapped here.
     pub image: ImageIndex,
     /// What is added to an AVMA of this range to get the image's SVMA, wrapping.
     pub to_svma: u64,
@@ -74,6 +76,7 @@ impl Mappings {
         }
     }
 
+    /// How many there are.
     pub fn count(&self) -> usize {
         self.list.len()
     }
@@ -83,10 +86,12 @@ impl Mappings {
         self.generation
     }
 
+    /// Takes over all that `new` has.
     pub fn replace(&mut self, new: Mappings) {
         *self = Mappings { generation: self.generation.wrapping_add(1), ..new };
     }
 
+    /// The mapping that covers an address.
     #[inline]
     pub fn find(&mut self, address: u64) -> Option<Mapping> {
         if let Some(mapping) = self.list.get(self.last)

@@ -73,6 +73,7 @@ pub struct OverflowCounts {
     pub mappings: u64,
 }
 
+/// All live processes and threads of a session.
 #[derive(Debug)]
 pub struct ProcessTable {
     /// Bytes that all may take but `untracked`, and that a thread takes. Processes are always entered.
@@ -141,6 +142,7 @@ impl ProcessTable {
         }
     }
 
+    /// The processes of a recording: all that is known of them is in records.
     pub fn for_recording(limit: usize) -> ProcessTable {
         ProcessTable { asks_proc: false, copies_left: MAX_COPIED, ..ProcessTable::within(limit, 0) }
     }
@@ -156,6 +158,7 @@ impl ProcessTable {
         self.observes_machine = true;
     }
 
+    /// Bytes that all take, at most.
     pub fn held_bytes(&self) -> usize {
         self.entered_bytes().saturating_add(self.untracked.held_bytes())
     }
@@ -193,10 +196,12 @@ impl ProcessTable {
         self.processes.get(&pid).map_or(0, |process| process.parent_pid)
     }
 
+    /// Whether no process is alive.
     pub fn is_empty(&self) -> bool {
         self.processes.is_empty()
     }
 
+    /// Threads that are alive, with or without room for them.
     pub fn live_threads(&self) -> u64 {
         let untracked = |process: &LiveProcess| u64::from(process.untracked);
         self.threads.len() as u64 + self.processes.values().map(untracked).sum::<u64>()
@@ -219,6 +224,7 @@ impl ProcessTable {
         announced.map(|(&tid, thread)| (thread.pid, tid, thread.key))
     }
 
+    /// Live processes.
     pub fn pids(&self) -> Vec<u32> {
         self.processes.keys().copied().collect()
     }
@@ -236,11 +242,13 @@ impl ProcessTable {
         }
     }
 
+    /// Whether a process is known to be alive.
     #[inline]
     pub fn knows_process(&self, pid: u32) -> bool {
         self.processes.contains_key(&pid)
     }
 
+    /// Whether a thread is known to be alive, with or without room for it.
     #[inline]
     pub fn knows_thread(&self, tid: u32) -> bool {
         self.threads.contains_key(&tid) || self.untracked.get(tid).is_some()
@@ -254,6 +262,7 @@ impl ProcessTable {
         known.is_some_and(|known| start > known.saturating_add(START_SLACK))
     }
 
+    /// The same of a known thread.
     pub fn is_replaced_thread(&self, tid: u32, start: u64) -> bool {
         let followed = self.threads.get(&tid).map(|thread| thread.known_since);
         let since = followed.or_else(|| self.untracked.get(tid).map(|thread| thread.known_since));
@@ -506,6 +515,7 @@ impl ProcessTable {
         self.asks_proc && self.processes.get(&pid).is_some_and(|process| !process.announced)
     }
 
+    /// Whether it is known what a process belongs to.
     pub fn has_membership(&self, pid: u32) -> bool {
         self.processes.get(&pid).is_some_and(|process| process.membership.is_some())
     }
@@ -581,6 +591,7 @@ impl ProcessTable {
         process.is_some()
     }
 
+    /// Forgets a process and its threads.
     pub fn remove_process(&mut self, pid: u32) {
         if self.drop_process(pid) {
             let threads = self.threads.extract_if(|_, thread| thread.pid == pid);

@@ -71,6 +71,7 @@ impl Resolver {
         std::mem::take(&mut self.named_later)
     }
 
+    /// Counts a sample that ended in a frame without a name.
     pub fn count_nameless_leaf(&mut self, leaf: Frame) {
         if let Some(names) = self.jit_mut(leaf.image) {
             names.count_leaf(leaf.address);

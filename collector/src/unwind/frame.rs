@@ -12,15 +12,18 @@ pub const MAX_FRAMES: usize = 1 << 19;
 /// call; nothing after this module subtracts one again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Frame {
+    /// The image.
     pub image: ImageIndex,
     /// SVMA in the image, or the address itself for `[kernel]`, `[anon]` and unknown memory.
     pub address: u64,
 }
 
+/// Where a stack ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StackRoot {
     /// At the frame that nothing called.
     Complete,
+    /// Somewhere else, and why.
     Truncated(TruncationReason),
 }
 

@@ -129,10 +129,15 @@ pub struct StackUnwinder {
     read_too_late: u64,
 }
 
+/// What is known of a process beside its threads' stacks.
 pub struct UnwindTarget<'a> {
+    /// Its code.
     pub mappings: &'a mut Mappings,
+    /// Its identity.
     pub process: ProcessKey,
+    /// The goroutines of all processes.
     pub goroutines: &'a mut GoroutineTable,
+    /// All images.
     pub images: &'a Images,
 }
 
@@ -256,10 +261,12 @@ impl StackUnwinder {
         (frames + self.return_addresses.bytes() + self.generated.bytes()) as u64
     }
 
+    /// Bytes that unwind tables take, and what is remembered of addresses.
     pub fn held_bytes(&self) -> u64 {
         self.images.held() + self.rule_bytes()
     }
 
+    /// What has been counted.
     pub fn stats(&self) -> UnwindStats {
         UnwindStats {
             refused_images: self.images.refused(),

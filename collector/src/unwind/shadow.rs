@@ -93,6 +93,7 @@ impl ShadowFrame {
     }
 }
 
+/// The last stack of a thread.
 #[derive(Clone, Debug, Default)]
 pub struct ShadowStack {
     last: LastStack<ShadowFrame>,
@@ -330,6 +331,7 @@ impl ShadowStack {
         reserve.chain(self.last.own()).map(ShadowFrame::return_slot)
     }
 
+    /// Bytes allocated.
     #[cfg(feature = "internals")]
     pub fn bytes(&self) -> usize {
         self.last.bytes()

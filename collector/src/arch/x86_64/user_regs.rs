@@ -9,8 +9,11 @@ pub const SAMPLED: u64 = 0x1ff | 0xff << 16;
 /// The registers that unwinding starts from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserRegs {
+    /// `rip`
     pub ip: u64,
+    /// `rsp`
     pub sp: u64,
+    /// `rbp`
     pub bp: u64,
     /// The other general registers, in the order of [`OTHERS`].
     pub others: [u64; OTHERS.len()],
@@ -20,6 +23,7 @@ pub struct UserRegs {
 pub const OTHERS: [u16; 14] = [0, 3, 2, 1, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
 
 impl UserRegs {
+    /// All of them by DWARF number.
     pub fn dwarf(&self) -> impl Iterator<Item = (gimli::Register, u64)> {
         let others = OTHERS.into_iter().map(gimli::Register).zip(self.others);
         [(RA, self.ip), (SP, self.sp), (FP, self.bp)].into_iter().chain(others)

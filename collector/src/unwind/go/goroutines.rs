@@ -32,14 +32,17 @@ const MAX_STACK: u64 = 1 << 30;
 /// Bytes above the outermost return address that belong to no frame.
 const MAX_ABOVE: u64 = 4096;
 
+/// The remembered goroutines of all processes.
 #[derive(Debug, Default)]
 pub struct GoroutineTable(HashMap<ProcessKey, Goroutines, FxBuildHasher>);
 
 impl GoroutineTable {
+    /// Those of one process.
     pub fn of(&mut self, process: ProcessKey) -> &mut Goroutines {
         self.0.entry(process).or_default()
     }
 
+    /// Removes those of a process that has ended.
     pub fn remove(&mut self, process: ProcessKey) {
         self.0.remove(&process);
     }
