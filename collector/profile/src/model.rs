@@ -81,6 +81,12 @@ pub struct Process {
 }
 
 impl Process {
+    /// The first program of a process whose parent was not watched.
+    #[must_use]
+    pub fn new(pid: u32, start_time: u64, name: impl Into<String>) -> Process {
+        Process { pid, start_time, exec_generation: 0, parent: None, name: name.into(), membership: None }
+    }
+
     /// The exec generation of entries that several processes share. Processes of their own do not get as far.
     pub(crate) const GROUPED: u32 = 1 << 31;
 
