@@ -64,7 +64,7 @@ impl Service {
         tracing::info!("ccsd {} listens at {}", env!("CARGO_PKG_VERSION"), self.socket.name());
         let _ = stop.recv();
         let until = Instant::now() + SHUTDOWN_TIME;
-        tracing::info!("shutting down: all sessions end");
+        tracing::info!("shutting down: ending all sessions");
         drop(wake);
         let _ = accepting.join();
         let all_ended = self.sessions.shut_down();
