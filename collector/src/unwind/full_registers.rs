@@ -190,7 +190,7 @@ impl StackUnwinder {
         match (left, self.images.get(frame.image, images)) {
             (Ok(Caller::Called | Caller::Interrupted), _) => {}
             (Err(Stuck::Unreadable(address)), _) => return Err(UnwindStop::Unreadable(address)),
-            (Ok(Caller::None), Some(image)) => return image.judge(frame.address).map(|()| None),
+            (Ok(Caller::None), Some(image)) => return image.judge(frame.address, stack.first_unsure()).map(|()| None),
             (_, Some(image)) => return Err(image.no_way(frame.address)),
             (_, None) => return Err(UnwindStop::Because(TruncationReason::NoUnwindInfo)),
         }

@@ -452,12 +452,14 @@ impl ImageUnwind {
         Ok(Caller::None)
     }
 
-    /// Whether a stack that ends at a frame is whole. (A frame pointer of 0 at the entry has been dealt with.)
-    pub fn judge(&mut self, address: u64) -> Result<(), UnwindStop> {
+    /// Whether a stack that ends at a frame is whole. (A frame pointer of 0 at the entry has been dealt with.) Where it has
+    /// been read late, from `late` on, a 0 may have taken the place of a return address.
+    pub fn judge(&mut self, address: u64, late: Option<u64>) -> Result<(), UnwindStop> {
         match self.covered(address) {
             // Memory that holds no stack any more is often zero, and Go has other ways to say so.
             Covered::Yes(_) if self.is_go(address) => Err(UnwindStop::Nowhere),
-            Covered::NoCaller(_) | Covered::Yes(_) => Ok(()),
+            Covered::NoCaller(_) => Ok(()),
+            Covered::Yes(_) => late.map_or(Ok(()), |late| Err(UnwindStop::Unreadable(late))),
             Covered::No => Err(self.no_way(address)),
         }
     }

@@ -359,6 +359,11 @@ impl<'a> UserStack<'a> {
         self.late.get()
     }
 
+    /// The same of a thread that may have run on since.
+    pub fn first_unsure(&self) -> Option<u64> {
+        self.late.get().filter(|_| !self.memory.borrow().dying)
+    }
+
     pub fn begin_late(&self) {
         self.late.set(None);
     }

@@ -643,6 +643,31 @@ fn a_later_call_of_the_same_function_leads_outwards() {
     }
 }
 
+/// Memory that the thread has left may be zero, where a return address was at the time of the sample.
+#[test]
+fn a_zero_that_is_read_late_ends_no_stack() {
+    let table: &[u8] = &[0x44, 0x0e, 32];
+    let code: &[u8] = &[0x48, 0x83, 0xec, 0x18, 0xe8, 0, 0, 0, 0, 0x90];
+    let module = ModuleBuilder::new(&[
+        (&[0xc3], Some(LEAF)),
+        (code, Some(table)),
+        (CALLER, Some(OUTERMOST)),
+        (CALLER, Some(LEAF)),
+    ]);
+    let frames = vec![(0, 0), (3, IN_CALL), (1, 8)];
+    for (outer, copied, expected) in [
+        (0, 6, (frames.clone(), StackRoot::Complete)),
+        (0, 3, (frames.clone(), StackRoot::Truncated(TruncationReason::StackUnreadable))),
+        (module.address(2, 5), 3, ([frames.clone(), vec![(2, IN_CALL)]].concat(), StackRoot::Complete)),
+    ] {
+        let mut memory = vec![module.address(3, 5), module.address(1, 9), 1, 2, 3, outer];
+        memory.resize(4096, 0);
+        let copied: Vec<u8> = memory[..copied].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let regs = UserRegs { ip: module.address(0, 0), sp: memory.as_ptr() as u64, ..UserRegs::default() };
+        assert_eq!(module.unwind_sample(regs, std::process::id(), &copied), expected);
+    }
+}
+
 /// A frame that ends beyond what can be read is not left by its frame pointer instead.
 #[test]
 fn a_frame_that_is_not_copied_whole_is_not_left() {

@@ -123,7 +123,9 @@ impl StackUnwinder {
             return Ok(leaving);
         }
         match self.images.get(frame.image, walk.images) {
-            Some(image) => image.judge(frame.address).map(|()| LeaveResult::Root(CompleteStack::WHOLE)),
+            Some(image) => {
+                image.judge(frame.address, walk.stack.first_unsure()).map(|()| LeaveResult::Root(CompleteStack::WHOLE))
+            }
             None => Err(UnwindStop::Because(TruncationReason::NoUnwindInfo)),
         }
     }
@@ -225,7 +227,7 @@ impl StackUnwinder {
             Ok(None) if !at.called && source == RuleSource::Rule(FrameRule::FramePointer) => {
                 Ok(PointerStep::Doubtful(None))
             }
-            Ok(None) => image.judge(frame.address).map(|()| PointerStep::Root),
+            Ok(None) => image.judge(frame.address, stack.first_unsure()).map(|()| PointerStep::Root),
             Err(Some(address)) => Err(UnwindStop::Unreadable(address)),
             Err(None) => Err(image.no_way(frame.address)),
         }
