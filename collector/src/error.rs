@@ -117,7 +117,7 @@ pub enum Error {
     KernelRefused,
     /// Not even the smallest ring fits the locked-memory allowance.
     #[error(
-        "ccsd may lock no memory for the ring buffers (perf_event_mlock_kb {mlock_kb} KiB, `ulimit -l` {rlimit_kb} KiB, \
+        "no memory can be locked for the ring buffers (perf_event_mlock_kb {mlock_kb} KiB, `ulimit -l` {rlimit_kb} KiB, \
          both used up or zero); raise one: `sudo sysctl kernel.perf_event_mlock_kb=516`, or run ccsd as root"
     )]
     MlockAllowance {
