@@ -1,7 +1,7 @@
 //! Which processes of the machine are sampled where none is named: `--all`, `--unit` and the like.
 
 use anyhow::anyhow;
-use ccsd_collector::{ProcessFilter, ProcessSelection, path_in_hierarchy, procfs};
+use ccsd_collector::{ContainerNames, FileRoot, ProcessFilter, ProcessSelection, path_in_hierarchy, procfs};
 use ccsd_daemon::watch::user_number;
 use ccsd_profile::sanitise;
 
@@ -21,9 +21,11 @@ pub fn selection(args: &MachineArgs) -> Result<Option<ProcessSelection>, Failure
         containers: args.container.clone(),
         users,
         excluded: args.exclude.clone(),
+        ..ProcessSelection::default()
     };
     if !args.all {
-        let fits = |pid: &u32| groups.keeps(*pid) == Some(true);
+        let named = groups.clone().with_named_containers(&ContainerNames::below(FileRoot::own()));
+        let fits = |pid: &u32| named.keeps(*pid) == Some(true);
         if !procfs::processes().iter().any(fits) {
             let what = sanitise(&groups.describe()).into_owned();
             warn(format_args!("no process of {what} runs now; those that start are sampled"));

@@ -9,9 +9,13 @@ mod tick_time;
 mod unseen;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use ccsd_profile::cgroup;
 use ccsd_profile::origin::begins_at_entry;
-use ccsd_profile::{CostCentreId, MAX_SESSION_CRASHES, Process, ProcessId, Profile, Thread, TruncationReason};
+use ccsd_profile::{
+    CostCentreId, MAX_SESSION_CRASHES, Membership, Process, ProcessId, Profile, Thread, TruncationReason,
+};
 use ccsd_symbolizer::Door;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use hashbrown::HashMap;
@@ -20,6 +24,7 @@ use rustc_hash::FxBuildHasher;
 use crate::batch::{Batch, BatchCounts, BatchItem, Death, MAX_METRICS, Mark};
 use crate::budget::Budget;
 use crate::crash::{self, WholeStack};
+use crate::host::container_names::ContainerNames;
 use crate::pace::Overhead;
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::EventLayout;
@@ -59,6 +64,8 @@ pub struct Aggregator {
     /// Images that the sampler had no room for, as far as they are counted.
     images_left_out: u64,
     threads: HashMap<ThreadKey, ThreadState, FxBuildHasher>,
+    /// Names of containers, where they may be known.
+    containers: Option<ContainerNames>,
     /// Whether contexts and charges have got room that other tables do not use.
     lent: bool,
 }
@@ -92,8 +99,27 @@ impl Aggregator {
             rates: RateHistory::new(spec.rate_hz, None),
             processes: HashMap::default(),
             threads: HashMap::default(),
+            containers: None,
             lent: false,
         }
+    }
+
+    /// The same with the names of containers by these files.
+    #[must_use]
+    pub fn naming_containers(mut self, containers: Option<ContainerNames>) -> Aggregator {
+        self.containers = containers;
+        self
+    }
+
+    /// What a process belongs to, with the name of its container.
+    fn with_container_name(&mut self, membership: Arc<Membership>) -> Arc<Membership> {
+        let Some(names) = &mut self.containers else { return membership };
+        let container = cgroup::container(&membership.cgroup);
+        let name = container.map_or_else(String::new, |container| names.name(&container.id).to_owned());
+        if name.is_empty() {
+            return membership;
+        }
+        Arc::new(Membership { container_name: name, ..Membership::clone(&membership) })
     }
 
     /// Says through which door the session opens files; see [`Resolver::through`].
@@ -283,6 +309,7 @@ impl Aggregator {
                 }
                 BatchItem::Process { key, parent, pid, start_time, exec_generation, name, membership } => {
                     let parent = parent.and_then(|parent| self.processes.get(&parent).copied());
+                    let membership = membership.map(|membership| self.with_container_name(membership));
                     let process = Process { pid, start_time, exec_generation, parent, name, membership };
                     self.processes.insert(key, self.profile.add_process(process));
                 }
@@ -482,6 +509,39 @@ mod tests {
     use crossbeam_channel::bounded;
 
     use super::*;
+    use crate::host::membership::ProcessGroups;
+    use crate::host::selection::ProcessSelection;
+
+    #[test]
+    fn processes_of_containers_have_the_container_s_name() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("only root's files count");
+            return;
+        }
+        let id = "0123456789abcdef".repeat(4);
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join(format!("var/lib/docker/containers/{id}"));
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("config.v2.json"), r#"{"Name":"/web"}"#).unwrap();
+        let names = || ContainerNames::below(ccsd_symbolizer::FileRoot::at(root.path()).unwrap());
+        let profile = Profile::new(SessionInfo::default(), ProfileLimits::default());
+        let aggregator = Aggregator::new(profile, EventSpec::CLOCK, EventLayout::Cpus, true, &Budget::default());
+        let mut aggregator = aggregator.naming_containers(Some(names()));
+        let of = |cgroup: &str| Membership { cgroup: cgroup.to_owned(), uid: Some(0), ..Membership::default() };
+        let inside = of(&format!("/system.slice/docker-{id}.scope"));
+        let mut name =
+            |membership: &Membership| aggregator.with_container_name(Arc::new(membership.clone())).container();
+        assert_eq!(name(&inside), "docker 0123456789ab (web)");
+        assert_eq!(name(&of("/system.slice/nginx.service")), "[no container]");
+        aggregator.containers = None;
+        assert_eq!(aggregator.with_container_name(Arc::new(inside)).container(), "docker 0123456789ab");
+        // The same files say what is selected by the name.
+        let selection = ProcessSelection { containers: vec!["web".to_owned()], ..ProcessSelection::default() };
+        let inside = ProcessGroups { cgroups: vec![format!("/docker/{id}")], ..ProcessGroups::default() };
+        assert!(!selection.selects(&inside));
+        let selection = selection.with_named_containers(&names());
+        assert!(selection.selects(&inside) && selection.describe() == "container web");
+    }
 
     #[test]
     fn a_sampler_that_hangs_is_not_waited_for() {

@@ -57,6 +57,7 @@ pub use budget::Budget;
 pub use ccsd_symbolizer::debuginfod;
 pub use ccsd_symbolizer::{Door, ElfFile, FileIdentity, FileRoot, ForUser, ImageError};
 pub use error::{Error, Result};
+pub use host::container_names::ContainerNames;
 pub use host::membership::cgroup_path;
 pub use host::selection::{ProcessSelection, path_in_hierarchy};
 pub use options::Options;

@@ -7,11 +7,13 @@ use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ccsd_profile::{Metric, Profile, SessionInfo, Unit, notes};
+use ccsd_symbolizer::FileRoot;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use crate::aggregator::Aggregator;
 use crate::child::{ChildEnd, WaitingChild, wake_pipe};
 use crate::error::{Error, Result, doing};
+use crate::host::container_names::ContainerNames;
 use crate::host::selection::ProcessSelection;
 use crate::options::Options;
 use crate::pace::{MOST_HZ, RateController};
@@ -118,6 +120,8 @@ impl Session {
     /// # Errors
     /// [`Error::MachineRefused`], [`Error::ForeignProc`], and all that concern events.
     pub fn machine(options: &Options, selection: &ProcessSelection) -> Result<Session> {
+        let names = ContainerNames::below(FileRoot::own());
+        let selection = &selection.clone().with_named_containers(&names);
         let filter = (!selection.is_everything()).then(|| Arc::new(selection.clone()) as Arc<dyn ProcessFilter>);
         Session::on_machine(&Options { filter, ..options.clone() }, selection.describe())
     }
@@ -440,7 +444,8 @@ impl Prepared {
         if options.own_process {
             sampler.exits_with_process();
         }
-        let aggregator = Aggregator::new(profile, spec, layout, options.own_process, &options.budget);
+        let aggregator = Aggregator::new(profile, spec, layout, options.own_process, &options.budget)
+            .naming_containers(trusted.then(|| ContainerNames::below(FileRoot::own())));
         Ok(Prepared {
             info,
             aggregator: aggregator.within(overhead).advising(options.more_samples).through(sampler.door().clone()),

@@ -24,6 +24,19 @@ pub enum FileRoot {
     Other(Arc<OwnedFd>),
 }
 
+/// A path to an open directory.
+#[derive(Debug)]
+pub struct DirectoryPath {
+    path: PathBuf,
+    _handle: OwnedFd,
+}
+
+impl AsRef<Path> for DirectoryPath {
+    fn as_ref(&self) -> &Path {
+        &self.path
+    }
+}
+
 const MAX_LINKS: usize = 16;
 
 /// Attempts to resolve a path if a concurrent rename makes the kernel return EAGAIN.
@@ -53,6 +66,17 @@ impl FileRoot {
             }
             FileRoot::Other(root) => root.try_clone(),
         }
+    }
+
+    /// A path of this process to a directory inside the root, for as long as what it returns is held.
+    ///
+    /// # Errors
+    /// Those of looking it up.
+    pub fn path_of_directory(&self, path: &Path) -> io::Result<DirectoryPath> {
+        check_path(path)?;
+        let handle = self.find(path)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()));
+        Ok(DirectoryPath { path, _handle: handle })
     }
 
     /// Resolves an absolute path to an O_PATH handle, with the rights of this process.

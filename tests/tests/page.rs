@@ -899,7 +899,7 @@ fn written(intervals: u64, mut fill: impl FnMut(&mut Filled, u64)) -> Timed {
     ];
     let threads = [(1, "timed"), (2, "helper")].map(|(number, name)| {
         let (cgroup, uid, user) = groups[number as usize - 1].clone();
-        let membership = Membership { cgroup, uid: Some(uid), user: user.into() };
+        let membership = Membership { cgroup, uid: Some(uid), user: user.into(), container_name: String::new() };
         let process = Process { membership: Some(membership.into()), ..Process::new(number, 1, name) };
         let process = profile.add_process(process);
         profile.add_thread(Thread { process, tid: number, name: name.into() })

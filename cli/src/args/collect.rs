@@ -121,10 +121,11 @@ pub struct MachineArgs {
     /// Sample the processes of a control group and of all below it
     #[arg(long, value_name = "PATH", help_heading = "Machine")]
     pub cgroup: Vec<String>,
-    /// Sample the processes of a container, by its id or the beginning of it
+    /// Sample the processes of a container, by its id or the beginning of it, or by its name
     ///
     /// Containers of docker, podman, containerd, Kubernetes and LXC are known by their id in the path of the control group,
-    /// those of systemd-nspawn by name.
+    /// those of systemd-nspawn by name. Root also finds those that docker, podman, and nerdctl have under a name, and
+    /// Kubernetes as NAMESPACE/POD/CONTAINER: those that have it when the collection begins.
     #[arg(long, value_name = "ID", help_heading = "Machine")]
     pub container: Vec<String>,
     /// Sample the processes of a user, by name or number

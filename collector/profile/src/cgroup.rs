@@ -117,6 +117,12 @@ fn container_of<'a>(before: &str, name: &'a str, of_kubernetes: bool) -> Option<
     }
 }
 
+/// Whether a text is a container's id, as `docker` and others give them.
+#[must_use]
+pub fn is_container_id(text: &str) -> bool {
+    is_id(text)
+}
+
 fn is_id(text: &str) -> bool {
     text.len() >= LEAST_ID && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

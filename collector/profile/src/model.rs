@@ -121,6 +121,8 @@ pub struct Membership {
     pub uid: Option<u32>,
     /// Name of that user; empty if not known.
     pub user: String,
+    /// What the container is called beside its id; empty if that is not known.
+    pub container_name: String,
 }
 
 impl Membership {
@@ -142,7 +144,11 @@ impl Membership {
         if self.cgroup == Membership::KERNEL {
             return self.cgroup.clone();
         }
-        cgroup::container(&self.cgroup).map_or_else(|| "[no container]".to_owned(), |it| it.label())
+        match (cgroup::container(&self.cgroup), self.container_name.as_str()) {
+            (None, _) => "[no container]".to_owned(),
+            (Some(container), "") => container.label(),
+            (Some(container), name) => format!("{} ({name})", container.label()),
+        }
     }
 
     /// The user's name, else the number.

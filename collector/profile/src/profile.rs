@@ -324,8 +324,10 @@ impl Profile {
     /// table are taken, it is the one entry of all further processes of this name and membership.
     pub fn add_process(&mut self, mut process: Process) -> ProcessId {
         clip_string(&mut process.name);
-        if let Some(membership) =
-            process.membership.as_mut().filter(|it| it.cgroup.len() + it.user.len() > MAX_STRING_BYTES)
+        if let Some(membership) = process
+            .membership
+            .as_mut()
+            .filter(|it| it.cgroup.len() + it.user.len() + it.container_name.len() > MAX_STRING_BYTES)
         {
             *membership = Arc::default();
         }

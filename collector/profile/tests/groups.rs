@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ccsd_profile::query::Grouping;
+use ccsd_profile::query::{Grouping, Pattern};
 use ccsd_profile::view::{FlatView, Selection};
 use ccsd_profile::*;
 use common::session;
@@ -20,7 +20,10 @@ fn charge(profile: &mut Profile, first_pid: u32, members: &GroupMembers<'_>) {
     let image = profile.add_image(Image { name: "/usr/bin/demo".into(), build_id: vec![1] });
     for (pid, (cgroup, uid, weight)) in (first_pid..).zip(members) {
         let user = if *uid == 33 { "www-data".to_owned() } else { String::new() };
-        let membership = cgroup.map(|cgroup| Arc::new(Membership { cgroup: cgroup.to_owned(), uid: Some(*uid), user }));
+        let membership = cgroup.map(|cgroup| {
+            let container_name = if cgroup.contains("docker-") { "web".to_owned() } else { String::new() };
+            Arc::new(Membership { cgroup: cgroup.to_owned(), uid: Some(*uid), user, container_name })
+        });
         let process = profile.add_process(Process { membership, ..Process::new(pid, 100, "demo") });
         let function = profile.add_cost_centre(CostCentre {
             start: Some(0x1000),
@@ -80,7 +83,7 @@ fn assert_groups(profile: &Profile, times: u64) {
         Grouping::Container,
         &[
             ("[no container]", 19),
-            ("docker 0123456789ab", 4),
+            ("docker 0123456789ab (web)", 4),
             ("nspawn web", 8),
             ("[kernel threads]", 32),
             ("[unknown]", 64),
@@ -125,4 +128,13 @@ fn groups_are_in_the_file() {
         let units = weights(&read(&bytes[..end]), Grouping::Unit);
         assert!(units["nginx.service"] == 3 || units.get("late.service") == Some(&1_000), "{end}: {units:?}");
     }
+}
+
+#[test]
+fn a_container_is_chosen_by_its_name() {
+    let mut profile = Profile::new(session(), ProfileLimits::default());
+    with_members(&mut profile, 10);
+    let threads = |text: &str| text.parse::<Pattern>().unwrap().threads(&profile).unwrap().len();
+    assert_eq!((threads("container:web"), threads("container:docker 0123456789ab (web)")), (2, 1));
+    assert_eq!((threads("container:we?"), threads("container:/^web$/"), threads("container:nothing")), (1, 1, 0));
 }

@@ -62,7 +62,7 @@ impl Memberships {
         }
         let users = self.users.get_or_insert_with(PasswdUsers::read);
         let user = uid.map_or("", |uid| users.name(uid)).to_owned();
-        let membership = Arc::new(Membership { cgroup: key.0.clone(), uid, user });
+        let membership = Arc::new(Membership { cgroup: key.0.clone(), uid, user, container_name: String::new() });
         if self.shared.len() < MAX_SHARED {
             self.shared.insert(key, Arc::clone(&membership));
         }

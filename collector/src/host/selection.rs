@@ -5,6 +5,7 @@ use std::path::Path;
 use ccsd_profile::cgroup;
 use wildmatch::WildMatch;
 
+use super::container_names::ContainerNames;
 use super::membership::ProcessGroups;
 use crate::process::filter::{Executed, ProcessFilter};
 use crate::procfs;
@@ -21,6 +22,9 @@ pub struct ProcessSelection {
     pub cgroups: Vec<String>,
     /// Containers, by their ids or the beginning of them, or by name.
     pub containers: Vec<String>,
+    /// Containers of the names among `containers`, by id; see [`ProcessSelection::with_named_containers`].
+    #[serde(skip)]
+    pub container_ids: Vec<String>,
     /// Effective users.
     pub users: Vec<u32>,
     /// Names of processes that are left out; `*` and `?` stand for any characters.
@@ -28,6 +32,15 @@ pub struct ProcessSelection {
 }
 
 impl ProcessSelection {
+    /// The same with containers that are selected by name also selected by the ids that have the name now.
+    #[must_use]
+    pub fn with_named_containers(mut self, names: &ContainerNames) -> ProcessSelection {
+        let ids: Vec<String> = self.containers.iter().flat_map(|name| names.ids(name)).collect();
+        // The first stays: it is what was asked for.
+        self.container_ids = ids.into_iter().filter(|id| !self.containers.contains(id)).collect();
+        self
+    }
+
     /// Whether no process is left out.
     #[must_use]
     pub fn is_everything(&self) -> bool {
@@ -68,7 +81,9 @@ impl ProcessSelection {
             || (!self.units.is_empty()
                 && cgroup::units(path).any(|name| self.units.iter().any(|unit| WildMatch::new(unit).matches(name))))
             || (!self.containers.is_empty()
-                && container().is_some_and(|found| self.containers.iter().any(|name| found.is_called(name))))
+                && container().is_some_and(|found| {
+                    self.containers.iter().chain(&self.container_ids).any(|name| found.is_called(name))
+                }))
     }
 
     /// The outermost group on a path of version 2 whose processes are selected, whoever they are; empty if none is. Only of

@@ -8,10 +8,10 @@ use super::body;
 use super::charges::{ChargeLists, ChargePlace, charges};
 use super::crash::{MAX_CRASH_BYTES, crash, earlier};
 use super::format::{
-    HEADER_BYTES, MAGIC, MAX_INTERVALS, TYPE_CRASH, TYPE_EARLIER_STACK, TYPE_END, TYPE_MEMBERSHIP, TYPE_OPTIONAL,
-    TYPE_SESSION, TYPE_UPDATE, VERSION, checksum, flag,
+    HEADER_BYTES, MAGIC, MAX_INTERVALS, TYPE_CONTAINER_NAMES, TYPE_CRASH, TYPE_EARLIER_STACK, TYPE_END,
+    TYPE_MEMBERSHIP, TYPE_OPTIONAL, TYPE_SESSION, TYPE_UPDATE, VERSION, checksum, flag,
 };
-use super::membership::memberships;
+use super::membership::{container_names, memberships};
 use super::records::{self, AccountingNumbers};
 use super::split::record_charges;
 use super::wire::{Cursor, MAX_VARINT_BYTES, Wrong};
@@ -223,6 +223,12 @@ impl<R: Read> Decoder<R> {
                 }
                 TYPE_MEMBERSHIP => {
                     self.memberships = self.parse_payload(|from, _| memberships(from))?;
+                    None
+                }
+                TYPE_CONTAINER_NAMES => {
+                    let mut members = std::mem::take(&mut self.memberships);
+                    self.parse_payload(|from, _| container_names(from, &mut members))?;
+                    self.memberships = members;
                     None
                 }
                 kind if kind >= TYPE_OPTIONAL => {

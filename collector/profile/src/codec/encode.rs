@@ -9,10 +9,10 @@ use super::body::{self, Effort};
 use super::charges::{PlaceNumbers, put_charges};
 use super::crash::{put_crash, put_earlier};
 use super::format::{
-    HEADER_BYTES, MAGIC, TYPE_CRASH, TYPE_EARLIER_STACK, TYPE_END, TYPE_MEMBERSHIP, TYPE_SESSION, TYPE_UPDATE, VERSION,
-    checksum, flag,
+    HEADER_BYTES, MAGIC, TYPE_CONTAINER_NAMES, TYPE_CRASH, TYPE_EARLIER_STACK, TYPE_END, TYPE_MEMBERSHIP, TYPE_SESSION,
+    TYPE_UPDATE, VERSION, checksum, flag,
 };
-use super::membership::put_memberships;
+use super::membership::{put_container_names, put_memberships};
 use super::records::{AccountingNumbers, put_session};
 use super::split::{self, Pieces};
 use super::wire::{put, put_bytes, put_delta, put_len, put_option, put_signed, put_str};
@@ -103,6 +103,9 @@ impl<W: Write> Encoder<W> {
         }
         if put_memberships(&mut self.payload, &all.processes) {
             self.write_record(TYPE_MEMBERSHIP)?;
+            if put_container_names(&mut self.payload, &all.processes) {
+                self.write_record(TYPE_CONTAINER_NAMES)?;
+            }
         }
         self.put_updates(updates, all);
         body::pack(&mut self.payload, self.effort);

@@ -25,6 +25,9 @@ pub(super) const TYPE_EARLIER_STACK: u8 = 129;
 /// What the processes of the update that follows belong to.
 pub(super) const TYPE_MEMBERSHIP: u8 = 130;
 
+/// What the containers of the membership record before it are called.
+pub(super) const TYPE_CONTAINER_NAMES: u8 = 131;
+
 pub(super) mod flag {
     pub const LINKAGE_NAME: u8 = 1;
     pub const DISPLAY_NAME: u8 = 1 << 1;

@@ -1,5 +1,6 @@
 //! The payload of what processes belong to.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -24,7 +25,7 @@ pub(super) fn put_memberships(out: &mut Vec<u8>, processes: &[Process]) -> bool 
         return false;
     }
     put_len(out, groups.len());
-    for Membership { cgroup, uid, user } in groups {
+    for Membership { cgroup, uid, user, container_name: _ } in groups {
         put_str(out, cgroup);
         put_option(out, uid.map(u64::from));
         put_str(out, user);
@@ -41,11 +42,39 @@ pub(super) fn memberships(from: &mut Cursor<'_>) -> Result<Vec<(u32, Arc<Members
     let groups = from.list(|from| {
         let cgroup = from.string()?;
         let uid = from.option()?.map(|uid| u32::try_from(uid).map_err(|_| "number too large")).transpose()?;
-        Ok(Arc::new(Membership { cgroup, uid, user: from.string()? }))
+        Ok(Arc::new(Membership { cgroup, uid, user: from.string()?, container_name: String::new() }))
     })?;
     from.list(|from| {
         let (position, number) = (from.get_u32()?, from.get_u32()?);
         let group = groups.get(number as usize).ok_or("a process belongs to what is missing")?;
         Ok((position, Arc::clone(group)))
     })
+}
+
+/// Writes the names of containers of new processes, by their control groups. False if none has one.
+pub(super) fn put_container_names(out: &mut Vec<u8>, processes: &[Process]) -> bool {
+    let memberships = processes.iter().filter_map(|process| process.membership.as_deref());
+    let named = memberships.filter(|it| !it.container_name.is_empty());
+    let names: BTreeMap<&str, &str> = named.map(|it| (it.cgroup.as_str(), it.container_name.as_str())).collect();
+    if names.is_empty() {
+        return false;
+    }
+    put_len(out, names.len());
+    for (cgroup, name) in names {
+        put_str(out, cgroup);
+        put_str(out, name);
+    }
+    true
+}
+
+/// Reads them into memberships read before. Those of other groups are passed over.
+pub(super) fn container_names(from: &mut Cursor<'_>, members: &mut [(u32, Arc<Membership>)]) -> Result<(), Wrong> {
+    let names: HashMap<String, String> = from.list(|from| Ok((from.string()?, from.string()?)))?.into_iter().collect();
+    let mut named: HashMap<Arc<Membership>, Arc<Membership>> = HashMap::new();
+    for (_, membership) in members {
+        let Some(name) = names.get(&membership.cgroup) else { continue };
+        let new = || Arc::new(Membership { container_name: name.clone(), ..Membership::clone(membership) });
+        *membership = Arc::clone(named.entry(Arc::clone(membership)).or_insert_with(new));
+    }
+    Ok(())
 }

@@ -202,13 +202,14 @@ impl Pattern {
         }
     }
 
-    /// By what `--by container` calls it, or its id as far as it is written.
+    /// By what `--by container` calls it, its name, or its id as far as it is written.
     fn is_container(&self, membership: &Membership) -> bool {
         let by_id = || {
             let Matcher::Plain(text) = &self.matcher else { return false };
             cgroup::container(&membership.cgroup).is_some_and(|container| container.is_called(text))
         };
-        self.is_match(&membership.container()) || by_id()
+        let name = &membership.container_name;
+        self.is_match(&membership.container()) || (!name.is_empty() && self.is_match(name)) || by_id()
     }
 
     fn is_match(&self, text: &str) -> bool {

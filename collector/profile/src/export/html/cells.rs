@@ -53,6 +53,9 @@ struct CellGroup {
     container: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
+    /// The container's name beside its id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
     user: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     uid: Option<u32>,
@@ -66,6 +69,7 @@ impl CellGroup {
             unit: clean(membership.unit()),
             container: clean(membership.container()),
             id: id.map(|container| clean(container.id.into_owned())),
+            name: Some(&membership.container_name).filter(|name| !name.is_empty()).map(|name| clean(name.clone())),
             user: clean(membership.user()),
             uid: membership.uid,
         }

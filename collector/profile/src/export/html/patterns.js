@@ -71,7 +71,8 @@ class Pattern {
       thread: it => is(it.name, it.tid),
       process: it => is(it.process.name, it.process.pid),
       unit: it => this.test(it.process.group.unit),
-      container: it => this.test(it.process.group.container) || isId(it.process.group.id),
+      container: it => [it.process.group.container, it.process.group.name].some(name => name && this.test(name))
+        || isId(it.process.group.id),
       user: it => is(it.process.group.user, it.process.group.uid),
     }[this.subject];
     const isKnown = this.subject === "thread" || this.subject === "process" ? () => true : it => it.process.group !== null;
