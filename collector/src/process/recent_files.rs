@@ -25,7 +25,8 @@ pub struct RecentFiles {
 
 #[derive(Debug)]
 struct RecentFile {
-    namespace: u64,
+    /// The mount namespace of its process; none of one that had ended, whose files are those of ccsd's own namespace.
+    namespace: Option<u64>,
     device: (u32, u32),
     inode: u64,
     path: Box<[u8]>,
@@ -39,14 +40,14 @@ impl RecentFiles {
         let is_file = |it: &&RecentFile| (it.device, it.inode, &*it.path) == (mapped.device, mapped.inode, mapped.path);
         let mut known = self.list.iter().filter(is_file).peekable();
         known.peek()?;
-        let namespace = procfs::mount_namespace(mapped.pid)?;
+        let namespace = procfs::mount_namespace(mapped.pid);
         let recent = known.find(|it| it.namespace == namespace)?;
         (ccsd_worker::file_key(&recent.file, Some(mapped.pid)).ok()? == recent.key).then_some(recent.image)
     }
 
     pub fn keep(&mut self, mapped: &MappedFile<'_>, file: File, key: FileKey, image: ImageIndex) {
         let &MappedFile { pid, device, inode, path, .. } = mapped;
-        let Some(namespace) = procfs::mount_namespace(pid) else { return };
+        let namespace = procfs::mount_namespace(pid);
         let recent = RecentFile { namespace, device, inode, path: path.into(), file, key, image };
         let same = |old: &RecentFile| {
             (old.namespace, old.device, old.inode, &old.path) == (namespace, device, inode, &recent.path)
@@ -105,7 +106,11 @@ mod tests {
         ] {
             assert_eq!(recent.image(&other), None, "{other:?}");
         }
-        recent.list[0].namespace += 1;
+        let ended = MappedFile { pid: u32::MAX - 10, ..mapped };
+        keep(&mut recent, &ended);
+        assert_eq!(recent.image(&MappedFile { pid: u32::MAX - 11, ..ended }), Some(ImageIndex(7)));
+        recent.list.pop();
+        recent.list[0].namespace = Some(1);
         assert_eq!(recent.image(&mapped), None, "those of another mount namespace have it from elsewhere");
         recent.clear();
         // The same again takes no other's place; so many others do, and no more are kept.
