@@ -175,8 +175,8 @@ pub enum Command {
     /// of that build id gives them names, inlined functions and lines, on any machine. Functions that had a name when the
     /// profile was collected keep it, and get no lines: the profile has no addresses of them.
     ///
-    /// Exit status 2 if no function could be named; standard error says why, by image. A profile that was cut short stays marked
-    /// as such.
+    /// Exit status 2 if functions lack names and none could be given; standard error says why, by image. A profile that was
+    /// cut short stays marked as such.
     #[command(after_long_help = SYMBOLIZE_EXAMPLES)]
     Symbolize(SymbolizeArgs),
     /// Run or query the daemon: status, stop, save, watches, metrics
@@ -201,7 +201,8 @@ pub enum Command {
     /// A ~ marks changes that chance may explain; of the others at most 5% on average are due to chance in sampling. Only
     /// several runs a side (--before, --after) show how much runs differ by themselves.
     ///
-    /// Exit status 3 if something grew by more than --fail-above, and 2 if one of its profiles cannot be read whole.
+    /// Exit status 3 if something grew by more than --fail-above, and 2 if one of its profiles has no samples or cannot
+    /// be read whole.
     #[command(after_long_help = DIFF_EXAMPLES)]
     Diff(DiffArgs),
     /// Show source code with the time of each line

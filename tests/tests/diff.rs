@@ -77,6 +77,12 @@ fn growth() {
     assert_eq!(status(&["--fail-above", "0"], &[&old], &[&old]), Some(0));
     assert_eq!(status(&[], &[&old], &[&new]), Some(0));
     assert_eq!(status(&["--fail-above", "5"], &[&of("few", 5, 5)], &[&of("few more", 7, 3)]), Some(0));
+    // A recording that has caught nothing tells nothing.
+    let empty = of("empty", 0, 0);
+    for (before, after) in [(&old, &empty), (&empty, &old)] {
+        let ended = diff(&["--fail-above", "5"], &[before], &[after]);
+        assert!(ended.status.code() == Some(2) && ended.stderr.contains("has none"), "{ended:?}");
+    }
     let two = EndedProgram::of(ccsd(["diff", "--fail-above", "5", "--json"]).arg(&old).arg(&new));
     assert!(
         two.status.code() == Some(3) && two.stderr.contains("1 row grew") && two.stderr.contains("f (demo) +20.00")

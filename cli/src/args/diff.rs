@@ -65,7 +65,8 @@ pub struct DiffArgs {
     ///
     /// For any function (or what --by names), the share of self or total time must grow by more than PERCENT points,
     /// significantly. With --absolute, its weight must grow by more than PERCENT of the total before. --function limits the
-    /// functions. Standard error names them. A profile that is cut short or damaged is refused, with status 2.
+    /// functions. Standard error names them. A profile without samples, or one that is cut short or damaged, is
+    /// refused, with status 2.
     #[arg(long, value_name = "PERCENT", value_parser = percentage, conflicts_with = "svg")]
     pub fail_above: Option<f64>,
     /// Only these functions; PATTERN is as for --only

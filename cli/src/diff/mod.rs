@@ -12,7 +12,8 @@ use std::io::{Write, stdout};
 use anyhow::anyhow;
 use ccsd_profile::export::{Export, write_difference};
 use ccsd_profile::view::{
-    DiffRow, DiffSide, DiffTree, DiffView, Matching, SIGNIFICANCE, SIGNIFICANCE_LEVEL, Share, Total,
+    DiffRow, DiffSide, DiffTree, DiffView, FlatView, Matching, SIGNIFICANCE, SIGNIFICANCE_LEVEL, Selection, Share,
+    Total,
 };
 use ccsd_profile::{Accounting, Profile, SessionInfo, Unit, sanitise};
 use serde::Serialize;
@@ -175,8 +176,15 @@ pub fn run(args: &DiffArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     Ok(Exit::GREW)
 }
 
-/// Refuses profiles of which a part is missing: what they lack may be what grew.
+/// Refuses profiles of which a part is missing, or all: what they lack may be what grew.
 fn refuse_cut(before: &RunSide, after: &RunSide) -> Result<(), Failure> {
+    let is_empty = |run: &&LoadedRun| FlatView::new(&run.profile, &Selection::all()).total.samples == 0;
+    if let Some(run) = before.runs.iter().chain(&after.runs).find(is_empty) {
+        return Err(Failure::bad_request(anyhow!(
+            "--fail-above compares shares of samples, and {} has none: record again, longer or with a higher rate",
+            run.what
+        )));
+    }
     let cut: Vec<&str> =
         before.runs.iter().chain(&after.runs).filter(|run| !run.is_whole).map(|run| run.what.as_str()).collect();
     if cut.is_empty() {

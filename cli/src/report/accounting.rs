@@ -1,6 +1,6 @@
 //! The head of every report: what was sampled, lost samples, and the cost of profiling.
 
-use ccsd_profile::{Accounting, Profile, SessionInfo, notes, sanitise};
+use ccsd_profile::{Accounting, Profile, SessionInfo, Shed, notes, sanitise};
 
 use super::file::LoadedFile;
 use crate::dump::crash;
@@ -354,8 +354,11 @@ fn limits(accounting: &Accounting) -> Option<String> {
         0 => String::new(),
         bytes_of_all => format!(" within {} of memory (--memory)", bytes(bytes_of_all)),
     };
-    (!full.is_empty())
-        .then(|| format!("no room{budget} for all {}: no weight is lost, detail is; see --stats", full.join(", ")))
+    let lost = match accounting.shed.get(Shed::Queue) {
+        0 => "no weight is lost, detail is",
+        _ => "the weight of dropped samples is lost, and otherwise detail alone",
+    };
+    (!full.is_empty()).then(|| format!("no room{budget} for all {}: {lost}; see --stats", full.join(", ")))
 }
 
 fn is_lossy(accounting: &Accounting) -> bool {
