@@ -15,8 +15,6 @@ use super::tables;
 use super::walk::{FramePosition, StackWalk};
 use crate::arch::step::CallerPointers;
 use crate::perf::record::UserRegs;
-use crate::process::images::Images;
-use crate::process::mappings::Mappings;
 
 enum PointerStep {
     Root,
@@ -61,7 +59,7 @@ impl StackUnwinder {
                 LeaveResult::ByPointers(caller, cfa_slot) => {
                     // Words that calls have left behind, and later ones have not overwritten, may look like a chain.
                     if let Some(late) = walk.stack.first_unsure()
-                        && !self.is_call_of_last(caller.ip, walk.frames, walk.mappings, walk.images)
+                        && !self.is_call_of_last(caller.ip, walk)
                     {
                         return Err(UnwindStop::Unreadable(late));
                     }
@@ -91,17 +89,11 @@ impl StackUnwinder {
 
     /// Whether a call of the function of the last frame may return to an address.
     #[cold]
-    pub(super) fn is_call_of_last(
-        &mut self,
-        address: u64,
-        frames: &[Frame],
-        mappings: &mut Mappings,
-        images: &Images,
-    ) -> bool {
-        let Some(&Frame { image, address: callee }) = frames.last() else { return true };
-        let Some(loaded) = self.images.get(image, images) else { return true };
+    fn is_call_of_last(&mut self, address: u64, walk: &mut StackWalk<'_, '_>) -> bool {
+        let Some(&Frame { image, address: callee }) = walk.frames.last() else { return true };
+        let Some(loaded) = self.images.get(image, walk.images) else { return true };
         let Some(function) = tables::entry_range(loaded.tables(), callee) else { return true };
-        self.return_addresses.follows_call_of(address, (image, function.start), mappings, images)
+        self.return_addresses.follows_call_of(address, (image, function.start), walk.mappings, walk.images)
     }
 
     /// Leaves the frame at a position, by the first source that says how.
