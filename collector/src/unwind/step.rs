@@ -57,12 +57,6 @@ impl StackUnwinder {
             match leaving {
                 LeaveResult::Root(found) => return Ok(found),
                 LeaveResult::ByPointers(caller, cfa_slot) => {
-                    // Words that calls have left behind, and later ones have not overwritten, may look like a chain.
-                    if let Some(late) = walk.stack.first_unsure()
-                        && !self.is_call_of_last(caller.ip, walk)
-                    {
-                        return Err(UnwindStop::Unreadable(late));
-                    }
                     let state = UnwindState { return_address: caller.ip, sp: caller.sp, bp: caller.bp };
                     // Behind a gap no frame is known to be where it was.
                     while self.gap.is_none()
@@ -85,15 +79,6 @@ impl StackUnwinder {
                 }
             }
         }
-    }
-
-    /// Whether a call of the function of the last frame may return to an address.
-    #[cold]
-    fn is_call_of_last(&mut self, address: u64, walk: &mut StackWalk<'_, '_>) -> bool {
-        let Some(&Frame { image, address: callee }) = walk.frames.last() else { return true };
-        let Some(loaded) = self.images.get(image, walk.images) else { return true };
-        let Some(function) = tables::entry_range(loaded.tables(), callee) else { return true };
-        self.return_addresses.follows_call_of(address, (image, function.start), walk.mappings, walk.images)
     }
 
     /// Leaves the frame at a position, by the first source that says how.
