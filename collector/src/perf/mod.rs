@@ -3,10 +3,11 @@
 //! `attr`: attributes; `choice`: what the kernel takes; `event`: system calls; `ring_buffer`: shared memory; `record`:
 //! its
 //! contents; `layout`: how events are spread; `set`: all events of a session; `signals`: those that kill; `tick`: the
-//! scheduler's tick; `calibrate`: what a sample costs; `closer`: slow closes; `sorter`: one stream in order of time.
+//! scheduler's tick; `cgroups`: those that events are bound to; `calibrate`: what a sample costs; `closer`: slow closes; `sorter`: one stream in order of time.
 
 pub mod attr;
 pub mod calibrate;
+pub mod cgroups;
 pub mod choice;
 mod closer;
 pub mod counters;

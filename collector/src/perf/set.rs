@@ -28,8 +28,8 @@ use super::signals::{self, FatalSignals, SignalPoint, Unwatched};
 use super::sorter::EventSorter;
 use super::{closer, event, tick};
 use crate::error::{Error, Result, doing};
-use crate::host::cgroups::ControlGroup;
 use crate::machine_time::{MachineTime, MachineTimes};
+use crate::perf::cgroups::ControlGroup;
 use crate::procfs;
 use crate::system;
 

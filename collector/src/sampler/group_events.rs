@@ -17,7 +17,7 @@ use super::sleep::Sleep;
 use super::source::RecordSource;
 use crate::batch::{BatchCounts, GroupedStats, JudgedSamples};
 use crate::clock::now_ns;
-use crate::host::cgroups::{self, ControlGroup, MAX_GROUPS};
+use crate::perf::cgroups::{self, ControlGroup, MAX_GROUPS};
 use crate::perf::set::EventSet;
 
 /// Minimum time between two looks at which groups there are, nanoseconds.

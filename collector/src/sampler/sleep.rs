@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use crate::error::{Result, doing};
-use crate::host::cgroups::ControlGroup;
+use crate::perf::cgroups::ControlGroup;
 use crate::perf::ring_buffer::RingBuffer;
 
 /// Limit on the events reported for one sleep. Further ones end the next sleep.
