@@ -95,8 +95,7 @@ impl Process {
         Process { pid: 0, start_time: 0, exec_generation: Process::GROUPED, parent: None, name, membership }
     }
 
-    /// Whether several processes share this entry; its PID is 0 then, and it is told from others by its name and
-    /// membership.
+    /// Whether several processes share this entry. Its PID is then 0; its name and membership identify it.
     #[must_use]
     pub const fn is_grouped(&self) -> bool {
         self.pid == 0 && self.exec_generation >= Process::GROUPED

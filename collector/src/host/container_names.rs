@@ -1,7 +1,7 @@
 //! Names of containers, from the files in which docker, podman and containerd keep them.
 //!
-//! No daemon is asked. A file counts only if root owns it and nobody else may write it: it tells root's sessions what a
-//! container is called.
+//! The daemons of these tools are not asked. A file counts only if root owns it and alone may write it, because root's
+//! sessions believe it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -207,7 +207,7 @@ mod tests {
             assert_eq!(names.name(none), "", "{none:?}");
         }
         assert!(names.ids("/web").is_empty() && names.ids("nothing").is_empty());
-        // What is known is not looked for again.
+        // A known name is not looked up again.
         fs::remove_dir_all(files.0.path().join("var/lib/docker")).unwrap();
         assert_eq!((names.name(docker), files.names().name(docker)), ("web", ""));
     }

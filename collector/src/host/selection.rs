@@ -86,7 +86,7 @@ impl ProcessSelection {
                 }))
     }
 
-    /// The outermost group on a path of version 2 whose processes are selected, whoever they are; empty if none is. Only of
+    /// The outermost group on a path of version 2 all of whose processes are selected; empty if there is none. Only of
     /// one unit, group or container by its name: processes that a pattern or a user selects may be anywhere.
     fn group_on(&self, path: &str) -> String {
         let one = [&self.units, &self.cgroups, &self.containers].map(|names| names.as_slice()).concat();
