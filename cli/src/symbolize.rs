@@ -61,12 +61,13 @@ pub fn run(args: &SymbolizeArgs) -> Result<Exit, Failure> {
             Err(missing)
         })
     });
-    if named.functions == 0 && named.nameless.iter().any(is_to_be_had) {
+    let gained = named.functions + named.with_lines;
+    if gained == 0 && named.nameless.iter().any(is_to_be_had) {
         let target = if args.output.is_some() { "nothing is written" } else { "the file is unchanged" };
         let (name, reasons) = (args.file.display(), reasons(&named.nameless));
         return Err(Failure::bad_request(anyhow!("{name}: no function could be named, and {target}{reasons}")));
     }
-    if named.functions > 0 || args.output.is_some() {
+    if gained > 0 || args.output.is_some() {
         let mut output: Option<(OutputFile, RenamedStream)> = None;
         read(&args.file, |decoder, record| {
             if output.is_none() {
@@ -91,18 +92,38 @@ pub fn run(args: &SymbolizeArgs) -> Result<Exit, Failure> {
             return Err(Failure::at_run_time(anyhow!(problem)));
         }
     }
-    let NamedLater { functions, nameless, left_out } = named;
-    let too_many = match left_out {
-        0 => String::new(),
-        count => format!("; of {count} places in them no inlined functions and lines: there are too many"),
-    };
-    let rest = match nameless.iter().map(|it| it.functions).sum::<usize>() {
-        0 => String::new(),
-        count => format!("; {count} without a name still{}", reasons(&nameless)),
-    };
     let mut out = stdout().lock();
-    writeln!(out, "{} named{too_many}{rest}", counted(functions as u64, "function", "functions"))?;
+    writeln!(out, "{}", summary(&named))?;
     Ok(Exit::SUCCESS)
+}
+
+/// What became of the functions, with reasons for those that have no name, or no lines, still.
+fn summary(named: &NamedLater<Box<MissingFile>>) -> String {
+    let NamedLater { functions, with_lines, nameless, left_out } = named;
+    let sum = |of: fn(&NamelessImage<Box<MissingFile>>) -> usize| nameless.iter().map(of).sum::<usize>();
+    let (without_name, without_lines) = (sum(|it| it.functions), sum(|it| it.without_lines));
+    let functions_named = counted(*functions as u64, "function", "functions");
+    let mut parts = Vec::new();
+    parts.push(match (functions, with_lines, without_name) {
+        (0, 0, 0) => "all functions have names already".to_owned(),
+        (_, 0, _) => format!("{functions_named} named"),
+        (0, _, _) => format!("lines of {} found", counted(*with_lines as u64, "function", "functions")),
+        _ => format!("{functions_named} named, and lines of {with_lines} more found"),
+    });
+    if *left_out > 0 {
+        parts.push(format!("of {left_out} places in them no inlined functions and lines: there are too many"));
+    }
+    if without_name > 0 {
+        parts.push(format!("{without_name} without a name still"));
+    }
+    if without_lines > 0 {
+        parts.push(format!("{without_lines} with a name, but without lines"));
+    }
+    let mut text = parts.join("; ");
+    if without_name + without_lines > 0 {
+        text.push_str(&reasons(nameless));
+    }
+    text
 }
 
 /// Images that are listed with why their functions have no names.
@@ -110,13 +131,13 @@ const MAX_REASONS: usize = 10;
 
 /// Whether another debug file could name functions of an image.
 fn is_to_be_had(it: &NamelessImage<Box<MissingFile>>) -> bool {
-    !matches!(it.why, WhyNameless::NotInFile { problem: None })
+    it.functions > 0 && !matches!(it.why, WhyNameless::NotInFile { problem: None })
 }
 
-/// The images with most functions that have no name, a line each.
+/// The images with most functions that have no name, or no lines, a line each.
 fn reasons(nameless: &[NamelessImage<Box<MissingFile>>]) -> String {
     let mut images: Vec<_> = nameless.iter().collect();
-    images.sort_by_key(|it| Reverse(it.functions));
+    images.sort_by_key(|it| Reverse((it.functions, it.without_lines)));
     let reason = |it: &&NamelessImage<Box<MissingFile>>| {
         let why = match &it.why {
             WhyNameless::NoBuildId => "it has no build id, by which a debug file could be known".to_owned(),
@@ -127,7 +148,12 @@ fn reasons(nameless: &[NamelessImage<Box<MissingFile>>]) -> String {
             WhyNameless::NotInFile { problem: Some(problem) } => format!("its debug file is damaged: {problem}"),
         };
         let functions = counted(it.functions as u64, "function", "functions");
-        format!("\n  {functions} of {}: {}", sanitise(&it.image), sanitise(&why))
+        let what = match (it.functions, it.without_lines) {
+            (_, 0) => functions,
+            (0, count) => format!("lines of {}", counted(count as u64, "function", "functions")),
+            (_, count) => format!("{functions} and lines of {count}"),
+        };
+        format!("\n  {what} of {}: {}", sanitise(&it.image), sanitise(&why))
     };
     let mut text: String = images.iter().take(MAX_REASONS).map(reason).collect();
     if let Some(more) = images.len().checked_sub(MAX_REASONS).filter(|more| *more > 0) {

@@ -138,6 +138,7 @@ impl Resolver {
         self.images.push(ImageSymbols {
             id,
             name,
+            lacks_lines: ImageSymbols::lines_may_come(elf.as_ref()),
             elf,
             key,
             was_read,
@@ -163,6 +164,7 @@ impl Resolver {
         let Some(image) = self.images.get_mut(index.0 as usize) else { return };
         self.left.drop_names(image);
         (image.elf, image.key, image.debug) = (from.elf, from.key, from.debug);
+        image.lacks_lines = ImageSymbols::lines_may_come(image.elf.as_ref());
         if !std::mem::replace(&mut image.was_read, true) {
             // Addresses in it were offsets in its file, and nameless.
             self.known.retain(|frame, _| frame.image != index);
@@ -296,14 +298,15 @@ impl Resolver {
             self.arena_lines.push(line);
             return (line, false);
         }
-        let Some(image) = self.images.get(frame.image.0 as usize) else { return (LineId::UNKNOWN, false) };
+        let Some(image) = self.images.get_mut(frame.image.0 as usize) else { return (LineId::UNKNOWN, false) };
+        image.lacks_lines &= self.functions.iter().all(|function| function.file.is_none());
         let text = |name: &Option<Arc<str>>| name.as_deref().map(str::to_owned);
         let mut line = LineId::UNKNOWN;
         for function in self.functions.iter().rev() {
             // Most are known already, by other addresses.
             let local = function.local.then_some((function.decl_file.as_deref(), function.decl_line));
             let known = profile.find_cost_centre(image.id, function.linkage_name.as_deref(), function.start, local);
-            self.arena.push(known.unwrap_or_else(|| {
+            let centre = known.unwrap_or_else(|| {
                 profile.add_cost_centre(CostCentre {
                     image: image.id,
                     linkage_name: text(&function.linkage_name),
@@ -313,11 +316,20 @@ impl Resolver {
                     line: function.decl_line,
                     local: function.local,
                 })
-            }));
+            });
+            self.arena.push(centre);
+            // An offset counts from the start that the profile keeps: the first of several functions of one name.
+            let keeps_offset = || match &function.linkage_name {
+                None => true,
+                Some(name) => {
+                    let start = || profile.cost_centre(centre).and_then(|centre| centre.start);
+                    image.lacks_lines && !ccsd_symbolizer::is_stub(name) && start() == function.start
+                }
+            };
             line = match (&function.file, function.start) {
                 (Some(file), _) if function.line > 0 => profile.add_line(file, function.line),
                 // For debug information that is found later.
-                (None, Some(start)) if function.linkage_name.is_none() && frame.address >= start => {
+                (None, Some(start)) if frame.address >= start && keeps_offset() => {
                     profile.add_offset(frame.address - start)
                 }
                 _ => LineId::UNKNOWN,

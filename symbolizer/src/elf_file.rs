@@ -21,8 +21,8 @@ use crate::unwind::UnwindSections;
 #[derive(Debug)]
 pub struct ElfFile {
     reader: ElfReader,
-    /// References to debug files, if another process has read them.
-    links: Option<Links>,
+    /// References to debug files, and whether the file names functions, if another process has read them.
+    told: Option<(Links, bool)>,
     /// Kept while in use.
     unwind: Mutex<Weak<UnwindSections>>,
     /// Kept while in use.
@@ -68,16 +68,21 @@ impl ElfFile {
         Ok(ElfFile::of(ElfReader::parse(source, kinds)?, None))
     }
 
-    fn of(reader: ElfReader, links: Option<Links>) -> ElfFile {
-        ElfFile { reader, links, unwind: Mutex::default(), go: Mutex::default() }
+    fn of(reader: ElfReader, told: Option<(Links, bool)>) -> ElfFile {
+        ElfFile { reader, told, unwind: Mutex::default(), go: Mutex::default() }
     }
 
-    pub(crate) fn from_parts(file: File, parts: DecodedHeaders, links: Links) -> Result<ElfFile, ImageError> {
-        Ok(ElfFile::of(ElfReader::from_parts(file, parts)?, Some(links)))
+    pub(crate) fn from_parts(
+        file: File,
+        parts: DecodedHeaders,
+        links: Links,
+        has_names: bool,
+    ) -> Result<ElfFile, ImageError> {
+        Ok(ElfFile::of(ElfReader::from_parts(file, parts)?, Some((links, has_names))))
     }
 
     pub(crate) fn links(&self) -> Links {
-        self.links.clone().unwrap_or_else(|| Links::read(self))
+        self.told.as_ref().map_or_else(|| Links::read(self), |(links, _)| links.clone())
     }
 
     /// The sections that an unwinder needs, shared while in use. Missing, damaged or too large ones are omitted. Works
@@ -119,6 +124,9 @@ impl ElfFile {
     /// Whether it names functions: it has a symbol table or debug information. (Files in debug directories may have neither.)
     #[must_use]
     pub fn has_names(&self) -> bool {
+        if let Some((_, has_names)) = self.told {
+            return has_names;
+        }
         let has = |section: Option<&Section>| section.is_some_and(|section| self.section_size(section) > 0);
         has(self.section(b".symtab")) || has(self.debug_section(".debug_info"))
     }

@@ -214,7 +214,7 @@ mod tests {
             entry: 0,
             is_complete: false,
         };
-        let elf = ElfFile::from_parts(file, parts, Links::default()).unwrap();
+        let elf = ElfFile::from_parts(file, parts, Links::default(), false).unwrap();
         assert!(elf.known_go_functions().is_none());
         let (one, other) = (elf.go_functions().unwrap(), elf.go_functions().unwrap());
         assert!(Arc::ptr_eq(&one, &other) && one.find(0x1000).is_some());

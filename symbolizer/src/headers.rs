@@ -34,6 +34,7 @@ pub struct Headers {
     eh_frame_hdr_segment: Option<Segment>,
     sections: Vec<NamedSection>,
     links: Links,
+    has_names: bool,
     is_complete: bool,
 }
 
@@ -100,6 +101,7 @@ impl Headers {
             eh_frame_hdr_segment: file.eh_frame_hdr_segment().cloned(),
             sections: named.collect(),
             links: file.links(),
+            has_names: file.has_names(),
             is_complete: false,
         }
     }
@@ -129,7 +131,8 @@ impl Headers {
     /// # Errors
     /// [`ImageError::NotRegular`]; [`ImageError::Malformed`] if something exceeds [`limits`].
     pub fn apply(self, file: File) -> Result<ElfFile, ImageError> {
-        let Headers { entry, build_id, segments, eh_frame_hdr_segment, sections: named, links, is_complete } = self;
+        let Headers { entry, build_id, segments, eh_frame_hdr_segment, sections: named, links, has_names, is_complete } =
+            self;
         let too_many_sections = named.len() > SECTIONS.len() + GO_SECTIONS.len() + SYMBOL_SECTIONS.len();
         if segments.len() > limits::MAX_PROGRAM_HEADERS || too_many_sections {
             return Err(ImageError::Malformed("more headers than there may be"));
@@ -161,6 +164,7 @@ impl Headers {
             file,
             DecodedHeaders { segments, sections, section_names, eh_frame_hdr_segment, build_id, entry, is_complete },
             links,
+            has_names,
         )
     }
 }
@@ -188,6 +192,7 @@ mod tests {
         // The starts of functions are read from symbols; what names and lines are read from does not come along.
         assert!(again.section(b".symtab").is_some() && again.debug_section(".debug_info").is_none());
         assert!(file.debug_section(".debug_info").is_some());
+        assert!(file.has_names() && again.has_names());
     }
 
     #[test]

@@ -62,6 +62,7 @@ pub use go::{GoFunction, GoFunctions};
 pub use headers::Headers;
 pub use kernel::{KernelFunction, KernelSymbols, KernelSymbolsError};
 pub use meter::MemoryGate;
+pub use names::is_stub;
 pub use root::{DirectoryPath, FileIdentity, FileRoot};
 pub use symbol_starts::SymbolStarts;
 pub use symbols::{Function, Symbols};

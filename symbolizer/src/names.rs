@@ -105,9 +105,15 @@ pub(crate) fn may_be_local(name: &str) -> bool {
 /// Suffix of the names of PLT stubs. A stub is not the function: its time is spent in this image.
 pub(crate) const PLT_SUFFIX: &str = "@plt";
 
+/// Whether a function is a stub that the linker made, by its linkage name: no source line belongs to it.
+#[must_use]
+pub fn is_stub(linkage_name: &str) -> bool {
+    linkage_name.ends_with(PLT_SUFFIX)
+}
+
 /// The linkage name of a symbol's logical function: without version and clone suffixes, constructor variants unified.
 pub(crate) fn logical(symbol: &str) -> Cow<'_, str> {
-    if symbol.ends_with(PLT_SUFFIX) {
+    if is_stub(symbol) {
         return Cow::Borrowed(symbol);
     }
     // `memcpy@@GLIBC_2.14`: never part of a name, as neither C, C++ nor Rust allow it.

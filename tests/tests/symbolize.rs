@@ -23,12 +23,14 @@ fn main() -> ExitCode {
         .test("from_debug_files_elsewhere", &[CC], from_debug_files)
         .test("inlined_functions_and_lines_from_debug_files", &[CXX], inlined_from_debug_files)
         .test("inlined_functions_and_lines_from_a_server", &[CXX, DEBUGINFOD], inlined_from_debuginfod)
+        .test("lines_of_functions_that_a_stripped_library_exports", &[CC, CXX], exported_by_library)
         .test("every_reader_shows_inlined_functions", &[CXX], every_reader_shows_inlined)
         .test("from_a_debuginfod_server", &[CC, DEBUGINFOD], from_debuginfod)
         .test("from_a_server_by_https", &[CC, PYTHON, OPENSSL], from_debuginfod_by_https)
         .test("every_reader_names_what_is_at_hand", &[CC], every_reader)
         .test("only_a_file_of_the_build_id_names", &[CC], other_build_id)
         .test("where_nothing_is_named_it_says_why_by_image", &[CC], reasons_by_image)
+        .test("where_all_have_names_it_says_so", &[CC], all_named)
         .test("an_address_that_cannot_be_asked_is_refused", &[CC], refused_address)
         .test("a_cut_profile_is_not_replaced_by_one_that_looks_whole", &[CC], cut_profile)
         .run()
@@ -43,7 +45,13 @@ struct Stripped {
 
 /// `ccsd record` of a program.
 fn record_program(program: &Path, args: &[&str], profile: &Path) {
+    record_with(program, args, profile, None);
+}
+
+/// The same with the directory of its libraries.
+fn record_with(program: &Path, args: &[&str], profile: &Path, libraries: Option<&Path>) {
     let mut record = ccsd(["record", "-q", "--no-daemon", "-F", "1999", "-o"]);
+    record.envs(libraries.map(|dir| ("LD_LIBRARY_PATH", dir)));
     let ended = EndedProgram::of(record.arg(profile).arg("--").arg(program).args(args));
     assert!(ended.status.success(), "{ended:?}");
 }
@@ -62,13 +70,32 @@ impl Stripped {
         (stripped, named)
     }
 
+    /// The same in a library of which a program calls one function, so that it has the names that it exports; with the
+    /// profile of the library with its debug information.
+    fn library() -> (Stripped, PathBuf) {
+        let flags = ["-O2", "-g", "-DLIBRARY", "-shared", "-fPIC", "-Wl,-soname=liball.so", "-Wl,--build-id=sha1"];
+        let whole = build("inlining.cpp", &flags);
+        let program = build("calls_work.c", &[whole.to_str().unwrap()]);
+        let dir = scratch();
+        for name in ["whole", "debug", "stripped"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let debug = dir.path().join("debug/liball.so.debug");
+        fs::copy(&whole, dir.path().join("whole/liball.so")).unwrap();
+        split(&whole, &debug, &dir.path().join("stripped/liball.so"));
+        let [profile, named] = [("profile.ccsd", "stripped"), ("whole.ccsd", "whole")].map(|(name, libraries)| {
+            let profile = dir.path().join(name);
+            record_with(&program, &[], &profile, Some(&dir.path().join(libraries)));
+            profile
+        });
+        (Stripped { dir, profile, debug }, named)
+    }
+
     fn of(whole: &Path, args: &[&str]) -> Stripped {
         let dir = scratch();
         fs::create_dir(dir.path().join("debug")).unwrap();
         let [program, debug] = ["program", "debug/program.debug"].map(|name| dir.path().join(name));
-        for (option, to) in [("--only-keep-debug", &debug), ("--strip-all", &program)] {
-            assert!(Command::new("objcopy").arg(option).arg(whole).arg(to).status().unwrap().success());
-        }
+        split(whole, &debug, &program);
         let profile = dir.path().join("profile.ccsd");
         record_program(&program, args, &profile);
         // As on another machine: the program is not there.
@@ -85,6 +112,13 @@ impl Stripped {
         command.args(args).arg(&self.profile).env_remove("DEBUGINFOD_URLS");
         command.env("DEBUGINFOD_CACHE_PATH", self.path("cache")).env("no_proxy", "*").env_remove("http_proxy");
         command
+    }
+}
+
+/// Splits a file into its debug information and the rest, as distributions do.
+fn split(whole: &Path, debug: &Path, stripped: &Path) {
+    for (option, to) in [("--only-keep-debug", debug), ("--strip-all", stripped)] {
+        assert!(Command::new("objcopy").arg(option).arg(whole).arg(to).status().unwrap().success());
     }
 }
 
@@ -143,7 +177,18 @@ fn from_debug_files() {
     let part = EndedProgram::of(ccsd(["report", "--since", "+0s", "--until", "+1h"]).arg(&stripped.profile));
     assert!(part.status.success() && part.stdout.contains("image_loop"), "{part:?}");
     let again = EndedProgram::of(&mut stripped.symbolize(&["--debug-dir", &other]));
-    assert!(again.stdout.starts_with("0 functions named"), "{again:?}");
+    let nothing = ["0 functions named; ", "all functions have names already"];
+    assert!(nothing.iter().any(|nothing| again.stdout.starts_with(nothing)), "{again:?}");
+}
+
+fn all_named() {
+    let dir = scratch();
+    let profile = dir.path().join("profile.ccsd");
+    record_program(&build("images.c", &["-O1", "-static"]), &["now"], &profile);
+    let before = fs::read(&profile).unwrap();
+    let ended = EndedProgram::of(ccsd(["symbolize"]).arg(&profile).env_remove("DEBUGINFOD_URLS"));
+    assert!(ended.status.success() && ended.stdout.starts_with("all functions have names already"), "{ended:?}");
+    assert_eq!(fs::read(&profile).unwrap(), before, "the file is untouched");
 }
 
 /// A share of the samples on the one side has to be possible by those of the other: the two are different runs.
@@ -224,6 +269,25 @@ fn inlined_from_debug_files() {
         report["flat"]["total"]["samples"].as_u64().unwrap()
     };
     assert_eq!(part(&named), part(&stripped.profile));
+}
+
+fn exported_by_library() {
+    let (stripped, whole) = Stripped::library();
+    let (before, total) = samples(&stripped.profile, true);
+    let outer = before.iter().find(|(place, _)| place.starts_with("geometry::outer() "));
+    assert!(
+        outer.is_some_and(|(place, sums)| !place.contains("inlining.cpp") && sums[1] * 10 > total * 9),
+        "{before:?}"
+    );
+    let named = stripped.path("named.ccsd");
+    let dir = stripped.debug.parent().unwrap().to_str().unwrap().to_owned();
+    let ended = EndedProgram::of(&mut stripped.symbolize(&["--debug-dir", &dir, "-o", named.to_str().unwrap()]));
+    let has_lines = ended.stdout.starts_with("lines of ") || ended.stdout.contains(" named, and lines of ");
+    assert!(ended.status.success() && has_lines, "{ended:?}");
+    assert_same(&named, &whole);
+    assert_eq!(samples(&named, false).1, total);
+    let unsymbolised = |profile: &Path| rows(profile).1["accounting"]["unsymbolised"].as_u64().unwrap();
+    assert!(unsymbolised(&named) <= unsymbolised(&stripped.profile));
 }
 
 fn inlined_from_debuginfod() {

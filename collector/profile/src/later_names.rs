@@ -1,6 +1,7 @@
-//! Names, inlined functions and lines that debug information tells later of functions without names.
+//! Names, inlined functions and lines that debug information tells later of functions of stripped images.
 //!
-//! A profile keeps [offsets](crate::Profile::offset) of frames in functions without names. Debug information that is found
+//! A profile keeps [offsets](crate::Profile::offset) of frames in functions without names, and in those that have only the
+//! name by which a stripped library exports them. Debug information that is found
 //! later tells for each of them the functions that were inlined there, from the outermost in, and their lines
 //! ([`LaterNames`]). With these the contexts, routes and lines are rebuilt, each frame as a collector with that debug
 //! information would have pushed it.
@@ -27,7 +28,7 @@ use crate::update::Update;
 /// A function at a place in code: out of line, or inlined there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedSite {
-    /// The function; its image is that of the function without a name.
+    /// The function; its image is that of the function with the offset.
     pub function: CostCentre,
     /// The source file of the place or, of an outer function, of the inlined call; empty if not known.
     pub file: Arc<str>,
@@ -42,7 +43,7 @@ type NumberedSite = (u32, Arc<str>, u32);
 /// a hostile profile and debug file make more of takes no memory; it has the names of the outermost functions alone.
 const MAX_SITES: usize = 1 << 22;
 
-/// The functions at places in functions without names, as debug information tells them.
+/// The functions at places in functions of stripped images, as debug information tells them.
 #[derive(Clone, Debug, Default)]
 pub struct LaterNames {
     /// By their numbers in `known`.
@@ -56,21 +57,21 @@ pub struct LaterNames {
 }
 
 impl LaterNames {
-    /// Adds the name of a function that has none.
-    pub fn name(&mut self, unnamed: CostCentreId, function: CostCentre) {
+    /// Adds the name of a function that has none, or the declaration of one that has.
+    pub fn name(&mut self, id: CostCentreId, function: CostCentre) {
         let number = self.number(function);
-        self.functions.insert(unnamed, number);
+        self.functions.insert(id, number);
     }
 
     /// Adds the functions at an offset of a function that [`LaterNames::name`] names, outermost first.
-    pub fn add_site(&mut self, unnamed: CostCentreId, offset: u32, chain: Vec<NamedSite>) {
+    pub fn add_site(&mut self, id: CostCentreId, offset: u32, chain: Vec<NamedSite>) {
         if self.total.saturating_add(chain.len()) > MAX_SITES {
             self.left_out += 1;
         } else if !chain.is_empty() {
             self.total += chain.len();
             let site = |NamedSite { function, file, line }| (self.number(function), file, line);
             let chain: Vec<_> = chain.into_iter().map(site).collect();
-            self.sites.insert((unnamed, offset), chain.into());
+            self.sites.insert((id, offset), chain.into());
         }
     }
 
@@ -113,12 +114,6 @@ impl LaterNames {
         }
     }
 
-    /// Number of functions that have a name now.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.functions.len()
-    }
-
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -127,27 +122,25 @@ impl LaterNames {
 }
 
 impl Profile {
-    /// The functions without names whose image has a build id, with the offsets at which they have frames.
+    /// The functions of which debug information that is found later tells more, with the offsets at which they have frames:
+    /// those without names, and those with names that have offsets. Only of images with a build id.
     #[must_use]
-    pub fn unnamed_functions(&self) -> BTreeMap<CostCentreId, BTreeSet<u32>> {
-        let mut found = BTreeMap::new();
-        for (number, it) in (0..).zip(self.cost_centres()) {
-            let id = CostCentreId(number);
-            let has_build_id = || self.image(it.image).is_some_and(|image| !image.build_id.is_empty());
-            if it.linkage_name.is_none()
-                && it.start.is_some()
+    pub fn stripped_functions(&self) -> BTreeMap<CostCentreId, BTreeSet<u32>> {
+        let may_be_found = |id: CostCentreId, it: &CostCentre| {
+            it.start.is_some()
                 && it.image != ImageId::CCSD
                 && self.real(id) == id
-                && has_build_id()
-            {
-                found.insert(id, BTreeSet::new());
-            }
-        }
+                && self.image(it.image).is_some_and(|image| !image.build_id.is_empty())
+        };
+        let centres = (0..).map(CostCentreId).zip(self.cost_centres());
+        let unnamed = centres.filter(|&(id, it)| it.linkage_name.is_none() && may_be_found(id, it));
+        let mut found: BTreeMap<CostCentreId, BTreeSet<u32>> = unnamed.map(|(id, _)| (id, BTreeSet::new())).collect();
         let mut add = |function: Option<CostCentreId>, line: LineId| {
-            if let Some(offset) = self.offset(line)
-                && let Some(offsets) = function.and_then(|function| found.get_mut(&function))
-            {
+            let Some((id, offset)) = function.zip(self.offset(line)) else { return };
+            if let Some(offsets) = found.get_mut(&id) {
                 offsets.insert(offset);
+            } else if self.cost_centre(id).is_some_and(|it| may_be_found(id, it)) {
+                found.insert(id, BTreeSet::from([offset]));
             }
         };
         self.for_each_charge(|charge| add(self.contexts.leaf(charge.context), charge.line));
@@ -258,6 +251,7 @@ struct NewPlace {
     context: ContextId,
     line: LineId,
     route: RouteId,
+    /// Whether the function that ran had no name and gets one.
     gets_name: bool,
 }
 
@@ -272,8 +266,8 @@ struct Rewriting {
     chains: HashMap<(CostCentreId, LineId), Chain>,
     /// Contexts whose functions need no call site, in the new profile.
     plain: HashMap<ContextId, ContextId>,
-    /// Of each context of the old profile, whether a function on its path gets a name.
-    gets_names: Vec<bool>,
+    /// Of each context of the old profile, whether debug information tells more of a function on its path.
+    told: Vec<bool>,
     routes: Vec<RouteId>,
     places: HashMap<(ContextId, LineId, RouteId), NewPlace>,
     budget: CallBudget,
@@ -291,7 +285,7 @@ impl Rewriting {
             functions: HashMap::new(),
             chains: HashMap::new(),
             plain: HashMap::new(),
-            gets_names: vec![false],
+            told: vec![false],
             routes: vec![RouteId::EMPTY],
             places: HashMap::new(),
             budget: CallBudget::new(0),
@@ -328,7 +322,8 @@ impl Rewriting {
         }
     }
 
-    fn gets_name(&self, id: CostCentreId) -> bool {
+    /// Whether debug information tells more of a function.
+    fn is_told(&self, id: CostCentreId) -> bool {
         self.names.functions.contains_key(&id)
     }
 
@@ -349,7 +344,7 @@ impl Rewriting {
         if let Some(known) = self.chains.get(&(id, line)) {
             return Arc::clone(known);
         }
-        let offset = from.offset(line).filter(|_| self.gets_name(id));
+        let offset = from.offset(line).filter(|_| self.is_told(id));
         let sites = offset.and_then(|offset| self.names.sites.get(&(id, offset)).cloned());
         let chain: Chain = match sites {
             Some(sites) => sites
@@ -361,7 +356,7 @@ impl Rewriting {
                 .collect(),
             None => {
                 let function = self.function(from, id);
-                // An offset in a function that has a name says nothing.
+                // Debug information says nothing of this offset.
                 let line = if offset.is_some() { LineId::UNKNOWN } else { from.copied_line(&mut self.to, line) };
                 Arc::new([(function, line)])
             }
@@ -385,14 +380,14 @@ impl Rewriting {
         if id.is_cut() { route.cut() } else { route }
     }
 
-    fn path_gets_names(&mut self, from: &Profile, id: ContextId) -> bool {
-        for number in self.gets_names.len()..=id.index().min(from.contexts.len().saturating_sub(1)) {
+    fn is_path_told(&mut self, from: &Profile, id: ContextId) -> bool {
+        for number in self.told.len()..=id.index().min(from.contexts.len().saturating_sub(1)) {
             let id = ContextId::at(number);
-            let parent = from.contexts.parent(id).and_then(|parent| self.gets_names.get(parent.index()).copied());
-            let leaf = from.contexts.leaf(id).is_some_and(|leaf| self.gets_name(leaf));
-            self.gets_names.push(leaf || parent.unwrap_or(false));
+            let parent = from.contexts.parent(id).and_then(|parent| self.told.get(parent.index()).copied());
+            let leaf = from.contexts.leaf(id).is_some_and(|leaf| self.is_told(leaf));
+            self.told.push(leaf || parent.unwrap_or(false));
         }
-        self.gets_names.get(id.index()).copied().unwrap_or(false)
+        self.told.get(id.index()).copied().unwrap_or(false)
     }
 
     fn plain_context(&mut self, from: &Profile, id: ContextId) -> ContextId {
@@ -419,16 +414,18 @@ impl Rewriting {
             return *known;
         }
         let leaf = from.contexts.leaf(context);
-        let gets_name = leaf.is_some_and(|leaf| self.gets_name(leaf));
+        let is_told = leaf.is_some_and(|leaf| self.is_told(leaf));
+        let was_nameless = || leaf.and_then(|leaf| from.cost_centre(leaf)).is_some_and(|it| it.linkage_name.is_none());
+        let gets_name = is_told && was_nameless();
         let mut place =
             NewPlace { context: ContextId::ROOT, line: LineId::UNKNOWN, route: self.route(from, route), gets_name };
-        let expanded = if self.path_gets_names(from, context) { self.expand(from, context, line, route) } else { None };
+        let expanded = if self.is_path_told(from, context) { self.expand(from, context, line, route) } else { None };
         if let Some(context) = expanded {
             place.context = context;
         } else {
             place.context = self.plain_context(from, context);
         }
-        if let Some(leaf) = leaf.filter(|_| expanded.is_some() || !gets_name) {
+        if let Some(leaf) = leaf.filter(|_| expanded.is_some() || !is_told) {
             let chain = self.chain(from, leaf, line);
             if let [outer @ .., (_, innermost)] = &*chain {
                 for &(function, line) in outer {
@@ -454,9 +451,9 @@ impl Rewriting {
         if !self.budget.take(path.len() as u64 + from.routes.depth(route), 0) {
             return None;
         }
-        // The call sites of functions that get names, outermost first, and how many of their calls are still to come.
+        // The call sites of functions of which more is told, outermost first, and how many of their calls are still to come.
         let mut sites: HashMap<CostCentreId, (Vec<LineId>, usize)> = HashMap::new();
-        for (depth, &function) in path.iter().enumerate().filter(|(_, function)| self.gets_name(**function)) {
+        for (depth, &function) in path.iter().enumerate().filter(|(_, function)| self.is_told(**function)) {
             let runs = depth + 1 == path.len();
             sites.entry(function).or_default().1 += usize::from(!runs);
         }

@@ -1,6 +1,6 @@
-//! Offsets within functions without names.
+//! Offsets within functions without debug information.
 //!
-//! A function without a name has no lines. Where it has one in a charge or in a call site, its *line* is an offset from the
+//! A function of a stripped image has no lines. In a charge or in a call site of it, the *line* is an offset from the
 //! function's start instead: a line of the file [`OFFSET_FILE`], whose number is the offset + 1. Debug information that is
 //! found later tells from it which functions were inlined there, and the source line; see [`later_names`](crate::later_names).
 //! Views take offsets for lines that are not known.
@@ -27,7 +27,7 @@ impl Line {
 }
 
 impl Profile {
-    /// The line that stands for an offset in a function without a name; [`LineId::UNKNOWN`] where there are too many.
+    /// The line that stands for an offset in a function without debug information; [`LineId::UNKNOWN`] where there are too many.
     pub fn add_offset(&mut self, offset: u64) -> LineId {
         let number = u32::try_from(offset).ok().and_then(|offset| offset.checked_add(1));
         let Some(number) = number else { return LineId::UNKNOWN };

@@ -30,6 +30,13 @@ fn chain((function, offset): NamedFrame) -> Vec<NamedSite> {
     std::iter::once(site(format!("f{function}"), 10 + offset)).chain(inlined).collect()
 }
 
+/// One that a stripped library exports, so that it has a name from the start.
+const EXPORTED: u64 = 8;
+
+fn exported() -> CostCentre {
+    CostCentre { linkage_name: Some(format!("f{EXPORTED}")), ..unnamed(EXPORTED) }
+}
+
 /// One that has a name from the start, and no debug information.
 const KNOWN: u64 = 9;
 
@@ -61,6 +68,7 @@ fn push(profile: &mut Profile, stack: &[Vec<(CostCentre, LineId)>], weight: u64)
 fn push_unnamed(profile: &mut Profile, stack: &[NamedFrame], weight: u64) {
     let mut frame = |&(function, offset): &NamedFrame| match function {
         KNOWN => vec![(known(), LineId::UNKNOWN)],
+        EXPORTED => vec![(exported(), profile.add_offset(u64::from(offset)))],
         _ => vec![(unnamed(function), profile.add_offset(u64::from(offset)))],
     };
     let stack: Vec<_> = stack.iter().map(&mut frame).collect();
@@ -79,7 +87,7 @@ fn push_named(profile: &mut Profile, stack: &[NamedFrame], weight: u64) {
 
 fn names(profile: &Profile) -> LaterNames {
     let mut names = LaterNames::default();
-    for (id, offsets) in profile.unnamed_functions() {
+    for (id, offsets) in profile.stripped_functions() {
         let function = profile.cost_centre(id).unwrap().start.unwrap() / 0x1000;
         names.name(id, named(&format!("f{function}")));
         offsets.into_iter().for_each(|offset| names.add_site(id, offset, chain((function, offset))));
@@ -212,7 +220,7 @@ fn a_stream_gets_the_same_names_interval_by_interval() {
 fn nameless_frames_keep_their_offsets_for_the_next_time() {
     let (without, with) = profiles(&stacks(1, false));
     let mut some = LaterNames::default();
-    let unnamed = without.unnamed_functions();
+    let unnamed = without.stripped_functions();
     let first = *unnamed.keys().next().unwrap();
     let start = without.cost_centre(first).unwrap().start.unwrap();
     some.name(first, named(&format!("f{}", start / 0x1000)));
@@ -220,10 +228,31 @@ fn nameless_frames_keep_their_offsets_for_the_next_time() {
     assert!(offsets.len() > 1);
     offsets.iter().for_each(|&offset| some.add_site(first, offset, chain((start / 0x1000, offset))));
     let part = without.with_later_names(&some);
-    assert_eq!(part.unnamed_functions().len(), unnamed.len() - 1);
+    assert_eq!(part.stripped_functions().len(), unnamed.len() - 1);
     let whole = part.with_later_names(&names(&part));
     assert_eq!(sums(&whole), sums(&with));
     assert_eq!(lines(&whole), lines(&with));
+}
+
+#[test]
+fn lines_of_a_function_with_a_name_name_no_sample() {
+    let stacks = stacks(4, false);
+    let (without, with) = profiles(&stacks);
+    let of_exported = |stack: &&Vec<NamedFrame>| stack.last().is_some_and(|frame| frame.0 == EXPORTED);
+    assert!(stacks.iter().filter(of_exported).count() > 10);
+    let (id, offsets) = without.stripped_functions().into_iter().find(|(id, _)| without.name(*id) == "f8").unwrap();
+    let mut lines_alone = LaterNames::default();
+    lines_alone.name(id, named("f8"));
+    offsets.into_iter().for_each(|offset| lines_alone.add_site(id, offset, chain((EXPORTED, offset))));
+    let later = without.with_later_names(&lines_alone);
+    assert_eq!(later.accounting().unsymbolised, without.accounting().unsymbolised);
+    let of_it = |profile: &Profile| {
+        let mut lines = lines(profile);
+        lines.retain(|(name, ..), _| name == "f8");
+        lines
+    };
+    assert!(of_it(&later).len() > 3);
+    assert_eq!(of_it(&later), of_it(&with));
 }
 
 #[test]

@@ -26,6 +26,9 @@ pub(super) struct ImageSymbols {
     pub(super) elf: Option<Arc<ElfFile>>,
     pub(super) key: Option<FileKey>,
     pub(super) was_read: bool,
+    /// Whether it is stripped and has a build id: functions that it exports keep offsets, as those without a name do, as
+    /// long as no debug file of it was found.
+    pub(super) lacks_lines: bool,
     pub(super) debug: DebugFileFinder,
     pub(super) names: Option<ImageNames>,
     pub(super) jit: Option<Box<JitNames>>,
@@ -38,6 +41,11 @@ pub(super) struct ImageSymbols {
 }
 
 impl ImageSymbols {
+    /// Whether debug information of a file may be found later.
+    pub(super) fn lines_may_come(elf: Option<&Arc<ElfFile>>) -> bool {
+        elf.is_some_and(|elf| elf.build_id().is_some() && !elf.has_names())
+    }
+
     /// What this process keeps of its names, bytes.
     pub(super) fn held_bytes(&self) -> u64 {
         self.names.as_ref().map_or(0, ImageNames::held_bytes)
