@@ -4,6 +4,7 @@
 //! all are
 //! forgotten.
 
+mod code_time;
 mod generated;
 mod image_symbols;
 mod images;
@@ -24,6 +25,7 @@ use crate::process::images::{ImageIndex, MappedImage};
 use crate::system;
 use crate::unwind::Frame;
 use crate::usage::{Aside, aside, aside_briefly};
+use code_time::CodeReading;
 use image_symbols::{DroppedImages, ImageSymbols, Rereading, SymbolBatch};
 use kernel::KernelNames;
 
@@ -82,6 +84,7 @@ pub struct Resolver {
     named_later: u64,
     left: DroppedImages,
     rereading: Rereading,
+    code_time: CodeReading,
     /// Through which the session opens files; it knows what was withheld.
     door: Door,
 }
@@ -110,6 +113,7 @@ impl Resolver {
             named_later: 0,
             left: DroppedImages::default(),
             rereading: Rereading::default(),
+            code_time: CodeReading::default(),
             door: Door::default(),
         }
     }
@@ -120,6 +124,9 @@ impl Resolver {
         if door.user().is_some() && !system::kernel_symbols_are_public() && self.kernel.take().is_some() {
             door.withhold("/proc/kallsyms, with the names of the kernel's functions");
         }
+        if let Some(user) = door.user() {
+            self.code_time.set_user(user.uid);
+        }
         self.door = door;
         self
     }
@@ -127,6 +134,7 @@ impl Resolver {
     /// Says that samples are taken from now on: what names cost, the session's target pays.
     pub fn begin(&mut self) {
         self.rereading.began = Some(Instant::now());
+        self.code_time.begin();
     }
 
     /// Enters the next image, in order of [`ImageIndex`].
@@ -366,6 +374,6 @@ impl Resolver {
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let kernel = self.kernel.as_ref().and_then(KernelNames::trouble);
         let kernel = kernel.map(|why| format!("{}: {why}", notes::NAMELESS_KERNEL));
-        kernel.into_iter().chain(self.door.notes()).chain(self.image_notes())
+        kernel.into_iter().chain(self.door.notes()).chain(self.code_time.note()).chain(self.image_notes())
     }
 }

@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 
 use ccsd_profile::view::{FlatView, Selection};
 use ccsd_tests::ccsd::{Collecting, NOBODY, as_user};
@@ -15,7 +16,48 @@ use ccsd_tests::suite::{CC, Need, OBJCOPY, Suite};
 fn main() -> ExitCode {
     Suite::new()
         .test("a_user_s_file_made_to_exhaust_memory_blinds_nobody", &[CC, OBJCOPY, Need::Root], exhausting_file)
+        .test("endless_perf_maps_hold_nobody_up", &[CC, Need::Root], endless_maps)
         .run()
+}
+
+/// Each of these maps alone would take seconds to read, again and again.
+fn endless_maps() {
+    const STRANGERS: usize = 8;
+    let program = build("generated.c", &["-O1"]);
+    let daemon = Daemon::start(&[]);
+    let mut strangers: Vec<Running> = (0..STRANGERS)
+        .map(|_| Running::start_command(as_user(Command::new(&program).args(["endless", "waits"]), NOBODY)))
+        .collect();
+    strangers.iter_mut().for_each(Running::go);
+    let mut own = Running::start(&build("phases.c", &["-O1"]), &[]);
+    let pids: Vec<String> = strangers.iter().chain([&own]).map(|running| running.pid().to_string()).collect();
+    let mut collecting = Collecting::start(|file| {
+        let mut command = daemon.ccsd(["attach", "--daemon", "--no-adapt", "-o"]);
+        command.arg(file).args(&pids);
+        command
+    });
+    // Updates come, and what is said of the session is not of its beginning.
+    collecting.wait_for_samples(200);
+    let received = || daemon.sessions()[0]["received"].as_u64().unwrap();
+    let before = received();
+    collecting.wait_for_samples(200);
+    assert!(received() > before, "{before}");
+    let began = Instant::now();
+    let recorded = collecting.stop();
+    let took = began.elapsed();
+    // Names take a second at the end and a little before. (Each of these used to take five, one after the other.)
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    let notes = &recorded.profile.session().notes;
+    let said = format!("the names that {STRANGERS} processes wrote for their generated code were not all read");
+    assert!(notes.iter().any(|note| note.starts_with(&said)), "{notes:?}");
+    assert!(recorded.samples("first").own > 0 && recorded.profile.accounting().lost == 0, "{:?}", recorded.names());
+    for stranger in &strangers {
+        let _ = fs::remove_file(format!("/tmp/perf-{}.map", stranger.pid()));
+    }
+    own.go();
+    own.go();
+    let _ = own.finish();
+    daemon.stop();
 }
 
 fn exhausting_file() {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use ccsd_worker::FileKey;
 use nix::time::{ClockId, clock_gettime};
@@ -76,8 +76,9 @@ impl GrowingFile {
         is_believed(&file, source).then(|| GrowingFile::new(file, source.pid).ok()).flatten()
     }
 
-    /// Reads on. `feed` returns how many bytes it used, possibly more than it got. True if a whole look was not enough.
-    pub fn look(&mut self, mut feed: impl FnMut(&[u8]) -> u64) -> (FileGrowth, bool) {
+    /// Reads on, until then. `feed` returns how many bytes it used, possibly more than it got. True if a whole look was
+    /// not enough.
+    pub fn look(&mut self, until: Instant, mut feed: impl FnMut(&[u8]) -> u64) -> (FileGrowth, bool) {
         let Ok(len) = self.file.metadata().map(|meta| meta.len()) else { return (FileGrowth::No, false) };
         if len < self.len || !self.tail_holds() {
             (self.offset, self.len, self.tail) = (0, 0, Vec::new());
@@ -92,6 +93,8 @@ impl GrowingFile {
             let Some(bytes) = buffer.get(..got).filter(|bytes| !bytes.is_empty()) else { break };
             let used = feed(bytes);
             if used == 0 {
+                // Any line or record fits: nobody could be asked.
+                left = if got == CHUNK { 0 } else { left };
                 break;
             }
             grown = FileGrowth::Yes;
@@ -103,6 +106,9 @@ impl GrowingFile {
             self.offset = self.offset.saturating_add(used);
             self.read = self.read.saturating_add(of_these.len() as u64);
             left = left.saturating_sub(of_these.len() as u64);
+            if self.offset < len && Instant::now() >= until {
+                left = 0;
+            }
         }
         (grown, left == 0)
     }
@@ -152,7 +158,7 @@ mod tests {
         let mut file = GrowingFile::new(File::open(&path).unwrap(), std::process::id()).unwrap();
         let mut seen = Vec::new();
         let mut look = |seen: &mut Vec<u8>| {
-            let (grown, _) = file.look(|bytes| {
+            let (grown, _) = file.look(Instant::now() + Duration::from_secs(60), |bytes| {
                 // Whole lines, as the parser of maps has it.
                 let used = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
                 seen.extend_from_slice(&bytes[..used]);
@@ -183,7 +189,7 @@ mod tests {
         let mut seen = Vec::new();
         // A digit says how many bytes follow that are of no interest.
         let mut look = |seen: &mut Vec<u8>| {
-            let (grown, _) = file.look(|bytes| {
+            let (grown, _) = file.look(Instant::now() + Duration::from_secs(60), |bytes| {
                 seen.push(bytes[0]);
                 1 + u64::from(bytes[0] - b'0')
             });

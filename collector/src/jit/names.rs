@@ -1,6 +1,7 @@
 //! The names of one process's code, and the frames that wait for theirs.
 
 use std::fs::File;
+use std::time::Instant;
 
 use ccsd_profile::{CostCentre, CostCentreId, Image, ImageId, Profile, Shed};
 use ccsd_symbolizer::jit::{CodeAtTime, JitDump, PerfMap};
@@ -63,6 +64,8 @@ pub struct JitNames {
     centres: HashMap<Box<str>, CostCentreId, FxBuildHasher>,
     waiting: HashMap<u64, Waiting, FxBuildHasher>,
     looked: bool,
+    /// Whether the files were not read to their ends when they were looked at last.
+    unread: bool,
     /// When that was, nanoseconds.
     looked_at: u64,
     /// Addresses whose code had been replaced before a jitdump said so; see [`JitNames::count_late`].
@@ -84,6 +87,7 @@ impl JitNames {
             centres: HashMap::default(),
             waiting: HashMap::default(),
             looked: false,
+            unread: false,
             looked_at: 0,
             told_late: 0,
             notes: Vec::new(),
@@ -242,8 +246,24 @@ impl JitNames {
         }
     }
 
-    pub fn look(&mut self) -> bool {
+    /// Whose files its names are in.
+    pub fn user(&self) -> Option<u32> {
+        self.source.user
+    }
+
+    /// There is no time for a look now.
+    pub fn pass(&mut self) {
         self.looked = true;
+    }
+
+    pub fn is_unread(&self) -> bool {
+        self.unread
+    }
+
+    /// Reads on in the files, until then. Whether there was something new.
+    pub fn look(&mut self, until: Instant) -> bool {
+        self.looked = true;
+        self.unread = false;
         // What was charged until now has the names that were known in the last look.
         let charged_until = std::mem::replace(&mut self.looked_at, now_ns());
         let mut grown = false;
@@ -255,27 +275,30 @@ impl JitNames {
             let feed = |map: &mut PerfMap, bytes: &[u8]| {
                 ccsd_worker::parse_code(&key, map.parser(), bytes).map_or(0, |parsed| map.apply(parsed))
             };
-            let mut look = file.look(|bytes| feed(map, bytes));
+            let mut look = file.look(until, |bytes| feed(map, bytes));
             if look.0 == FileGrowth::Anew {
                 map.clear();
-                look = file.look(|bytes| feed(map, bytes));
+                look = file.look(until, |bytes| feed(map, bytes));
                 grown = true;
             }
             grown |= look.0 == FileGrowth::Yes;
+            self.unread |= look.1;
         }
         for (file, dump) in self.dumps.iter_mut().filter(|(_, dump)| !dump.is_over()) {
             let key = file.key().clone();
             let feed = |dump: &mut JitDump, bytes: &[u8]| {
                 ccsd_worker::parse_code(&key, dump.parser(), bytes).map_or(0, |parsed| dump.apply(parsed))
             };
-            match file.look(|bytes| feed(dump, bytes)) {
+            let (now, more) = match file.look(until, |bytes| feed(dump, bytes)) {
                 (FileGrowth::Anew, _) => {
                     *dump = JitDump::default();
-                    file.look(|bytes| feed(dump, bytes));
                     grown = true;
+                    file.look(until, |bytes| feed(dump, bytes))
                 }
-                (now, _) => grown |= now == FileGrowth::Yes,
-            }
+                look => look,
+            };
+            grown |= now == FileGrowth::Yes;
+            self.unread |= more;
         }
         if grown {
             self.count_late(charged_until);
@@ -336,12 +359,18 @@ impl JitNames {
         found.name.map(|name| (name, found.from, found.until))
     }
 
-    /// The last look, when the process or the session has ended. What still has no name will never have one.
-    pub fn finish(&mut self, profile: &mut Profile, inherited: Option<&JitNames>) -> u64 {
-        for _ in 0..LAST_LOOKS {
-            if !self.look() {
-                break;
+    /// The last look, when the process or the session has ended; `None` if there is no time for one. What still has no
+    /// name will never have one.
+    pub fn finish(&mut self, profile: &mut Profile, inherited: Option<&JitNames>, until: Option<Instant>) -> u64 {
+        match until {
+            Some(until) => {
+                for _ in 0..LAST_LOOKS {
+                    if !self.look(until) || Instant::now() >= until {
+                        break;
+                    }
+                }
             }
+            None => self.unread = true,
         }
         let named_samples = self.name_waiting(profile, inherited);
         if !self.waiting.is_empty() {

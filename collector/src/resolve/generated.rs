@@ -30,6 +30,7 @@ impl Resolver {
 
     /// A new batch begins: reads jitdumps before samples are charged, as a known name may have been replaced.
     pub(super) fn begin_jit_batch(&mut self, profile: &mut Profile) {
+        self.begin_round();
         for i in 0..self.jit_images.len() {
             let index = self.jit_images[i];
             let Some(names) = self.jit_mut(index) else { continue };
@@ -45,6 +46,7 @@ impl Resolver {
 
     /// Reads on in all files of names, and names what waits.
     pub fn look_for_names(&mut self, profile: &mut Profile) {
+        self.begin_round();
         for i in 0..self.jit_images.len() {
             let index = self.jit_images[i];
             if let Some(mut names) = self.take_jit(index) {
@@ -54,8 +56,17 @@ impl Resolver {
         }
     }
 
+    /// A round of looks has a limit: each begins with another process, so that all have their turn.
+    fn begin_round(&mut self) {
+        self.code_time.begin_round();
+        if !self.jit_images.is_empty() {
+            self.jit_images.rotate_left(1);
+        }
+    }
+
     /// The session is over: the last look at all files.
     pub fn finish_names(&mut self, profile: &mut Profile) {
+        self.code_time.begin_end();
         for index in std::mem::take(&mut self.jit_images) {
             self.end_jit(profile, index);
         }
@@ -103,10 +114,14 @@ impl Resolver {
     }
 
     fn look(&mut self, profile: &mut Profile, names: &mut JitNames) -> bool {
+        let Some(slice) = self.code_time.slice(names.user()) else {
+            names.pass();
+            return false;
+        };
         let others = self.generated_bytes();
         names.allot(self.budget.generated_code.saturating_sub(others));
         let left_out = names.left_out();
-        let grown = names.look();
+        let grown = names.look(slice.until);
         let left_out = names.left_out().saturating_sub(left_out);
         profile.accounting_mut().shed.add(Shed::GeneratedCode, left_out);
         if grown {
@@ -115,6 +130,7 @@ impl Resolver {
             self.named_later += named;
             self.generation = self.generation.wrapping_add(1);
         }
+        self.code_time.spend(slice);
         grown
     }
 
@@ -127,7 +143,12 @@ impl Resolver {
         let Some(mut names) = self.take_jit(index) else { return };
         let inherited = names.inherited().and_then(|parent| self.jit(parent));
         let left_out = names.left_out();
-        let named = names.finish(profile, inherited);
+        let slice = self.code_time.last_slice(names.user());
+        let named = names.finish(profile, inherited, slice.map(|slice| slice.until));
+        self.code_time.unread += u64::from(names.is_unread());
+        if let Some(slice) = slice {
+            self.code_time.spend(slice);
+        }
         self.named_later += named;
         profile.accounting_mut().shed.add(Shed::GeneratedCode, names.left_out().saturating_sub(left_out));
         self.left.notes.extend(names.take_notes());

@@ -34,6 +34,10 @@ const START_PATIENCE: Duration = Duration::from_secs(10);
 pub const DYING_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a process that was ended for another principal's does not start again.
 const REST: Duration = Duration::from_secs(1);
+/// How long a question about generated code waits for a connection, and for its answer, which takes some milliseconds: while a
+/// session waits for these names, it does nothing else. Without an answer it asks again later.
+const CODE_TURN: Duration = Duration::from_millis(100);
+const CODE_PATIENCE: Duration = Duration::from_secs(2);
 const MAX_GREETING: usize = 1024;
 /// Maximum workers started within [`Patience::starts`].
 const MAX_STARTS: usize = 5;
@@ -287,10 +291,14 @@ impl Worker {
         mut check: impl FnMut(WorkerReply) -> Result<T, Nonsense>,
     ) -> Result<T, NoAnswer> {
         let quick = matches!(question, WorkerRequest::Headers { .. });
-        let patience = if quick { self.patience.headers } else { self.patience.answer };
+        let (turn_patience, patience) = match question {
+            WorkerRequest::Headers { .. } => (self.patience.headers, self.patience.headers),
+            WorkerRequest::Code { .. } => (CODE_TURN, self.patience.headers.min(CODE_PATIENCE)),
+            _ => (self.patience.answer, self.patience.answer),
+        };
         let most = question.max_answer(key);
         loop {
-            let mut turn = self.take(key, quick, patience)?;
+            let mut turn = self.take(key, quick, turn_patience)?;
             let asked = turn.connection.exchange(question, attach, most, patience, &mut want);
             match asked.and_then(|answer| check(answer).map_err(Fault::from)) {
                 Ok(answer) => {
