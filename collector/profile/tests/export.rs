@@ -5,7 +5,10 @@ mod common;
 
 use ccsd_profile::export::{DEFAULT_MAX_BYTES, Export, Format};
 use ccsd_profile::view::Selection;
-use ccsd_profile::{ContextId, LineId, Metric, ProfileLimits, Timeline, Unit};
+use ccsd_profile::{
+    ContextId, CostCentre, Encoder, Image, LineId, Membership, Metric, Process, Profile, ProfileLimits, SessionInfo,
+    Thread, Timeline, Unit, read_profile,
+};
 use common::Maker;
 use common::readers::{cells, page, text};
 use serde_json::Value;
@@ -33,6 +36,65 @@ fn hostile_names_are_inert() {
     assert!(dot.contains("</script>\\\"];x;"), "{dot}");
     let csv = text(&maker.profile, &Selection::all(), Format::Csv);
     assert_eq!(csv.lines().filter(|line| !line.starts_with('#')).count(), 4, "{csv}");
+}
+
+/// All that a file says beside its functions. Once as somebody who writes a file has it, and once as it is in memory, as after
+/// an import.
+#[test]
+fn no_text_of_a_profile_is_raw() {
+    let evil = "<script>alert(1)</script>--&\x1b[31m\u{9b}2J\u{202e}\r\nfn=evil\n\n\"'\u{0};]]>";
+    let text_of = || evil.to_owned();
+    let session = SessionInfo {
+        target: text_of(),
+        command: Vec::new(),
+        pids: vec![7],
+        event: text_of(),
+        rate_hz: 999,
+        host: text_of(),
+        started_unix_ns: 1_000,
+        metrics: vec![Metric { name: text_of(), unit: Unit::Nanoseconds }],
+        notes: vec![text_of()],
+        version: text_of(),
+    };
+    let mut profile = Profile::new(session, ProfileLimits::default());
+    let membership = Membership { cgroup: text_of(), uid: Some(7), user: text_of(), container_name: text_of() };
+    let process = Process { membership: Some(membership.into()), ..Process::new(7, 100, evil) };
+    let process = profile.add_process(process);
+    let thread = profile.add_thread(Thread { process, tid: 7, name: text_of() });
+    let image = profile.add_image(Image { name: text_of(), build_id: vec![1] });
+    let function = profile.add_cost_centre(CostCentre {
+        display_name: Some(text_of()),
+        file: Some(text_of()),
+        line: 3,
+        ..CostCentre::named(image, evil)
+    });
+    let line = profile.add_line(evil, 4);
+    let context = profile.contexts_mut().push(ContextId::ROOT, function);
+    profile.charge(thread, context, line, &[5]);
+    profile.accounting_mut().received += 1;
+    let mut encoder = Encoder::new(Vec::new(), profile.session()).unwrap();
+    encoder.write(&profile.take_update()).unwrap();
+    let file = encoder.finish().unwrap();
+    let read = read_profile(&file[..]).unwrap().profile;
+    let words = read.session();
+    for word in [&words.event, &words.host, &words.version, &words.metrics[0].name] {
+        assert!(!word.chars().any(char::is_control), "{word:?}");
+    }
+    for profile in [&profile, &read] {
+        for format in Format::ALL.into_iter().filter(|format| format.is_text()) {
+            let text = text(profile, &Selection::all(), format);
+            // gprof's tables begin with a form feed.
+            let is_bad = |c: char| c == '\u{202e}' || c.is_control() && !matches!(c, '\n' | '\r' | '\t' | '\u{c}');
+            assert_eq!(text.find(is_bad), None, "{}: {text:?}", format.name());
+            assert!(!text.lines().any(|line| line.starts_with("fn=evil")), "{}: {text}", format.name());
+            if matches!(format, Format::Svg | Format::Html) {
+                assert!(!text.contains("<script>alert"), "{}: {text}", format.name());
+            }
+        }
+    }
+    let svg = text(&read, &Selection::all(), Format::Svg);
+    let comments = svg.match_indices("<!--").filter_map(|(at, _)| svg[at + 4..].split_once("-->"));
+    assert!(comments.clone().count() > 0 && comments.into_iter().all(|(text, _)| !text.contains("--")), "{svg}");
 }
 
 #[test]

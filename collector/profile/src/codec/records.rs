@@ -6,6 +6,7 @@ use crate::accounting::{Accounting, TruncationReason};
 use crate::limits::MAX_METRICS;
 use crate::model::{Metric, SessionInfo, Unit};
 use crate::pace::SamplingRates;
+use crate::text::sanitise;
 
 pub(super) fn put_session(out: &mut Vec<u8>, session: &SessionInfo) {
     put_str(out, &session.target);
@@ -47,19 +48,25 @@ pub(super) fn session(from: &mut Cursor<'_>) -> Result<SessionInfo, Wrong> {
         target: from.string()?,
         command: from.list(Cursor::string)?,
         pids: from.list(Cursor::get_u32)?,
-        event: from.string()?,
+        event: word(from)?,
         rate_hz: from.get_u32()?,
-        host: from.string()?,
+        host: word(from)?,
         started_unix_ns: from.get()?,
         metrics: from.list(metric)?,
         notes: from.list(Cursor::string)?,
-        version: from.string()?,
+        version: word(from)?,
     };
     if session.metrics.len() > MAX_METRICS { Err("too many metrics") } else { Ok(session) }
 }
 
+/// A word of the collector's, not of a profiled program's: it has no character that has to be escaped, in whatever format
+/// and on whatever screen, unless somebody has put it there.
+fn word(from: &mut Cursor<'_>) -> Result<String, Wrong> {
+    from.string().map(|text| sanitise(&text).into_owned())
+}
+
 fn metric(from: &mut Cursor<'_>) -> Result<Metric, Wrong> {
-    let name = from.string()?;
+    let name = word(from)?;
     let unit = match from.byte()? {
         0 => Unit::Nanoseconds,
         1 => Unit::Cycles,

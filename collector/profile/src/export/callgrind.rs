@@ -22,7 +22,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let lines: HashMap<CostCentreId, Vec<LineRow>> = lines.into_iter().map(|it| (it.function, it.lines)).collect();
     let (calls, unknown_weight) = call_lines(profile, export.selection);
     let metric = export.metric();
-    writeln!(out, "# callgrind format\nversion: 1\ncreator: ccsd {}", profile.session().version)?;
+    writeln!(out, "# callgrind format\nversion: 1\ncreator: ccsd {}", sanitise(&profile.session().version))?;
     for pid in profile.session().pids.iter().take(1) {
         writeln!(out, "pid: {pid}")?;
     }

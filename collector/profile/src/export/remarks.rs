@@ -28,7 +28,12 @@ impl Export<'_> {
         let expected = accounting.expected.map_or_else(String::new, |it| format!(" of {} expected", count(it)));
         let rate = count(session.rate_hz.into());
         let mut remarks = vec![
-            format!("ccsd {}: {} of {} at {rate} Hz", session.version, session.event, self.title()),
+            format!(
+                "ccsd {}: {} of {} at {rate} Hz",
+                sanitise(&session.version),
+                sanitise(&session.event),
+                self.title()
+            ),
             format!(
                 "{} samples received{expected}, {} lost, {} throttled, {} dropped, {} undelivered",
                 count(accounting.received),

@@ -10,6 +10,7 @@ use super::folded;
 use super::palette::{Colour, NEUTRAL, Palette};
 use super::request::{Export, unit_name};
 use super::walk::frame_name;
+use crate::text::sanitise;
 use crate::view::{SQUEEZED_OUT, TreeView};
 
 /// A flame graph of two profiles: as wide as the second, coloured by how much more (red) or less (blue) weight each
@@ -48,7 +49,8 @@ pub fn write_difference(
     let mut options = options();
     options.title = format!("{}: after, and how it differs from before", after.title());
     let how = if absolute { "by weight" } else { "by share" };
-    options.subtitle = Some(format!("{}, {how}: red is more, blue is less; recursion is folded (ccsd)", metric.name));
+    options.subtitle =
+        Some(format!("{}, {how}: red is more, blue is less; recursion is folded (ccsd)", sanitise(&metric.name)));
     options.count_name = unit_name(metric.unit).to_owned();
     options.deterministic = true;
     options.notes = notes(after);
@@ -81,7 +83,8 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     options.bgcolors = Some(BackgroundColor::Flat(Color { r: 0xfa, g: 0xfa, b: 0xf8 }));
     options.palette_map = Some(&mut colours);
     options.title = export.title();
-    options.subtitle = Some(format!("{}; recursion is folded, and what starts the program (ccsd)", metric.name));
+    options.subtitle =
+        Some(format!("{}; recursion is folded, and what starts the program (ccsd)", sanitise(&metric.name)));
     options.count_name = unit_name(metric.unit).to_owned();
     options.deterministic = true;
     options.notes = notes(export);
