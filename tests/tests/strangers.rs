@@ -11,13 +11,77 @@ use ccsd_tests::ccsd::{Collecting, NOBODY, as_user};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::elf::exhausting_program;
 use ccsd_tests::fixture::{Running, build, copy_program, scratch};
+use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, OBJCOPY, Suite};
 
 fn main() -> ExitCode {
     Suite::new()
         .test("a_user_s_file_made_to_exhaust_memory_blinds_nobody", &[CC, OBJCOPY, Need::Root], exhausting_file)
         .test("endless_perf_maps_hold_nobody_up", &[CC, Need::Root], endless_maps)
+        .test("the_machine_s_worker_does_not_work_for_users", &[CC, OBJCOPY, Need::Root], machine_worker)
         .run()
+}
+
+/// The most memory that a process has had.
+fn most_memory(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// Root has programs that take much memory to read, and all may run them.
+fn machine_worker() {
+    const PROGRAMS: usize = 3;
+    let program = build("phases.c", &["-O1"]);
+    let dir = scratch();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let large = exhausting_program(&program, 12_000_000, dir.path());
+    let daemon = Daemon::start(&["--socket-mode", "666"]);
+    let own = daemon.worker().unwrap();
+    let mut running: Vec<Running> = (0..PROGRAMS)
+        .map(|number| {
+            let copy = dir.path().join(format!("large-{number}"));
+            copy_program(&large, &copy);
+            fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+            Running::start_command(as_user(&mut Command::new(&copy), NOBODY))
+        })
+        .collect();
+    let attach = |user: Option<u32>, pid: u32| {
+        Collecting::start(|file| {
+            let mut command = daemon.ccsd(["attach", "--daemon", "--no-adapt", "-o"]);
+            command.arg(file).arg(pid.to_string());
+            if let Some(user) = user {
+                as_user(&mut command, user);
+            }
+            command
+        })
+    };
+    let recorded_by = |user: Option<u32>, running: &[Running]| -> Vec<Recorded> {
+        // One after the other: what was read for one session is still in memory when the next begins.
+        let recorded = |it: &Running| {
+            let mut collecting = attach(user, it.pid());
+            collecting.wait_for_samples(100);
+            collecting.stop()
+        };
+        running.iter().map(recorded).collect()
+    };
+    for recorded in recorded_by(Some(NOBODY), &running) {
+        recorded.assert_whole().assert_complete();
+    }
+    // One of them alone would take several hundred.
+    assert!(most_memory(own) < 128 << 20, "{}", most_memory(own));
+    // Root's own sessions have them read there, one at a time.
+    for recorded in recorded_by(None, &running) {
+        recorded.assert_whole().assert_complete();
+    }
+    // It is still the same process.
+    assert!(most_memory(own) > 128 << 20, "{}", most_memory(own));
+    for program in &mut running {
+        program.go();
+        program.go();
+        let _ = program.finish();
+    }
+    daemon.stop();
 }
 
 /// Each of these maps alone would take seconds to read, again and again.

@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, MemoryGate, OpenFiles, Symbols};
+use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, MemoryGate, OpenFiles, Symbols, allocation};
 use hashbrown::HashMap;
 
 use crate::message::ImageKey;
@@ -30,11 +30,16 @@ pub trait Asker: OpenFiles {
     fn image_file(&self) -> Option<File>;
 }
 
-/// Lets one large image be read at a time, to bound memory.
+type Entries = Mutex<HashMap<ImageKey, Arc<ImageEntry>>>;
+
+/// Lets one large image be used at a time, and no other be in memory meanwhile, to bound memory.
 #[derive(Debug, Default)]
 struct LargeImages {
     busy: Mutex<bool>,
     left: Condvar,
+    /// The images that make room for a large one, and what they may keep.
+    entries: Weak<Entries>,
+    most_beside: u64,
 }
 
 impl LargeImages {
@@ -44,6 +49,31 @@ impl LargeImages {
             busy = self.left.wait(busy).unwrap_or_else(PoisonError::into_inner);
         }
         *busy = true;
+    }
+
+    /// Forgets the images that were not used for longest, until there is room for the one of `current`. None of these is
+    /// waiting for its turn: who waits with a large image has not looked for it yet.
+    fn make_room(&self, current: Option<&Current>) {
+        let Some(entries) = self.entries.upgrade() else { return };
+        let mut forgotten = Vec::new();
+        let mut entries = lock(&entries);
+        loop {
+            let is_other =
+                |entry: &&Arc<ImageEntry>| !current.is_some_and(|it| std::ptr::eq(it, &raw const *entry.current));
+            let others = || entries.values().filter(is_other);
+            let total: u64 = others().map(|entry| entry.held.load(Ordering::Relaxed)).sum();
+            let holding = entries.iter().filter(|(_, entry)| is_other(entry) && entry.held.load(Ordering::Relaxed) > 0);
+            let oldest = holding.min_by_key(|(_, entry)| entry.used.load(Ordering::Relaxed));
+            let Some(key) = oldest.filter(|_| total > self.most_beside).map(|(key, _)| key.clone()) else { break };
+            forgotten.extend(entries.remove(&key));
+        }
+        drop(entries);
+        // Freed without the lock. What this thread frees of others is no room for the image that it reads now.
+        for entry in forgotten.into_iter().filter_map(Arc::into_inner) {
+            let held = entry.held.load(Ordering::Relaxed);
+            drop(entry);
+            allocation::allocated(usize::try_from(held).unwrap_or(usize::MAX));
+        }
     }
 
     fn leave(&self) {
@@ -68,19 +98,23 @@ impl Current {
         Current { asker: Mutex::default(), gate, bytes: AtomicU64::new(0), inside: AtomicBool::new(false) }
     }
 
-    /// Begins a question. The image's state is locked, so there is one question at a time; the holder of the gate waits
-    /// for no other state.
-    fn begin(&self, asker: Arc<dyn OpenFiles>, bytes: u64) {
+    /// Begins a question. The image's state is locked, so there is one question at a time. `is_inside`: the image is known
+    /// to be large, and its turn was waited for without the lock. So the holder of the gate waits for no state that somebody
+    /// at the gate has locked.
+    fn begin(&self, asker: Arc<dyn OpenFiles>, bytes: u64, is_inside: bool) {
         *lock(&self.asker) = Some(asker);
+        self.inside.store(is_inside, Ordering::Relaxed);
         self.grow(bytes.saturating_sub(self.bytes.load(Ordering::Relaxed)));
     }
 
-    /// Ends the question. Images and known sizes stay.
-    fn end(&self) {
+    /// Ends the question. Images and known sizes stay. Whether the image was a large one.
+    fn end(&self) -> bool {
         *lock(&self.asker) = None;
-        if self.inside.swap(false, Ordering::Relaxed) {
+        let was_inside = self.inside.swap(false, Ordering::Relaxed);
+        if was_inside {
             self.gate.leave();
         }
+        was_inside
     }
 
     fn grow(&self, bytes: u64) {
@@ -95,6 +129,7 @@ impl MemoryGate for Current {
     fn enter(&self) {
         if !self.inside.swap(true, Ordering::Relaxed) {
             self.gate.enter();
+            self.gate.make_room(Some(self));
         }
     }
 }
@@ -114,6 +149,9 @@ struct ImageEntry {
     /// Milliseconds since the table was created.
     used: AtomicU64,
     held: AtomicU64,
+    /// Whether it was found to be large. Changes while the state is locked.
+    large: AtomicBool,
+    current: Arc<Current>,
 }
 
 #[derive(Debug)]
@@ -127,7 +165,7 @@ struct ImageState {
 
 #[derive(Debug)]
 pub struct ImageCache {
-    entries: Mutex<HashMap<ImageKey, Arc<ImageEntry>>>,
+    entries: Arc<Entries>,
     gate: Arc<LargeImages>,
     began: Instant,
     memory: u64,
@@ -135,7 +173,10 @@ pub struct ImageCache {
 
 impl ImageCache {
     pub fn within(memory: u64) -> ImageCache {
-        ImageCache { entries: Mutex::default(), gate: Arc::default(), began: Instant::now(), memory }
+        let entries = Arc::new(Entries::default());
+        let gate =
+            LargeImages { entries: Arc::downgrade(&entries), most_beside: memory / ALL_PART, ..LargeImages::default() };
+        ImageCache { entries, gate: Arc::new(gate), began: Instant::now(), memory }
     }
 
     /// The functions at each address of an image, and all notes about the image. `None` if the client does not provide
@@ -146,30 +187,61 @@ impl ImageCache {
         addresses: &[u64],
         asker: &Arc<A>,
     ) -> Option<(Vec<Vec<Function>>, Vec<String>)> {
-        let entry = Arc::clone(lock(&self.entries).entry(key.clone()).or_insert_with(|| self.new_entry()));
-        entry.used.store(self.now(), Ordering::Relaxed);
+        let is_known_as_large = |entry: &Arc<ImageEntry>| entry.large.load(Ordering::Relaxed);
+        let mut is_large = key.file.size() >= LARGE || lock(&self.entries).get(key).is_some_and(is_known_as_large);
+        if is_large {
+            self.gate.enter();
+        }
+        let mut entry = self.entry(key);
+        let mut state = lock(&entry.state);
+        while !is_large && is_known_as_large(&entry) {
+            drop(state);
+            // Not held while waiting, so that it can be forgotten.
+            drop(entry);
+            self.gate.enter();
+            is_large = true;
+            entry = self.entry(key);
+            state = lock(&entry.state);
+        }
         let answer = {
-            let mut state = lock(&entry.state);
             let opener: Arc<dyn OpenFiles> = Arc::<A>::clone(asker);
             let current = Arc::clone(&state.current);
-            current.begin(opener, key.file.size());
+            if is_large {
+                self.gate.make_room(Some(&current));
+            }
+            current.begin(opener, key.file.size(), is_large);
             let answer = state.functions(key, addresses, &**asker);
-            current.end();
             if let (0, Some(symbols)) = (state.until_look, &state.symbols) {
                 entry.held.store(symbols.held_bytes(), Ordering::Relaxed);
                 state.until_look = ADDRESSES_PER_LOOK;
             }
+            if current.end() {
+                entry.large.store(true, Ordering::Relaxed);
+            }
             answer
         };
+        drop(state);
         self.bound(&entry);
         answer
+    }
+
+    fn entry(&self, key: &ImageKey) -> Arc<ImageEntry> {
+        let entry = Arc::clone(lock(&self.entries).entry(key.clone()).or_insert_with(|| self.new_entry()));
+        entry.used.store(self.now(), Ordering::Relaxed);
+        entry
     }
 
     fn new_entry(&self) -> Arc<ImageEntry> {
         let current = Arc::new(Current::new(Arc::clone(&self.gate)));
         let most = self.memory / IMAGE_PART;
-        let state = ImageState { current, most, symbols: None, failed: None, until_look: 0 };
-        Arc::new(ImageEntry { state: Mutex::new(state), used: AtomicU64::new(0), held: AtomicU64::new(0) })
+        let state = ImageState { current: Arc::clone(&current), most, symbols: None, failed: None, until_look: 0 };
+        Arc::new(ImageEntry {
+            state: Mutex::new(state),
+            used: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            large: AtomicBool::new(false),
+            current,
+        })
     }
 
     pub fn forget_old(&self) {
@@ -327,7 +399,7 @@ mod tests {
                     let current = Current::new(Arc::clone(&gate));
                     let asker = Large { now: Arc::clone(&now), most: Arc::clone(&most), bytes };
                     let (now, most) = (Arc::clone(&asker.now), Arc::clone(&asker.most));
-                    current.begin(Arc::new(asker), 1 << 20);
+                    current.begin(Arc::new(asker), 1 << 20, false);
                     all_there.wait();
                     // The debug file makes the image large.
                     assert_eq!(current.open(Path::new("/a")).len(), 1);
@@ -336,7 +408,7 @@ mod tests {
                     now.fetch_sub(1, Ordering::SeqCst);
                     current.end();
                     // Once known as large, the image is large from the start.
-                    current.begin(Arc::new(Large::default()), 1 << 20);
+                    current.begin(Arc::new(Large::default()), 1 << 20, false);
                     assert_eq!(current.inside.load(Ordering::Relaxed), bytes >= LARGE);
                     current.end();
                 });
@@ -352,6 +424,42 @@ mod tests {
         assert!((0..20).any(|_| at_once(1) > 1));
     }
 
+    /// With a large image in memory, another one is not read.
+    #[test]
+    fn a_large_image_is_alone() {
+        let (images, asker) = (ImageCache::within(MEMORY), Arc::new(OwnFile::default()));
+        let find = |view| lock(&images.entries).get(&key(view)).cloned();
+        images.functions(&key(0), &[], &asker).unwrap();
+        let first = find(0).unwrap();
+        first.held.store(MEMORY / IMAGE_PART, Ordering::Relaxed);
+        // This test's program is a large one.
+        assert!(key(1).file.size() >= LARGE && first.large.load(Ordering::Relaxed));
+        let first = Arc::downgrade(&{ first });
+        #[derive(Debug)]
+        struct Looking(std::sync::Weak<ImageEntry>, AtomicBool);
+        impl OpenFiles for Looking {
+            fn open(&self, _: &Path) -> Vec<File> {
+                Vec::new()
+            }
+        }
+        impl Asker for Looking {
+            fn image_file(&self) -> Option<File> {
+                self.1.store(self.0.upgrade().is_none(), Ordering::Relaxed);
+                File::open(std::env::current_exe().unwrap()).ok()
+            }
+        }
+        let looking = Arc::new(Looking(first, AtomicBool::new(false)));
+        images.functions(&key(1), &[address()], &looking).unwrap();
+        assert!(looking.1.load(Ordering::Relaxed) && find(0).is_none() && find(1).is_some());
+        // All the same image: none waits for itself.
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            let ask = || images.functions(&key(1), &[address()], &asker).unwrap().0;
+            let threads: Vec<_> = (0..6).map(|_| scope.spawn(ask)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(answers.iter().all(|answer| !answer[0].is_empty()));
+    }
+
     #[test]
     fn the_oldest_give_way() {
         let (images, asker) = (ImageCache::within(MEMORY), Arc::new(OwnFile::default()));
@@ -362,12 +470,12 @@ mod tests {
         }
         lock(&images.entries).get(&key(1)).unwrap().held.store(MEMORY / ALL_PART + 1, Ordering::Relaxed);
         images.functions(&key(2), &[], &asker).unwrap();
-        // Two were removed: the oldest, and the one that held too much.
-        assert_eq!(count(), 1);
+        // The one that held too much was removed.
+        assert_eq!((count(), lock(&images.entries).contains_key(&key(1))), (2, false));
         let only = lock(&images.entries).get(&key(2)).cloned().unwrap();
         only.held.store(MEMORY / IMAGE_PART, Ordering::Relaxed);
         images.bound(&only);
-        assert_eq!(count(), 1, "the only one may hold more");
+        assert_eq!(count(), 1, "only one may hold more");
         images.forget_old();
         assert_eq!(count(), 1);
     }

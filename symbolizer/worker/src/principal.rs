@@ -115,6 +115,11 @@ impl Principals {
         FileLocation { principal, is_remote: mount.is_none_or(|mount| mount.is_remote()) }
     }
 
+    /// A user, or who answers for the user's id.
+    pub fn user(&self, uid: u32) -> Principal {
+        Principal::User(self.users.owner(uid))
+    }
+
     fn find_local(&self, id: u64) -> Option<Mount> {
         let mut tables = lock(&self.mounts);
         tables.iter_mut().find_map(|table| table.get(id))

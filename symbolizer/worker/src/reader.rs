@@ -3,7 +3,7 @@
 //! A process reads images itself, with its own rights, unless it starts a worker at its beginning ([`read_in`]). This
 //! applies to the whole process: one with the daemon's rights must not parse other users' files anywhere.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -79,6 +79,11 @@ pub fn worker_pid(principal: Principal) -> Option<u32> {
 /// Resources used by the workers; zero without any.
 pub fn worker_usage() -> Usage {
     READER.get().map(|reader| reader.workers.usage()).unwrap_or_default()
+}
+
+/// Resources used by the worker for the machine's own files, ended ones included; zero without any.
+pub fn own_worker_usage() -> Usage {
+    READER.get().map(|reader| reader.workers.own_usage()).unwrap_or_default()
 }
 
 /// The result of opening a file.
@@ -373,10 +378,12 @@ impl ImageNames {
 const GIVEN_UP: &str =
     "its functions had no names for some time: the process that reads images crashed on it, or took too long";
 
-/// Whether the worker of `principal` may have a debug file: the principal's own, or an installed one that all may read.
-fn may_hold(principal: Principal, file: &File, path: &Path) -> bool {
+/// Whether the worker of `principal` may have a debug file: the principal's own, or one of the machine's that all may read,
+/// installed or beside such an image (`of_machine`).
+fn may_hold(principal: Principal, of_machine: bool, file: &File, path: &Path) -> bool {
     let (Ok(meta), Ok(key)) = (file.metadata(), file_key(file, None)) else { return false };
-    let is_public = || key.principal() == Principal::Own && meta.mode() & 0o004 != 0 && path.starts_with(INSTALLED);
+    let is_place = of_machine || path.starts_with(INSTALLED);
+    let is_public = || key.principal() == Principal::Own && is_for_all(&meta) && is_place;
     // Of a container's other files of root's, the device alone is known.
     let is_same = match (key.principal(), principal) {
         (Principal::Elsewhere { device, .. }, Principal::Elsewhere { device: own, .. }) => device == own,
@@ -385,17 +392,34 @@ fn may_hold(principal: Principal, file: &File, path: &Path) -> bool {
     is_same || is_public()
 }
 
+fn is_for_all(meta: &Metadata) -> bool {
+    meta.mode() & 0o004 != 0
+}
+
 impl RemoteNames {
+    /// Whose worker reads the image: its owner's. For a user's session, files of this machine that all may read are read by
+    /// the user's worker, too: which of them, how many and how often is the user's choice, and that of the machine serves
+    /// everybody.
+    fn principal(&self) -> Principal {
+        let owner = self.key.file.principal();
+        let Some(user) = self.key.user.filter(|_| owner == Principal::Own) else { return owner };
+        let is_public =
+            || self.image.file().and_then(|file| file.metadata().ok()).is_some_and(|meta| is_for_all(&meta));
+        if is_public() { self.reader.workers.principals().user(user.uid) } else { owner }
+    }
+
     fn resolve(&mut self, addresses: &[u64]) -> (Vec<Vec<Function>>, Told) {
         let nothing = || vec![Vec::new(); addresses.len()];
         let question = WorkerRequest::Names { image: self.key.clone(), addresses: addresses.to_vec() };
-        let (image, finder, principal) = (&self.image, &self.finder, self.key.file.principal());
+        let principal = self.principal();
+        let of_machine = self.key.file.principal() == Principal::Own;
+        let (image, finder) = (&self.image, &self.finder);
         let want = |wanted: &WorkerReply| match wanted {
             WorkerReply::WantImage => image.file().and_then(|file| file.try_clone().ok()).into_iter().collect(),
             WorkerReply::WantFiles(path) => {
                 let path = Path::new(std::ffi::OsStr::from_bytes(path));
                 let mut files = finder.open_for_other(path);
-                files.retain(|file| may_hold(principal, file, path));
+                files.retain(|file| may_hold(principal, of_machine, file, path));
                 files
             }
             _ => Vec::new(),

@@ -77,6 +77,7 @@ pub fn serve() -> Result<Infallible, ServeError> {
         set_policy(libc::SCHED_RR, 1);
     }
     sandbox::give_up_rights(memory, if is_own { OOM_SCORE_OWN } else { OOM_SCORE_OTHER })?;
+    keep_no_freed_memory();
     // All threads start before the filter, which forbids starting them. They meet twice: when all have started, and
     // when the filter is installed.
     let ready = Arc::new(Barrier::new(connections.len() + 1));
@@ -104,6 +105,20 @@ pub fn serve() -> Result<Infallible, ServeError> {
     // The other end is closed when the daemon ends, however it does.
     let _ = control.receive_files(&mut buffer, MAX_QUESTION, None);
     std::process::exit(0);
+}
+
+/// Bytes from which on an allocation is mapped by itself, and goes back to the system when it is freed. The C library raises
+/// this by itself, up to 32 MiB; what it keeps counts as memory of the process, which is limited.
+const MAPPED_ALONE: i32 = 1 << 20;
+/// Heaps of the C library: each keeps memory that was freed, and by default there is one for each thread.
+const HEAPS: i32 = 2;
+
+fn keep_no_freed_memory() {
+    // SAFETY: mallopt(3) takes numbers. No other thread has started. Failure has no effect.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_ALONE);
+        libc::mallopt(libc::M_ARENA_MAX, HEAPS);
+    }
 }
 
 fn set_policy(policy: i32, priority: i32) {

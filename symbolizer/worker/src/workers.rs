@@ -36,6 +36,9 @@ pub struct Workers {
     /// Who found all places taken: since when, and when last.
     waiting: Mutex<HashMap<Principal, (Instant, Instant)>>,
     principals: Principals,
+    /// Process id and CPU time of the worker for the machine's own files when that was looked at last, and CPU time of those
+    /// before it, nanoseconds.
+    own_cpu: Mutex<(Option<u32>, u64, u64)>,
 }
 
 impl Workers {
@@ -48,7 +51,8 @@ impl Workers {
         let own = Arc::new(Worker::new(Arc::clone(&program), patience, Principal::Own, slots.clone()));
         own.start()?;
         let (others, waiting) = (Mutex::default(), Mutex::default());
-        Ok(Workers { program, patience, slots, own, others, waiting, principals: Principals::default() })
+        let (principals, own_cpu) = (Principals::default(), Mutex::default());
+        Ok(Workers { program, patience, slots, own, others, waiting, principals, own_cpu })
     }
 
     /// Finds principals.
@@ -158,6 +162,19 @@ impl Workers {
             resident_bytes: sum.resident_bytes.saturating_add(one.resident_bytes),
             failures: sum.failures.saturating_add(one.failures),
         })
+    }
+
+    /// Resources used by the worker for the machine's own files. Of those that have ended it counts what they had used when
+    /// this was called last.
+    pub fn own_usage(&self) -> Usage {
+        let (pid, usage) = (self.own.pid(), self.own.usage());
+        let mut known = self.own_cpu.lock().unwrap_or_else(PoisonError::into_inner);
+        let (last, cpu_ns, ended_ns) = &mut *known;
+        if std::mem::replace(last, pid) != pid {
+            *ended_ns = ended_ns.saturating_add(std::mem::take(cpu_ns));
+        }
+        *cpu_ns = usage.cpu_ns.max(*cpu_ns);
+        Usage { cpu_ns: cpu_ns.saturating_add(*ended_ns), ..usage }
     }
 
     fn others(&self) -> MutexGuard<'_, HashMap<Principal, Arc<Worker>>> {
