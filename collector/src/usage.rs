@@ -35,15 +35,26 @@ pub fn all_cpu_ns() -> u64 {
     own_cpu_ns().saturating_add(ccsd_worker::worker_usage().cpu_ns)
 }
 
+/// What this process and all that read images for it have in memory now, in bytes.
+pub fn all_rss_bytes() -> u64 {
+    own_rss_bytes().saturating_add(ccsd_worker::worker_usage().resident_bytes)
+}
+
+/// CPU time of this process and of the one that reads this machine's own images, in nanoseconds. What is read of other users'
+/// files, and for users, is theirs.
+pub fn machine_cpu_ns() -> u64 {
+    own_cpu_ns().saturating_add(ccsd_worker::own_worker_usage().cpu_ns)
+}
+
+/// What these have in memory now, in bytes.
+pub fn machine_rss_bytes() -> u64 {
+    own_rss_bytes().saturating_add(ccsd_worker::own_worker_usage().resident_bytes)
+}
+
 /// Symbol workers that died or were killed for hanging.
 #[must_use]
 pub fn worker_failures() -> u64 {
     ccsd_worker::worker_usage().failures
-}
-
-/// What both have in memory now, in bytes.
-pub fn all_rss_bytes() -> u64 {
-    own_rss_bytes().saturating_add(ccsd_worker::worker_usage().resident_bytes)
 }
 
 /// What this process has in memory now, in bytes.

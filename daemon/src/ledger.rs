@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use ccsd_worker::SubordinateIds;
 
@@ -185,7 +186,15 @@ struct Books {
     subordinates: SubordinateIds,
     /// CPU time of users' sessions and connections since the beginning, nanoseconds.
     users_cpu_ns: AtomicU64,
+    /// When each user will have used up what was asked until now, at [`REQUESTS_PER_SECOND`].
+    requests: Mutex<HashMap<LedgerPrincipal, Instant>>,
 }
+
+/// Requests and connections of one user: so many in a second, after so many at once.
+const REQUESTS_PER_SECOND: u32 = 64;
+const REQUESTS_AT_ONCE: u32 = 256;
+/// Users whose requests are counted, beyond which those who have waited long enough are forgotten.
+const MAX_COUNTED: usize = 1024;
 
 #[derive(Debug)]
 struct LedgerEntries {
@@ -243,7 +252,8 @@ impl Ledger {
     pub fn new(shares: Shares) -> Ledger {
         let entries = LedgerEntries { shares, taken: HashMap::new(), users: [0; RESOURCES] };
         let (entries, users_cpu_ns) = (Mutex::new(entries), AtomicU64::new(0));
-        Ledger(Arc::new(Books { entries, subordinates: SubordinateIds::default(), users_cpu_ns }))
+        let (subordinates, requests) = (SubordinateIds::default(), Mutex::default());
+        Ledger(Arc::new(Books { entries, subordinates, users_cpu_ns, requests }))
     }
 
     /// Replaces the shares. What is taken stays taken.
@@ -338,6 +348,22 @@ impl Ledger {
             debtors.extend(largest.filter(|largest| !debtors.contains(largest)));
         }
         debtors
+    }
+
+    /// Counts a request or connection. Returns how long the user has to wait for an answer. Root and the group never wait.
+    #[must_use]
+    pub fn pace(&self, who: LedgerPrincipal, now: Instant) -> Duration {
+        if who == LedgerPrincipal::Own {
+            return Duration::ZERO;
+        }
+        let each = Duration::from_secs(1) / REQUESTS_PER_SECOND;
+        let mut requests = self.0.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        if requests.len() >= MAX_COUNTED {
+            requests.retain(|_, until| *until > now);
+        }
+        let until = requests.entry(who).or_insert(now);
+        *until = (*until).max(now) + each;
+        until.saturating_duration_since(now).saturating_sub(each * REQUESTS_AT_ONCE)
     }
 
     /// Counts CPU time of a session or connection.
@@ -473,6 +499,20 @@ mod tests {
         let entries = ledger.entries();
         assert!(entries.taken.is_empty(), "{entries:?}");
         assert_eq!(entries.users, [0; RESOURCES]);
+    }
+
+    #[test]
+    fn requests_of_a_user_are_paced() {
+        let ledger = ledger();
+        let (now, user) = (Instant::now(), LedgerPrincipal::User(1));
+        let waits = |who, at| ledger.pace(who, at);
+        assert!((0..REQUESTS_AT_ONCE).all(|_| waits(user, now).is_zero()));
+        let longest = (0..REQUESTS_PER_SECOND).map(|_| waits(user, now)).max();
+        assert_eq!(longest.map(|it| it.as_millis()), Some(1000));
+        // Another user, root and the group do not wait, nor does the user later.
+        assert!(waits(LedgerPrincipal::User(2), now).is_zero());
+        assert!((0..10_000).all(|_| waits(LedgerPrincipal::Own, now).is_zero()));
+        assert!(waits(user, now + Duration::from_secs(2)).is_zero());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ccsd_collector::{become_unfavoured, procfs, usage};
 use ccsd_profile::codec::VERSION;
@@ -108,12 +108,21 @@ impl Connection {
         crate::heap::note_end();
     }
 
+    /// Keeps a user to so many requests in a second: what they cost is no reason for others to get less.
+    fn keep_pace(&self) {
+        let wait = self.sessions.ledger().pace(self.principal, Instant::now());
+        if !wait.is_zero() {
+            std::thread::sleep(wait);
+        }
+    }
+
     fn count_cpu(&self) {
         let now = usage::thread_work_ns();
         self.sessions.ledger().add_cpu(self.principal, now.saturating_sub(self.counted_cpu.replace(now)));
     }
 
     fn talk(&mut self) -> Result<(), FrameError> {
+        self.keep_pace();
         let mut payload = Vec::new();
         let Some(hello) = self.receive::<Hello>(&mut payload, Some(MESSAGE_TIME))? else { return Ok(()) };
         let hello = match hello {
@@ -128,6 +137,7 @@ impl Connection {
         let same_pids = hello.pid == self.peer.pid;
         while let Some(request) = self.receive_request(&mut payload)? {
             self.count_cpu();
+            self.keep_pace();
             let request = match request {
                 Ok(request) => request,
                 // The message was complete, so the next one can be read.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ccsd_collector::system;
+use ccsd_collector::{system, usage};
 use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 
 use super::guard;
@@ -43,6 +43,19 @@ pub enum Ask {
         paranoid_users: bool,
     },
     ShutDown(Sender<()>),
+}
+
+impl Ask {
+    /// Who asks; `None` for the daemon itself.
+    fn viewer(&self) -> Option<Authority> {
+        match self {
+            Ask::Create(new, ..) => Some(new.owner),
+            Ask::List(viewer, _) | Ask::Forget(viewer, ..) | Ask::Subscribe(viewer, ..) | Ask::Stop { viewer, .. } => {
+                Some(*viewer)
+            }
+            Ask::Configure { .. } | Ask::ShutDown(_) => None,
+        }
+    }
 }
 
 struct SessionEntry {
@@ -98,6 +111,8 @@ pub struct SessionTable {
     events_sender: Sender<WorkerEvent>,
     entries: BTreeMap<u32, SessionEntry>,
     next_id: u32,
+    /// CPU time of this thread that was charged to somebody, nanoseconds.
+    charged_ns: u64,
     shutting_down: bool,
     /// Dropped when all sessions have ended.
     all_ended: Option<Sender<()>>,
@@ -114,6 +129,7 @@ impl SessionTable {
             events_sender,
             entries: BTreeMap::new(),
             next_id: 1,
+            charged_ns: 0,
             shutting_down: false,
             all_ended: None,
         }
@@ -149,6 +165,11 @@ impl SessionTable {
     }
 
     fn handle_event(&mut self, event: WorkerEvent) {
+        let id = match &event {
+            WorkerEvent::State(summary) => summary.id,
+            WorkerEvent::Gone(id) => *id,
+        };
+        let principal = self.entries.get(&id).map_or(LedgerPrincipal::Own, |entry| entry.principal);
         match event {
             WorkerEvent::State(summary) => self.note(summary),
             WorkerEvent::Gone(id) => {
@@ -156,9 +177,23 @@ impl SessionTable {
                 crate::heap::note_end();
             }
         }
+        self.charge(principal);
+    }
+
+    /// Charges what this thread has worked since the last call to the principal it was for.
+    fn charge(&mut self, principal: LedgerPrincipal) {
+        let now = usage::thread_cpu_ns();
+        let before = std::mem::replace(&mut self.charged_ns, now);
+        self.ledger.add_cpu(principal, now.saturating_sub(before));
     }
 
     fn answer(&mut self, ask: Ask) {
+        let viewer = ask.viewer();
+        self.answer_it(ask);
+        self.charge(viewer.map_or(LedgerPrincipal::Own, |it| self.ledger.principal(it.uid, it.trusted)));
+    }
+
+    fn answer_it(&mut self, ask: Ask) {
         match ask {
             Ask::Create(new, client, reply) => self.create(*new, client, reply),
             Ask::List(viewer, reply) => {

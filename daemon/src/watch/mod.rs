@@ -158,9 +158,10 @@ struct Manager {
     missing: HashSet<(String, String)>,
 }
 
-/// CPU time of the service without users' sessions: these are no reason for the watches to do less.
+/// CPU time of the service without users' sessions and without the workers that read users' files: these are no reason for
+/// the watches to do less.
 fn cpu_time(ledger: &Ledger) -> Duration {
-    Duration::from_nanos(usage::all_cpu_ns().saturating_sub(ledger.users_cpu_ns()))
+    Duration::from_nanos(usage::machine_cpu_ns().saturating_sub(ledger.users_cpu_ns()))
 }
 
 fn rule(watch: &WatchConfig, users: &UserNumbers) -> WatchRule {
@@ -278,7 +279,7 @@ impl Manager {
         // What is the kernel's is not resident.
         let users = |what| self.ledger.taken_by_users(what);
         let users_bytes = users(Resource::Bytes).saturating_sub(users(Resource::KernelBytes));
-        let memory = usage::all_rss_bytes().saturating_sub(users_bytes);
+        let memory = usage::machine_rss_bytes().saturating_sub(users_bytes);
         let Some(reason) = self.shedder.review(Instant::now(), cpu_time(&self.ledger), memory) else { return };
         let step = self.shedder.step();
         tracing::warn!(
