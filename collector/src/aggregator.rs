@@ -472,6 +472,7 @@ impl Aggregator {
             (StackRoot::Truncated(_), _) if is_last_whole => {
                 found.earlier = last(state.steps.shared(), state.steps.own().len());
             }
+            (StackRoot::Truncated(_), _) => found.earlier.clone_from(&state.whole),
             _ => {}
         }
         // The stacks that follow may have something in common with this one.

@@ -38,6 +38,9 @@ fn push_frame(
     ((context, route), caller)
 }
 
+/// Frames kept of a whole stack beyond the next one: a crash is told how it was come to.
+const MAX_WHOLE: usize = 256;
+
 /// A thread as the profile knows it, and its last stack, root first.
 pub(super) struct ThreadState {
     pub(super) id: ThreadId,
@@ -54,6 +57,8 @@ pub(super) struct ThreadState {
     pub(super) generation: u32,
     /// When the last sample was taken whose stack was found whole, nanoseconds; 0 if there was none.
     pub(super) whole_at: u64,
+    /// The outermost frames of that sample's stack, outermost first, if stacks that were not found whole have followed it.
+    pub(super) whole: Vec<Frame>,
     /// CPU time that samples do not stand for.
     pub(super) unsampled: ThreadTime,
     /// Of a thread that ticks sample, the time that samples stand for.
@@ -75,6 +80,7 @@ impl ThreadState {
             until: u64::MAX,
             generation: 0,
             whole_at: 0,
+            whole: Vec::new(),
             unsampled: ThreadTime::default(),
             tick: TickTime::default(),
             cycles: CycleRest::default(),
@@ -97,6 +103,15 @@ impl ThreadState {
             let outer = outer.map_or((ContextId::ROOT, RouteId::EMPTY), |outer| (outer.context, outer.route));
             (step.context, step.route) = push_frame(outer, called, resolver.sites(&resolved), profile).0;
         });
+    }
+
+    /// Keeps the outer part of the last stack, which was whole, as what follows is not.
+    #[cold]
+    fn keep_whole(&mut self) {
+        let reserve = self.steps.reserve().iter().take(self.steps.shared());
+        let outermost = reserve.chain(self.steps.own()).take(MAX_WHOLE).map(|step| step.frame);
+        self.whole.clear();
+        self.whole.extend(outermost);
     }
 
     #[inline]
@@ -127,7 +142,10 @@ impl ThreadState {
         let kept = common.own as usize + more;
         let leaf_changed = more < stack.len() || kept < self.steps.own().len() || self.cut_short;
         // What comes after a gap is not in the place that its position says.
-        self.root = gap.is_none().then_some(root);
+        let last = std::mem::replace(&mut self.root, gap.is_none().then_some(root));
+        if self.root != last && last == Some(StackRoot::Complete) {
+            self.keep_whole();
+        }
         self.steps.begin(Common { own: common.own + more as u32, ..common });
         let (mut context, mut route) = match self.steps.last() {
             Some(step) => (step.context, step.route),
