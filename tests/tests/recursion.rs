@@ -120,7 +120,49 @@ fn main() -> ExitCode {
             recorded.assert_complete();
             assert_short_histories(&recorded);
         })
+        .test("recursions_that_follow_each_other_are_not_joined", &[CC], || {
+            let recorded = record_late("turns", 6_000);
+            assert_callers(&recorded, "rec", &["rec", "alpha", "beta"]);
+            assert_callers(&recorded, "even", &["odd", "main"]);
+            assert_callers(&recorded, "odd", &["even"]);
+            assert_callers(&recorded, "alpha", &["main"]);
+        })
+        .test("frames_on_another_stack_have_no_other_callers", &[CC], || {
+            let recorded = record_late("stack", 12_000);
+            assert_callers(&recorded, "inner", &["on_stack"]);
+            assert_callers(&recorded, "on_stack", &["grow"]);
+            assert_callers(&recorded, "grow", &["sender"]);
+            assert_callers(&recorded, "third", &["second"]);
+        })
+        .test("handlers_on_another_stack_have_no_other_callers", &[CC], || {
+            let recorded = record_late("signal", 12_000);
+            assert_callers(&recorded, "handler", &["__restore_rt"]);
+            assert_callers(&recorded, "raise", &["raiser"]);
+            assert_callers(&recorded, "third", &["second"]);
+            recorded.assert_complete();
+        })
         .run()
+}
+
+fn record_late(mode: &str, rounds: u32) -> Recorded {
+    let program = build("late.c", &["-O1", "-g", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"]);
+    let recorded = RecordCommand::new(program, &[mode, &rounds.to_string()]).options(&["-F", "1999"]).run();
+    recorded.assert_whole();
+    recorded
+}
+
+/// Who calls a function, but for gaps and stacks that are cut, which are no callers. One stack in 500 may be of a kind that
+/// is not known.
+fn assert_callers(recorded: &Recorded, function: &str, expected: &[&str]) {
+    let callers = recorded.callers(function);
+    let all: u64 = callers.iter().map(|(_, samples)| samples).sum();
+    let others: Vec<_> = callers
+        .iter()
+        .filter(|(name, _)| !name.starts_with('[') && !expected.contains(&ccsd_tests::recorded::short_name(name)))
+        .collect();
+    let samples: u64 = others.iter().map(|(_, samples)| samples).sum();
+    assert!(all > 100, "{function} in {all} samples: {callers:?}");
+    assert!(samples * 500 <= all, "{function} of {others:?}; all: {callers:?}");
 }
 
 fn record(mode: &str, depth: u32) -> Recorded {

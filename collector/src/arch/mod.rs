@@ -6,6 +6,6 @@
 mod x86_64;
 
 pub use x86_64::{
-    FramehopCache, FramehopRegs, FramehopUnwinder, NAME, PAGE, UNREADABLE, code, go, is_foreign_call, pointer_rule,
-    prologue, registers, signal, step, stopped, system_calls, user_regs,
+    FramehopCache, FramehopRegs, FramehopUnwinder, NAME, PAGE, UNREADABLE, calls, code, go, is_foreign_call,
+    pointer_rule, prologue, registers, signal, step, stopped, system_calls, user_regs,
 };

@@ -160,6 +160,13 @@ impl StackUnwinder {
         let registers = &mut carried.registers;
         let after_call = frame.address.wrapping_add(1);
         let left = match left {
+            // A handler returns to an instruction that no call is before, mostly a function's first.
+            Ok(Caller::Interrupted) if called && image.restores_signal(after_call) => {
+                if let Some(frame) = walk.frames.last_mut() {
+                    frame.address = after_call;
+                }
+                left
+            }
             Err(Stuck::NotCovered) if called && image.restores_signal(after_call) => {
                 if let Some(frame) = walk.frames.last_mut() {
                     frame.address = after_call;

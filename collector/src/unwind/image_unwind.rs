@@ -418,6 +418,15 @@ impl ImageUnwind {
         code.is_some_and(|code| signal::is_restorer(&code))
     }
 
+    /// Whether such code ends at an address.
+    pub fn ends_restoring(&self, address: u64) -> bool {
+        signal::RESTORERS.iter().any(|restorer| {
+            let len = restorer.len() as u64;
+            let code = self.elf.as_ref().and_then(|elf| elf.code(address.checked_sub(len)?, len));
+            code.is_some_and(|code| signal::is_restorer(&code))
+        })
+    }
+
     pub fn covered(&mut self, address: u64) -> Covered {
         if let Some(&answer) = self.covered.get(&address) {
             return answer;

@@ -59,10 +59,12 @@ impl StackUnwinder {
         let generation = mappings.generation();
         let joined = wanted.and_then(|address| shadow.join(address, generation, one_stack, stack));
         match joined {
-            Some(ShadowJoin { common, gap }) => {
+            Some(ShadowJoin { common, gap, return_address }) => {
                 // Of two gaps all that is between them is left out.
                 frames.truncate(self.gap.unwrap_or(sure));
-                let gap = (gap || self.gap.is_some()).then_some(Gap { outer: 0, reason });
+                let gap = gap || self.gap.is_some();
+                let gap = (gap || !self.may_have_called_last(return_address, frames, mappings, images))
+                    .then_some(Gap { outer: 0, reason });
                 let common = shadow.remember(common, &[], stack, generation, self.room);
                 Unwound { root: StackRoot::Complete, common, gap }
             }

@@ -6,8 +6,9 @@
 //!
 //! - the *anchors*, the last slots of the copy on the way out (the boundary frame's return address among them), hold
 //!   the same words now, read by the same system call, and
-//! - from there the stack leads to a real root; [`StackUnwinder`](super::StackUnwinder) drops it otherwise. A zero is
-//!   no root there: it may have taken the place of a return address.
+//! - from there the stack leads to a real root, and each return address follows a call that may have led to the frame
+//!   within ([`calls`](crate::arch::calls)); [`StackUnwinder`](super::StackUnwinder) drops it otherwise. A zero is no
+//!   root there: it may have taken the place of a return address.
 //!
 //! If the anchors have changed, the thread may have returned to the boundary frame and called another function: then
 //! the slot of the last copied return address holds another one *of the same function*, which becomes the anchor

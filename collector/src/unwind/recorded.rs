@@ -233,6 +233,10 @@ impl ModuleBuilder {
 
 /// `call` of something, five bytes, and `hlt`: what calls others in these modules returns to 5.
 const CALLER: &[u8] = &[0xe8, 0, 1, 0, 0, 0xf4];
+/// The same by a register: it may call anything.
+const BY_REGISTER: &[u8] = &[0x90, 0x90, 0x90, 0xff, 0xd0, 0x90];
+/// A function that calls none but itself.
+const CALLS_ITSELF: &[u8] = &[0xe8, 0xfb, 0xff, 0xff, 0xff, 0xf4];
 /// The address that [`CALLER`] is found at.
 const IN_CALL: u64 = 4;
 
@@ -611,14 +615,14 @@ fn runtimes_end_their_stacks_with_zero() {
 #[test]
 fn a_later_call_of_the_same_function_leads_outwards() {
     // Its frame takes 32 bytes; it calls from two places. The other function has the same frame.
-    let two_calls: &[u8] = &[0x48, 0x83, 0xec, 0x18, 0xe8, 0, 0, 0, 0, 0xe8, 0, 0, 0, 0, 0x90];
+    let two_calls: &[u8] = &[0x48, 0x83, 0xec, 0x18, 0x90, 0x90, 0x90, 0xff, 0xd0, 0x90, 0x90, 0x90, 0xff, 0xd0, 0x90];
     let table: &[u8] = &[0x44, 0x0e, 32];
     let module = ModuleBuilder::new(&[
         (&[0xc3], Some(LEAF)),
         (two_calls, Some(table)),
         (two_calls, Some(table)),
-        (CALLER, Some(OUTERMOST)),
-        (CALLER, Some(LEAF)),
+        (BY_REGISTER, Some(OUTERMOST)),
+        (BY_REGISTER, Some(LEAF)),
     ]);
     let (first, second) = (module.address(1, 9), module.address(1, 14));
     let caller = module.address(3, 5);
@@ -643,22 +647,26 @@ fn a_later_call_of_the_same_function_leads_outwards() {
     }
 }
 
-/// Memory that the thread has left may be zero, where a return address was at the time of the sample.
+/// Where a return address was at the time of the sample, there may be a zero or another later.
 #[test]
-fn a_zero_that_is_read_late_ends_no_stack() {
+fn what_is_read_late_is_no_stack_of_another_call() {
     let table: &[u8] = &[0x44, 0x0e, 32];
-    let code: &[u8] = &[0x48, 0x83, 0xec, 0x18, 0xe8, 0, 0, 0, 0, 0x90];
+    let code: &[u8] = &[0x48, 0x83, 0xec, 0x18, 0x90, 0x90, 0x90, 0xff, 0xd0, 0x90];
     let module = ModuleBuilder::new(&[
         (&[0xc3], Some(LEAF)),
         (code, Some(table)),
-        (CALLER, Some(OUTERMOST)),
-        (CALLER, Some(LEAF)),
+        (BY_REGISTER, Some(OUTERMOST)),
+        (BY_REGISTER, Some(LEAF)),
+        (CALLS_ITSELF, Some(OUTERMOST)),
     ]);
     let frames = vec![(0, 0), (3, IN_CALL), (1, 8)];
     for (outer, copied, expected) in [
         (0, 6, (frames.clone(), StackRoot::Complete)),
         (0, 3, (frames.clone(), StackRoot::Truncated(TruncationReason::StackUnreadable))),
         (module.address(2, 5), 3, ([frames.clone(), vec![(2, IN_CALL)]].concat(), StackRoot::Complete)),
+        // What a call of another function has left there.
+        (module.address(4, 5), 3, (frames.clone(), StackRoot::Truncated(TruncationReason::StackUnreadable))),
+        (module.address(4, 5), 6, ([frames.clone(), vec![(4, IN_CALL)]].concat(), StackRoot::Complete)),
     ] {
         let mut memory = vec![module.address(3, 5), module.address(1, 9), 1, 2, 3, outer];
         memory.resize(4096, 0);

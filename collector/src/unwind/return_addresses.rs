@@ -2,7 +2,10 @@
 
 use hashbrown::HashMap;
 
-use crate::arch::{code, prologue};
+use super::frame::Frame;
+use super::loaded::LoadedImages;
+use super::tables;
+use crate::arch::{calls, code, prologue};
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 
@@ -14,6 +17,8 @@ pub struct ReturnAddresses {
     known: HashMap<(ImageIndex, u64), bool>,
     /// Whether the call before an address may be one of a function of its image, by both addresses.
     calls: HashMap<(ImageIndex, u64, u64), bool>,
+    /// Whether a frame may have been called from where it is to return to.
+    callers: HashMap<(Frame, Frame), bool>,
 }
 
 impl ReturnAddresses {
@@ -59,12 +64,55 @@ impl ReturnAddresses {
         })
     }
 
+    /// Whether a frame that may have been read at another time than its callee, `frames`' outermost, and returns to an
+    /// address there, may have called that: by a direct call, by jumps of other functions, or in a way that cannot be told.
+    pub fn may_have_called(
+        &mut self,
+        address: u64,
+        frames: &[Frame],
+        mappings: &mut Mappings,
+        loaded: &mut LoadedImages,
+        images: &Images,
+    ) -> bool {
+        let Some(&callee) = frames.last() else { return true };
+        let Some(mapping) = address.checked_sub(1).and_then(|before| mappings.find(before)) else { return false };
+        let caller = Frame { image: mapping.image, address: address.wrapping_add(mapping.to_svma) };
+        if let Some(&known) = self.callers.get(&(callee, caller)) {
+            return known;
+        }
+        if self.callers.len() >= MAX_ANSWERS {
+            self.callers.clear();
+        }
+        let restores = loaded.get(caller.image, images).is_some_and(|image| image.restores_signal(caller.address));
+        let may = restores
+            || self.contains(address, mappings, images) && may_call(caller, callee, loaded, images).unwrap_or(true);
+        self.callers.insert((callee, caller), may);
+        may
+    }
+
     pub fn bytes(&self) -> usize {
-        self.known.allocation_size() + self.calls.allocation_size()
+        self.known.allocation_size() + self.calls.allocation_size() + self.callers.allocation_size()
     }
 
     pub fn forget(&mut self, image: ImageIndex) {
         self.known.retain(|&(of, _), _| of != image);
         self.calls.retain(|&(of, ..), _| of != image);
+        self.callers.retain(|(callee, caller), _| callee.image != image && caller.image != image);
     }
+}
+
+/// Whether the call before `caller` may have led to the function of `callee`; `None` where that cannot be told.
+fn may_call(caller: Frame, callee: Frame, loaded: &mut LoadedImages, images: &Images) -> Option<bool> {
+    let elf = images.get(caller.image)?.elf.as_ref()?;
+    let code = |address: u64, len: u64| elf.code(address, len);
+    if code::is_indirect_call_before(caller.address, &code) {
+        return None;
+    }
+    let target = code::call_target_before(caller.address, &code)?;
+    let wanted = match callee.image == caller.image {
+        true => Some(tables::entry_range(loaded.get(callee.image, images)?.tables(), callee.address)?.start),
+        false => None,
+    };
+    let own = loaded.get(caller.image, images)?;
+    Some(calls::may_lead(target, wanted, &mut |address| tables::entry_range(own.tables(), address), &code))
 }

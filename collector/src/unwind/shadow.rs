@@ -283,7 +283,11 @@ impl ShadowStack {
         let innermost = self.get(common, same.checked_sub(1)?)?;
         let distance = innermost.return_slot().0.checked_sub(address)?;
         let gap = !sure || distance != 0;
-        (!gap || one_stack && distance <= MAX_GAP_BYTES).then_some(ShadowJoin { common: up_to(same), gap })
+        (!gap || one_stack && distance <= MAX_GAP_BYTES).then_some(ShadowJoin {
+            common: up_to(same),
+            gap,
+            return_address: innermost.return_slot().1,
+        })
     }
 
     /// Remembers a whole stack: what it has in `common` with the one before, and its other frames, innermost first.
@@ -378,6 +382,8 @@ pub struct ShadowJoin {
     pub common: Common,
     /// Whether there may be frames between it and the copy.
     pub gap: bool,
+    /// To where the frame before returns in it.
+    pub return_address: u64,
 }
 
 /// The depths to look at among `count` frames to find the innermost unchanged ones: mostly innermost, all if few,

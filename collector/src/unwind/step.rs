@@ -15,6 +15,8 @@ use super::tables;
 use super::walk::{FramePosition, StackWalk};
 use crate::arch::step::CallerPointers;
 use crate::perf::record::UserRegs;
+use crate::process::images::{ImageIndex, Images};
+use crate::process::mappings::Mappings;
 
 enum PointerStep {
     Root,
@@ -49,7 +51,14 @@ impl StackUnwinder {
         let mut by_pointers = false;
         loop {
             let leaving = match locate(at.lookup(), walk.mappings, walk.frames) {
-                Ok(frame) => self.leave_frame(frame, &at, walk)?,
+                Ok(frame) => match self.leave_frame(frame, &at, walk) {
+                    Err(_) if self.is_in_sigreturn(frame, &at, walk) => {
+                        walk.frames.pop();
+                        at.pointers.ip = at.pointers.ip.wrapping_sub(1);
+                        continue;
+                    }
+                    leaving => leaving?,
+                },
                 // The row of the frame before has led to what is no code.
                 Err(stop) if by_pointers => LeaveResult::ByRegisters(self.leave_last_again(walk).ok_or(stop)?),
                 Err(stop) => return Err(stop),
@@ -57,6 +66,12 @@ impl StackUnwinder {
             match leaving {
                 LeaveResult::Root(found) => return Ok(found),
                 LeaveResult::ByPointers(caller, cfa_slot) => {
+                    // Words that calls have left behind, and later ones have not overwritten, may look like a chain.
+                    if let Some(late) = walk.stack.first_unsure()
+                        && !self.may_have_called_last(caller.ip, walk.frames, walk.mappings, walk.images)
+                    {
+                        return Err(UnwindStop::Unreadable(late));
+                    }
                     let state = UnwindState { return_address: caller.ip, sp: caller.sp, bp: caller.bp };
                     // Behind a gap no frame is known to be where it was.
                     while self.gap.is_none()
@@ -79,6 +94,27 @@ impl StackUnwinder {
                 }
             }
         }
+    }
+
+    /// Whether a frame is in the kernel to end a signal's handler: it is to go on behind its code, where no table is.
+    #[cold]
+    fn is_in_sigreturn(&mut self, frame: Frame, at: &FramePosition, walk: &StackWalk<'_, '_>) -> bool {
+        let in_kernel = walk.frames.first().is_some_and(|first| first.image == ImageIndex::KERNEL);
+        !at.called
+            && in_kernel
+            && self.images.get(frame.image, walk.images).is_some_and(|image| image.ends_restoring(frame.address))
+    }
+
+    /// Whether the last frame may have been called by what returns to an address.
+    #[cold]
+    pub(super) fn may_have_called_last(
+        &mut self,
+        address: u64,
+        frames: &[Frame],
+        mappings: &mut Mappings,
+        images: &Images,
+    ) -> bool {
+        self.return_addresses.may_have_called(address, frames, mappings, &mut self.images, images)
     }
 
     /// Leaves the frame at a position, by the first source that says how.

@@ -238,26 +238,30 @@ pub fn leave_by_frame_pointer(
 
 /// Whether the instruction before an address is a call. `code` reads the image that the address is in.
 pub fn is_call_before(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> bool {
+    call_target_before(address, code).is_some() || is_indirect_call_before(address, code)
+}
+
+/// Whether it may be a call by a register or an address in memory.
+pub fn is_indirect_call_before(address: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> bool {
     let Some(start) = address.checked_sub(LONGEST_CALL) else { return false };
     let Some(bytes) = code(start, LONGEST_CALL).filter(|bytes| bytes.len() as u64 == LONGEST_CALL) else {
         return false;
     };
-    // `e8` and a distance, or `ff /2` with SIB byte and displacement by its ModRM byte. Prefixes change nothing.
+    // `ff /2` with SIB byte and displacement by its ModRM byte. Prefixes change nothing.
     let byte = |from_end: usize| bytes[bytes.len() - from_end];
-    byte(DIRECT_CALL as usize) == 0xe8
-        || (2..=bytes.len()).any(|length| {
-            let modrm = byte(length - 1);
-            let (mode, operand) = (modrm >> 6, modrm & 7);
-            let has_sib = mode != 3 && operand == 4;
-            let has_base = !has_sib || byte(length.saturating_sub(2).max(1)) & 7 != 5;
-            let displacement = match mode {
-                0 if operand == 5 || !has_base => 4,
-                1 => 1,
-                2 => 4,
-                _ => 0,
-            };
-            byte(length) == 0xff && modrm >> 3 & 7 == 2 && length == 2 + usize::from(has_sib) + displacement
-        })
+    (2..=bytes.len()).any(|length| {
+        let modrm = byte(length - 1);
+        let (mode, operand) = (modrm >> 6, modrm & 7);
+        let has_sib = mode != 3 && operand == 4;
+        let has_base = !has_sib || byte(length.saturating_sub(2).max(1)) & 7 != 5;
+        let displacement = match mode {
+            0 if operand == 5 || !has_base => 4,
+            1 => 1,
+            2 => 4,
+            _ => 0,
+        };
+        byte(length) == 0xff && modrm >> 3 & 7 == 2 && length == 2 + usize::from(has_sib) + displacement
+    })
 }
 
 /// What it calls, if it is a direct call. (Any five bytes that would be one are taken for one.)

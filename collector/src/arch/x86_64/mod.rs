@@ -1,5 +1,6 @@
 //! x86_64.
 
+pub mod calls;
 pub mod code;
 pub mod go;
 mod path;

@@ -5,7 +5,7 @@ use super::step::Stuck;
 
 /// `mov $15, %eax; syscall`, also with `%rax`: a signal handler's return (`rt_sigreturn`). C libraries describe the
 /// frame in tables; Go does not.
-const RESTORERS: [&[u8]; 2] = [&[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05], &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05]];
+pub const RESTORERS: [&[u8]; 2] = [&[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05], &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05]];
 pub const RESTORER_BYTES: u64 = 9;
 /// The interrupted registers by DWARF number, above the handler's return address: `uc_mcontext` of `struct ucontext`,
 /// in the order of `struct sigcontext_64` (`asm/sigcontext.h`).

@@ -1,0 +1,109 @@
+//! Where a call may have led that has not returned: to the function called, or to one that it has jumped to.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use iced_x86::FlowControl;
+
+use super::path::Text;
+
+/// Functions that are looked at for one call, one jumping to the next.
+const MAX_FUNCTIONS: usize = 8;
+/// Bytes of a function that are looked at.
+const MAX_BYTES: u64 = 16 << 10;
+
+/// Whether a call of the function at `target` may be the last that led to one at `wanted`, or, without one, to another
+/// image: it is that function, or jumps to it at its end (a tail call, a table of addresses, a part that is rarely run).
+/// `function` is where the function at an address begins and ends. What cannot be told may be.
+pub fn may_lead(
+    target: u64,
+    wanted: Option<u64>,
+    function: &mut impl FnMut(u64) -> Option<Range<u64>>,
+    code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>,
+) -> bool {
+    let mut found = vec![target];
+    for position in 0..MAX_FUNCTIONS {
+        let Some(&next) = found.get(position) else { return false };
+        let Some(range) = function(next).filter(|range| range.contains(&next)) else { return true };
+        if wanted == Some(next) || wanted == Some(range.start) {
+            return true;
+        }
+        let Some(targets) = jumps_out(range, code) else { return true };
+        targets.into_iter().for_each(|target| {
+            if !found.contains(&target) {
+                found.push(target);
+            }
+        });
+    }
+    true
+}
+
+/// Where a function jumps to outside of itself; `None` if that cannot be told, as where it jumps by a register.
+fn jumps_out(function: Range<u64>, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Option<Vec<u64>> {
+    if function.end - function.start > MAX_BYTES {
+        return None;
+    }
+    let mut text = Text::new(code);
+    let mut targets = Vec::new();
+    let mut address = function.start;
+    while address < function.end {
+        let instruction = text.decode(address)?;
+        match instruction.flow_control() {
+            FlowControl::IndirectBranch => return None,
+            FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
+                let target = instruction.near_branch_target();
+                if !function.contains(&target) {
+                    targets.push(target);
+                }
+            }
+            _ => {}
+        }
+        address = instruction.next_ip();
+    }
+    Some(targets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Functions of 16 bytes each, from 0x1000 on.
+    fn leads(functions: &[&[u8]], target: usize, wanted: Option<usize>) -> bool {
+        let address = |index: usize| 0x1000 + 16 * index as u64;
+        let mut bytes: Vec<u8> = Vec::new();
+        for function in functions {
+            bytes.extend(*function);
+            bytes.resize(bytes.len().next_multiple_of(16), 0x90);
+        }
+        let end = 0x1000 + bytes.len() as u64;
+        let code = |at: u64, len: u64| {
+            let rest = bytes.get(usize::try_from(at.checked_sub(0x1000)?).ok()?..)?;
+            Some(rest.iter().copied().take(len as usize).collect())
+        };
+        let mut function = |at: u64| (0x1000..end).contains(&at).then(|| at / 16 * 16..at / 16 * 16 + 16);
+        may_lead(address(target), wanted.map(address), &mut function, &code)
+    }
+
+    #[test]
+    fn calls_lead_to_what_is_called_and_what_that_jumps_to() {
+        // ret; jmp to the next but one; je into the middle of the next; jmp [rip]; a call of the next, ret
+        let ret: &[u8] = &[0xc3];
+        let jump: &[u8] = &[0xe9, 27, 0, 0, 0];
+        let branch: &[u8] = &[0x74, 20, 0xc3];
+        let by_table: &[u8] = &[0xff, 0x25, 0, 0, 0, 0];
+        let call: &[u8] = &[0xe8, 11, 0, 0, 0, 0xc3];
+        let functions = [jump, ret, branch, ret, call, ret, by_table];
+        for (target, reached) in [(0, vec![0, 2, 3]), (1, vec![1]), (2, vec![2, 3]), (4, vec![4]), (5, vec![5])] {
+            for wanted in 0..functions.len() {
+                assert_eq!(leads(&functions, target, Some(wanted)), reached.contains(&wanted), "{target} {wanted}");
+            }
+            assert!(!leads(&functions, target, None), "{target}");
+        }
+        // By a table anything may be reached, elsewhere too.
+        assert!(leads(&functions, 6, Some(1)) && leads(&functions, 6, None));
+        // A circle ends; what is not known may be.
+        let back: &[u8] = &[0xe9, 0xfb, 0xff, 0xff, 0xff];
+        assert!(!leads(&[back, ret], 0, Some(1)));
+        assert!(leads(&[&[0xe9, 0, 1, 0, 0], ret], 0, Some(1)));
+    }
+}
