@@ -214,30 +214,26 @@ pub struct GroupedStats {
 /// What became of samples where a filter decides which are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JudgedSamples {
-    pub received: u64,
-    /// Of processes that are known not to fit.
-    pub others: u64,
+    /// Of processes that are known to fit, received or not.
+    pub own: u64,
+    /// Of all processes, with those of which it is not known whether they fit.
+    pub all: u64,
 }
 
 impl JudgedSamples {
     pub fn minus(self, before: JudgedSamples) -> JudgedSamples {
-        JudgedSamples {
-            received: self.received.saturating_sub(before.received),
-            others: self.others.saturating_sub(before.others),
-        }
+        JudgedSamples { own: self.own.saturating_sub(before.own), all: self.all.saturating_sub(before.all) }
     }
 
     pub fn plus(self, more: JudgedSamples) -> JudgedSamples {
-        JudgedSamples {
-            received: self.received.saturating_add(more.received),
-            others: self.others.saturating_add(more.others),
-        }
+        JudgedSamples { own: self.own.saturating_add(more.own), all: self.all.saturating_add(more.all) }
     }
 
-    /// The part of a number that belongs to processes of the filter. Missing samples are taken to divide like the others.
+    /// The part of a number that is known to belong to processes of the filter. Missing samples are taken to divide like
+    /// the others.
     #[must_use]
-    pub fn own_part(self, all: u64) -> u64 {
-        part_of(all, self.received.into(), u128::from(self.received) + u128::from(self.others))
+    pub fn own_part(self, number: u64) -> u64 {
+        part_of(number, self.own.into(), self.all.into())
     }
 }
 
@@ -245,8 +241,11 @@ impl BatchCounts {
     /// What became of all samples by the filter.
     #[must_use]
     pub fn judged(&self) -> JudgedSamples {
-        let others = self.tracker.filtered.saturating_sub(self.tracker.unjudged);
-        JudgedSamples { received: self.samples.received, others }
+        let received = self.samples.received;
+        JudgedSamples {
+            own: received.saturating_add(self.tracker.unjudged_own),
+            all: received.saturating_add(self.tracker.filtered),
+        }
     }
 
     /// How many of the records lost were probably samples; see [`BatchCounts::samples_of`].

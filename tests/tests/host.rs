@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         .test("sums_are_the_kernel_s", &[CC, Need::Root, Need::Cgroup2], sums)
         .test("changes_of_groups", &[CC, Need::Root, Need::Cgroup2], changes_of_groups)
         .test("a_group_is_sampled_by_the_kernel", &[CC, Need::Root, Need::Cgroup2], by_kernel)
+        .test("a_group_that_is_empty_at_times", &[CC, Need::Root, Need::Cgroup2], empty_at_times)
         .test("a_group_that_is_made_again", &[CC, Need::Root, Need::Cgroup2], made_again)
         .test("nothing_fits_yet", &[Need::Root], nothing_fits)
         .run()
@@ -249,8 +250,11 @@ fn weight_of(rows: &[(String, u64, u64)], name: &str) -> u64 {
 
 fn shell_in(tree: &CgroupTree, group: &str, script: &str) -> std::process::Child {
     let procs = tree.group(group).join("cgroup.procs");
-    let script = format!("echo $$ > {}; {script}", procs.display());
-    Command::new("sh").args(["-c", &script]).stdin(std::process::Stdio::null()).spawn().unwrap()
+    shell(&format!("echo $$ > {}; {script}", procs.display()))
+}
+
+fn shell(script: &str) -> std::process::Child {
+    Command::new("sh").args(["-c", script]).stdin(std::process::Stdio::null()).spawn().unwrap()
 }
 
 /// What units and containers have used by the samples, and by the kernel's own accounts.
@@ -411,6 +415,41 @@ fn by_kernel() {
     assert!((counted - used).abs() < used * 0.02 + 2e7, "{counted} of {used}: {accounting:?}");
     let expected = accounting.expected.unwrap() as f64 * period;
     assert!((expected - counted).abs() < counted * 0.02 + 2e7, "{expected} of {counted}: {accounting:?}");
+}
+
+/// Short processes in a group, one now and then, beside many that end before anybody could look at them.
+fn empty_at_times() {
+    let tree = CgroupTree::new();
+    let group = tree.group("group");
+    let inside = format!("sh -c 'echo $$ > {}/cgroup.procs; exec {} 20'", group.display(), forever().display());
+    let others = ["while :; do /bin/true; done"; 4].map(shell);
+    let starter = shell(&format!("while :; do {inside}; sleep 0.2; done"));
+    while tree.cpu_ns("group") == 0 {}
+    tree.freeze(true);
+    let before = tree.cpu_ns("group");
+    let mut collecting = collect(&["--cgroup", &format!("{}/group", tree.path)]);
+    tree.freeze(false);
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    tree.freeze(true);
+    let used = (tree.cpu_ns("group") - before) as f64;
+    collecting.wait_for_writes(1);
+    let recorded = collecting.stop();
+    for mut shell in others.into_iter().chain([starter]) {
+        let _ = shell.kill();
+        let _ = shell.wait();
+    }
+    tree.freeze(false);
+    recorded.assert_whole();
+    let accounting = recorded.profile.accounting();
+    let period = 1e9 / f64::from(recorded.profile.session().rate_hz);
+    // Which processes give the samples is chance; and the shell counts as what it was, until it executes the program.
+    let most = 4.0 * (used * period).sqrt() + 0.1 * used + 2e7;
+    let counted = accounting.target_cpu_ns.unwrap() as f64;
+    assert!((counted - used).abs() < most, "{counted} of {used}, {most}: {accounting:?}");
+    let expected = accounting.expected.unwrap() as f64 * period;
+    assert!((expected - used).abs() < most, "{expected} of {used}, {most}: {accounting:?}");
+    let received = accounting.received as f64 * period;
+    assert!(expected - received < most, "{received} of {expected}, {most}: {accounting:?}");
 }
 
 /// A unit that is restarted has another group of the same path: what runs there is sampled from its beginning.

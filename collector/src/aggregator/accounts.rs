@@ -270,15 +270,17 @@ mod tests {
     }
 
     #[test]
-    fn samples_dropped_unjudged_are_expected_in_part() {
-        let of = |received, filtered, unjudged| {
-            let tracker = TrackerStats { filtered, unjudged, others: filtered, ..TrackerStats::default() };
+    fn samples_dropped_unjudged_are_expected_if_they_turn_out_to_be_own() {
+        let of = |received, filtered, unjudged_own| {
+            let unjudged = unjudged_own * 2;
+            let tracker =
+                TrackerStats { filtered, unjudged, unjudged_own, others: filtered, ..TrackerStats::default() };
             let samples = SampleStats { received, ..SampleStats::default() };
             BatchCounts { samples, tracker, ..BatchCounts::default() }.judged().own_part(1_000)
         };
         assert_eq!(of(900, 0, 0), 1_000, "all is the target's");
         assert_eq!((of(450, 450, 0), of(0, 900, 0)), (500, 0));
-        assert_eq!(of(400, 500, 100), 500);
+        assert_eq!((of(400, 500, 0), of(400, 500, 50)), (445, 500));
     }
 
     #[test]

@@ -39,6 +39,9 @@ fn sample(pid: u32, time: u64, kernel_chain: Bytes<'_>) -> Sample<'_> {
     }
 }
 
+/// A process that has ended.
+const ENDED: u32 = u32::MAX - 9;
+
 /// Keeps the processes of a set, and names that begin with `a`.
 #[derive(Debug, Default)]
 struct These(Mutex<HashSet<u32>>);
@@ -51,7 +54,7 @@ impl These {
 
 impl ProcessFilter for These {
     fn keeps(&self, pid: u32) -> Option<bool> {
-        Some(self.0.lock().unwrap().contains(&pid))
+        (pid != ENDED).then(|| self.0.lock().unwrap().contains(&pid))
     }
 
     fn keeps_name(&self, name: &str) -> bool {
@@ -115,10 +118,31 @@ fn a_process_is_judged_at_exec_before_its_samples_are_kept() {
     assert!(filtered.keeps(own));
     filtered.these.set(&[]);
     filtered.tell(comm(own, true, "third"));
-    filtered.judge(false);
+    assert!(!filtered.keeps(own), "until it is judged");
+    let counts = filtered.pipeline.counts();
+    assert_eq!((counts.tracker.unjudged, counts.tracker.unjudged_own), (2, 1), "the first was its own");
+    filtered.judge(true);
     assert!(!filtered.keeps(own));
-    let BatchCounts { samples, tracker, .. } = filtered.pipeline.counts();
-    assert_eq!((samples.received, tracker.filtered, tracker.others, tracker.withheld), (2, 2, 2, 0));
+    let counts = filtered.pipeline.counts();
+    let BatchCounts { samples, tracker, .. } = counts;
+    assert_eq!((samples.received, tracker.filtered, tracker.others, tracker.withheld), (2, 3, 3, 0));
+    assert_eq!((tracker.unjudged, tracker.unjudged_own), (1, 1), "the second was not");
+    assert_eq!((counts.judged().own, counts.judged().all), (3, 5));
+}
+
+#[test]
+fn samples_of_what_ends_before_it_is_judged_are_nobodys() {
+    let (own, child) = (own_pid(), ENDED);
+    let mut filtered = Filtered::new();
+    filtered.tell(comm(own, true, "other"));
+    filtered.tell(TargetChange::Fork(Fork { pid: child, tid: child, parent_pid: own, parent_tid: own }));
+    assert!(!filtered.keeps(child) && !filtered.keeps(own), "it is not known what its parent is");
+    filtered.tell(TargetChange::Exit { pid: child, tid: child });
+    filtered.judge(false);
+    assert!(filtered.keeps(own));
+    let counts = filtered.pipeline.counts();
+    assert_eq!((counts.tracker.unjudged, counts.tracker.unjudged_own), (2, 1));
+    assert_eq!((counts.judged().own, counts.judged().all), (2, 3));
 }
 
 #[test]

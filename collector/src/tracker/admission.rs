@@ -23,7 +23,10 @@ pub struct Admission {
     owner: Option<Owner>,
     /// What a process must fit. `None` where all are kept.
     filter: Option<Arc<dyn ProcessFilter>>,
-    unjudged: HashSet<u32>,
+    /// Processes to be judged at the next review.
+    due: HashSet<u32>,
+    /// Those of them of which it is not known whether they fit, with their samples since.
+    undecided: HashMap<u32, u64>,
     judging: Backoff,
     /// Processes that have executed a program of which the name alone does not decide, and that name.
     executed: HashMap<u32, String>,
@@ -45,7 +48,8 @@ impl Admission {
         Admission {
             owner,
             filter: None,
-            unjudged: HashSet::new(),
+            due: HashSet::new(),
+            undecided: HashMap::new(),
             judging: Backoff::default(),
             executed: HashMap::new(),
             at_once: (0, 0),
@@ -117,8 +121,20 @@ impl Admission {
         decided
     }
 
-    pub fn is_unjudged(&self, pid: u32) -> bool {
-        self.unjudged.contains(&pid)
+    /// Whether it is not known whether a process fits the filter.
+    pub fn is_undecided(&self, pid: u32) -> bool {
+        self.undecided.contains_key(&pid)
+    }
+
+    /// Counts a sample that is not kept. Returns whether it is not known whether its process fits the filter.
+    pub fn count_undecided(&mut self, pid: u32) -> bool {
+        let samples = self.undecided.get_mut(&pid);
+        samples.map(|samples| *samples += 1).is_some()
+    }
+
+    /// A process is decided, or has ended undecided. Returns how many samples it gave until then.
+    pub fn take_undecided(&mut self, pid: u32) -> u64 {
+        if self.undecided.is_empty() { 0 } else { self.undecided.remove(&pid).unwrap_or(0) }
     }
 
     pub fn forget(&mut self, pid: u32) {
@@ -131,7 +147,16 @@ impl Admission {
     #[cold]
     pub fn judge_later(&mut self, pid: u32) {
         if self.filter.is_some() {
-            self.unjudged.insert(pid);
+            self.due.insert(pid);
+        }
+    }
+
+    /// The same of a process of which it is not known until then whether it fits.
+    #[cold]
+    pub fn leave_undecided(&mut self, pid: u32) {
+        if self.filter.is_some() {
+            self.due.insert(pid);
+            self.undecided.entry(pid).or_insert(0);
         }
     }
 
@@ -161,10 +186,10 @@ impl Admission {
     pub fn begin_review(&mut self, now: u64, live: impl FnOnce() -> Vec<u32>) -> Option<Review> {
         let filter = self.filter.clone()?;
         let all = now >= self.review_at;
-        if !all && (self.unjudged.is_empty() || !self.judging.is_due(now)) {
+        if !all && (self.due.is_empty() || !self.judging.is_due(now)) {
             return None;
         }
-        let mut pids = std::mem::take(&mut self.unjudged);
+        let mut pids = std::mem::take(&mut self.due);
         self.executed.clear();
         if all {
             pids.extend(live());

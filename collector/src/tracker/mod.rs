@@ -51,8 +51,10 @@ pub struct TrackerStats {
     pub idle: u64,
     /// Samples of processes that are followed and do not fit the session's filter.
     pub filtered: u64,
-    /// Of these, samples of processes that were not judged yet.
+    /// Of these, samples dropped before it was known whether their process fits, but for those whose process then did not.
     pub unjudged: u64,
+    /// Of these, samples of processes that were then found to fit.
+    pub unjudged_own: u64,
     /// Samples of processes that were not known to be the user's, where only those are followed.
     pub withheld: u64,
 }
@@ -267,15 +269,24 @@ impl Tracker {
         let withheld = self.is_restricted() && !self.table.knows_process(pid);
         if withheld {
             // The fork record is missing, so the parent, and with it the permission, is unknown.
-            self.admission.judge_later(pid);
+            self.admission.leave_undecided(pid);
             self.count_withheld(pid);
         }
         withheld
     }
 
+    /// The samples of a process that was undecided are known to be of one that fits or not.
+    fn decide(&mut self, pid: u32, fits: bool) {
+        let samples = self.admission.take_undecided(pid);
+        match fits {
+            true => self.stats.unjudged_own += samples,
+            false => self.stats.unjudged = self.stats.unjudged.saturating_sub(samples),
+        }
+    }
+
     pub fn count_withheld(&mut self, pid: u32) {
         let filtered = u64::from(self.admission.has_filter());
-        self.stats.unjudged += u64::from(self.admission.is_unjudged(pid));
+        self.stats.unjudged += u64::from(self.admission.count_undecided(pid));
         self.stats.filtered += filtered;
         self.stats.others += filtered;
         self.stats.withheld += 1 - filtered;
@@ -347,8 +358,12 @@ impl Tracker {
         if self.admission.awaits_program(mmap.pid) && mmap.inode != 0 {
             let parent_pid = self.table.parent_pid(mmap.pid);
             let program = ProgramFile { path: &mmap.path, file: (mmap.device.0, mmap.device.1, mmap.inode) };
-            if self.admission.judge_program(mmap.pid, parent_pid, program) == Some(true) {
+            let decided = self.admission.judge_program(mmap.pid, parent_pid, program);
+            if decided == Some(true) {
                 self.table.permit(mmap.pid, time);
+            }
+            if let Some(fits) = decided {
+                self.decide(mmap.pid, fits);
             }
         }
         if !self.table.is_withheld(mmap.pid, time) {
@@ -363,6 +378,9 @@ impl Tracker {
         }
         self.forks.add(fork.tid, fork.parent_tid, time);
         self.table.fork(fork, time);
+        if fork.pid != fork.parent_pid && self.admission.is_undecided(fork.parent_pid) {
+            self.admission.leave_undecided(fork.pid);
+        }
     }
 
     fn exit(&mut self, pid: u32, tid: u32) {
@@ -379,14 +397,20 @@ impl Tracker {
         let was_kept = !self.table.is_withheld(pid, time);
         self.table.exec(pid, tid, name);
         if self.admission.has_filter() {
-            let decided = self.admission.keeps_after_exec(name, was_kept);
+            let by_name = self.admission.keeps_after_exec(name, was_kept);
             let parent_pid = self.table.parent_pid(pid);
-            match decided.or_else(|| self.admission.judge_executed(pid, parent_pid, name)) {
+            let decided = by_name.or_else(|| self.admission.judge_executed(pid, parent_pid, name));
+            match decided {
                 Some(true) if was_kept => {}
                 Some(true) => self.table.permit(pid, time),
                 Some(false) | None => self.table.permit(pid, NEVER),
             }
-            if decided != Some(false) {
+            match decided {
+                // Samples from before are of another program: it is not known what that was.
+                Some(_) => _ = self.admission.take_undecided(pid),
+                None => self.admission.leave_undecided(pid),
+            }
+            if by_name != Some(false) {
                 self.admission.judge_later(pid);
             }
         }
@@ -397,7 +421,7 @@ impl Tracker {
         if pid == tid {
             match self.admission.keeps_name(&name) {
                 Some(false) => self.table.permit(pid, NEVER),
-                Some(true) if self.table.is_withheld(pid, NEVER - 1) => self.admission.judge_later(pid),
+                Some(true) if self.table.is_withheld(pid, NEVER - 1) => self.admission.leave_undecided(pid),
                 _ => {}
             }
         }
@@ -412,11 +436,16 @@ impl Tracker {
         let Some(review) = self.admission.begin_review(now, || self.table.pids()) else { return };
         for &pid in &review.pids {
             let withheld = self.table.is_withheld(pid, NEVER - 1);
-            match review.filter.keeps(pid) {
+            let fits = review.filter.keeps(pid);
+            match fits {
                 Some(true) if withheld => _ = self.enter(pid),
                 Some(false) if !withheld => self.table.permit(pid, NEVER),
                 // One that has ended makes no more samples; those that it has made are what it was.
                 _ => {}
+            }
+            match fits {
+                Some(fits) => self.decide(pid, fits),
+                None => _ = self.admission.take_undecided(pid),
             }
         }
         self.admission.end_review(&review, now_ns());
@@ -465,8 +494,12 @@ impl Tracker {
             }
         }
         if self.observes_machine && permitted.is_err() {
-            // Known not to be kept: it is not asked again at each sample.
+            // It is not asked again at each sample.
             self.table.enter_withheld(pid);
+            if from.is_none() {
+                // It has ended, and nobody knows what it was.
+                self.admission.leave_undecided(pid);
+            }
         }
         if self.is_restricted()
             && let Some(from) = from
