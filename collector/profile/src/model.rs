@@ -127,6 +127,8 @@ pub struct Membership {
 impl Membership {
     /// Stands for the path of the control group of the kernel's own threads.
     pub const KERNEL: &str = "[kernel threads]";
+    /// The unit, container and user of a process of which it was not looked at what it belongs to.
+    pub const UNKNOWN: &str = "[unknown]";
 
     /// The unit, `[kernel threads]`, or `[no unit]`.
     #[must_use]

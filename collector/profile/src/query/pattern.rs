@@ -191,13 +191,11 @@ impl Pattern {
     }
 
     fn is_of_process(&self, process: &Process) -> bool {
-        let membership = process.membership.as_deref();
-        match self.subject {
-            Subject::Unit => membership.is_some_and(|it| self.is_match(&it.unit())),
-            Subject::Container => membership.is_some_and(|it| self.is_container(it)),
-            Subject::User => {
-                membership.is_some_and(|it| self.is_match(&it.user()) || it.uid.is_some_and(|uid| self.is_number(uid)))
-            }
+        match (self.subject, process.membership.as_deref()) {
+            (Subject::Unit | Subject::Container | Subject::User, None) => self.is_match(Membership::UNKNOWN),
+            (Subject::Unit, Some(it)) => self.is_match(&it.unit()),
+            (Subject::Container, Some(it)) => self.is_container(it),
+            (Subject::User, Some(it)) => self.is_match(&it.user()) || it.uid.is_some_and(|uid| self.is_number(uid)),
             _ => self.is_match(&process.name) || self.is_number(process.pid),
         }
     }
@@ -298,6 +296,17 @@ mod tests {
         }
         for text in ["module:ibc.so.6", "module:libc", "module:lib"] {
             assert!(!pattern(text).is_path("/usr/lib/libc.so.6"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_looked_at_is_unknown() {
+        let process = Process::new(7, 1, "p");
+        for text in ["unit:[unknown]", "container:[unknown]", "user:[unknown]", "unit:/unknown/"] {
+            assert!(pattern(text).is_of_process(&process), "{text}");
+        }
+        for text in ["unit:[no unit]", "user:0", "user:7", "process:[unknown]"] {
+            assert!(!pattern(text).is_of_process(&process), "{text}");
         }
     }
 

@@ -268,17 +268,14 @@ fn line(profile: &Profile, new: &mut Profile, leaf: CostCentreId, id: LineId) ->
     })
 }
 
-/// What a process belongs to of which that was not looked at.
-const UNKNOWN_GROUP: &str = "[unknown]";
-
 fn runner(profile: &Profile, by: Grouping, id: ThreadId) -> String {
     let thread = profile.thread(id);
     let process = thread.and_then(|thread| profile.process(thread.process));
     let membership = process.and_then(|process| process.membership.as_deref());
     match (by, thread, process) {
-        (Grouping::Unit, ..) => membership.map_or_else(|| UNKNOWN_GROUP.to_owned(), Membership::unit),
-        (Grouping::Container, ..) => membership.map_or_else(|| UNKNOWN_GROUP.to_owned(), Membership::container),
-        (Grouping::User, ..) => membership.map_or_else(|| UNKNOWN_GROUP.to_owned(), Membership::user),
+        (Grouping::Unit, ..) => membership.map_or_else(|| Membership::UNKNOWN.to_owned(), Membership::unit),
+        (Grouping::Container, ..) => membership.map_or_else(|| Membership::UNKNOWN.to_owned(), Membership::container),
+        (Grouping::User, ..) => membership.map_or_else(|| Membership::UNKNOWN.to_owned(), Membership::user),
         (Grouping::Thread, Some(thread), _) => format!("{} ({})", thread.name, thread.tid),
         (_, _, Some(process)) => process.label(),
         _ => "[unknown]".to_owned(),

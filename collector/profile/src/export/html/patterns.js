@@ -67,15 +67,15 @@ class Pattern {
     const is = (name, id) => this.test(name) || (this.plain && /^[0-9]+$/.test(this.what) && Number(this.what) === id);
     // A container goes by the beginning of its id, too.
     const isId = id => id !== undefined && this.plain && (id === this.what || (/^[0-9a-f]{32,}$/i.test(id) && this.what.length >= 6 && id.startsWith(this.what)));
+    const unknown = { unit: "[unknown]", container: "[unknown]", user: "[unknown]" };
+    const group = it => it.process.group === null ? unknown : it.process.group;
     const meant = {
       thread: it => is(it.name, it.tid),
       process: it => is(it.process.name, it.process.pid),
-      unit: it => this.test(it.process.group.unit),
-      container: it => [it.process.group.container, it.process.group.name].some(name => name && this.test(name))
-        || isId(it.process.group.id),
-      user: it => is(it.process.group.user, it.process.group.uid),
+      unit: it => this.test(group(it).unit),
+      container: it => [group(it).container, group(it).name].some(name => name && this.test(name)) || isId(group(it).id),
+      user: it => is(group(it).user, group(it).uid),
     }[this.subject];
-    const isKnown = this.subject === "thread" || this.subject === "process" ? () => true : it => it.process.group !== null;
-    return threads.filter(it => isKnown(it) && meant(it)).map(it => it.id);
+    return threads.filter(meant).map(it => it.id);
   }
 }
