@@ -15,6 +15,17 @@ const BATCH_BYTES: usize = 64 << 10;
 /// A smaller batch waits this long, nanoseconds, so that the aggregator wakes a few times a second.
 const BATCH_NS: u64 = 200_000_000;
 
+/// The number that the kernel gives for a thread or process at its very end (`perf_event_pid` in kernel/events/core.c).
+const ENDING: u32 = u32::MAX;
+
+/// Tells the entry of processes that are at their very end from others without a number.
+const ENDED_PROCESSES: u32 = u32::MAX - 2;
+
+/// Whether a number is one of a single process or thread.
+const fn is_numbered(id: u32) -> bool {
+    id != ENDING && id != OTHER_PROCESS
+}
+
 pub struct BatchBuilder {
     batch: Batch,
     /// Limit while the aggregator is busy, bytes. By default 40 s of one CPU at depth 24 and 999 Hz.
@@ -119,20 +130,22 @@ impl BatchBuilder {
                 key: process.key,
                 parent: process.parent,
                 // What stands for many processes has no number.
-                pid: if thread.pid == OTHER_PROCESS { 0 } else { thread.pid },
+                pid: if is_numbered(thread.pid) { thread.pid } else { 0 },
                 start_time: process.start_time,
-                exec_generation: process.exec_generation,
+                exec_generation: if thread.pid == ENDING { ENDED_PROCESSES } else { process.exec_generation },
                 name: process.name.clone(),
                 membership: process.membership.clone(),
             });
         }
         if !thread.announced {
             thread.announced = true;
+            let has_number = !thread.is_others && is_numbered(tid);
+            let is_nameless = tid == ENDING && thread.name.is_empty();
             self.batch.items.push(BatchItem::Thread {
                 key: thread.key,
                 process: process.key,
-                tid: if thread.is_others { 0 } else { tid },
-                name: thread.name.clone(),
+                tid: if has_number { tid } else { 0 },
+                name: if is_nameless { "[ended]".to_owned() } else { thread.name.clone() },
             });
         }
     }

@@ -5,12 +5,12 @@ use std::fs::File;
 use std::sync::{Arc, Mutex};
 
 use ccsd_profile::view::{FlatView, Selection};
-use ccsd_profile::{Metric, Profile, SessionInfo, Shed, Unit};
+use ccsd_profile::{Metric, Process, Profile, SessionInfo, Shed, Unit};
 use crossbeam_channel::bounded;
 
 use super::*;
 use crate::aggregator::Aggregator;
-use crate::batch::Mark;
+use crate::batch::{BatchItem, Mark};
 use crate::clock::now_ns;
 use crate::perf::record::Fork;
 use crate::perf::ring_buffer::Bytes;
@@ -174,6 +174,34 @@ fn processes_without_records_are_found_at_the_next_scan() {
     // Its children belong to it; the other process is unknown.
     filtered.tell(TargetChange::Fork(Fork { pid: child + 1, tid: child + 1, parent_pid: own, parent_tid: own }));
     assert!(!filtered.keeps(child + 1) && !filtered.keeps(child + 2));
+}
+
+#[test]
+fn what_is_at_its_very_end_has_no_number() {
+    let own = own_pid();
+    let (batches, taken) = bounded(2);
+    let (_returned, empty) = bounded(2);
+    let (_told, commands) = bounded(1);
+    let wake = File::open("/dev/null").unwrap().into();
+    let channels = Channels { batches, empty, commands, wake, watchdog: Arc::new(Watchdog::default()) };
+    let mut pipeline = Pipeline::new(&SPEC, EventLayout::Threads, 2, None, &Budget::of(Budget::MIN_MEMORY));
+    for (time, pid) in [(1, own), (2, u32::MAX)] {
+        let sample = Sample { tid: u32::MAX, ..sample(pid, time, Bytes::new(&[])) };
+        pipeline.handle(0, Record::Sample(sample));
+    }
+    pipeline.send(&channels, true);
+    let (mut processes, mut threads) = (Vec::new(), Vec::new());
+    for item in taken.try_iter().flat_map(|batch| batch.items) {
+        match item {
+            BatchItem::Process { pid, exec_generation, name, .. } if pid != own => {
+                processes.push(Process { exec_generation, ..Process::new(pid, 0, name) }.label());
+            }
+            BatchItem::Thread { tid, name, .. } => threads.push((tid, name)),
+            _ => {}
+        }
+    }
+    assert_eq!(processes, ["[ended] (many)"]);
+    assert_eq!(threads, [(0, "[ended]".to_owned()), (0, "[ended]".to_owned())]);
 }
 
 /// The aggregator does not come to take anything for 20,000 samples, where a few thousand have room.
