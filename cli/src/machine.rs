@@ -1,7 +1,9 @@
 //! Which processes of the machine are sampled where none is named: `--all`, `--unit` and the like.
 
 use anyhow::anyhow;
-use ccsd_collector::{ContainerNames, FileRoot, ProcessFilter, ProcessSelection, path_in_hierarchy, procfs};
+use ccsd_collector::{
+    ContainerNames, FileRoot, ProcessFilter, ProcessSelection, cgroup_exists, path_in_hierarchy, procfs,
+};
 use ccsd_daemon::watch::user_number;
 use ccsd_profile::sanitise;
 
@@ -27,6 +29,9 @@ pub fn selection(args: &MachineArgs) -> Result<Option<ProcessSelection>, Failure
         let named = groups.clone().with_named_containers(&ContainerNames::below(FileRoot::own()));
         let fits = |pid: &u32| named.keeps(*pid) == Some(true);
         if !procfs::processes().iter().any(fits) {
+            for missing in groups.cgroups.iter().filter(|path| !cgroup_exists(path)) {
+                warn(format_args!("there is no control group {} now: ccsd waits for it", sanitise(missing)));
+            }
             let what = sanitise(&groups.describe()).into_owned();
             warn(format_args!("no process of {what} runs now; those that start are sampled"));
         }

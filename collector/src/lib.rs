@@ -59,7 +59,7 @@ pub use ccsd_symbolizer::{Door, ElfFile, FileIdentity, FileRoot, ForUser, ImageE
 pub use error::{Error, Result};
 pub use host::container_names::ContainerNames;
 pub use host::membership::cgroup_path;
-pub use host::selection::{ProcessSelection, path_in_hierarchy};
+pub use host::selection::{ProcessSelection, cgroup_exists, path_in_hierarchy};
 pub use options::Options;
 pub use pace::{HALVINGS, Overhead, halved};
 pub use perf::attr::{Event, EventSpec, MAX_STACK_BYTES};

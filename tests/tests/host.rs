@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         .test("a_group_that_is_empty_at_times", &[CC, Need::Root, Need::Cgroup2], empty_at_times)
         .test("a_group_that_is_made_again", &[CC, Need::Root, Need::Cgroup2], made_again)
         .test("nothing_fits_yet", &[Need::Root], nothing_fits)
+        .test("a_group_that_does_not_exist", &[Need::Root, Need::Cgroup2], no_such_group)
         .run()
 }
 
@@ -480,4 +481,29 @@ fn made_again() {
 fn nothing_fits() {
     let ended = EndedProgram::of(&mut ccsd(["attach", "--unit", "no-such-unit", "--duration", "0.3", "--no-output"]));
     assert!(ended.status.success() && ended.stderr.contains("no process of unit no-such-unit.service"), "{ended:?}");
+}
+
+fn no_such_group() {
+    let attach = |path: &str, more: &[&str]| {
+        EndedProgram::of(ccsd(["record", "--cgroup", path]).args(more).args([
+            "--",
+            "sh",
+            "-c",
+            "i=0; while [ $i -lt 9999 ]; do i=$((i+1)); done",
+        ]))
+    };
+    let ended = attach("/no/such-group", &["--no-output"]);
+    let waits = "there is no control group /no/such-group now: ccsd waits for it";
+    assert!(ended.status.success() && ended.stderr.contains(waits), "{ended:?}");
+    // One that has no process, and the program is not in it, either.
+    let tree = CgroupTree::new();
+    let _ = tree.group("empty");
+    let dir = scratch();
+    let file = dir.path().join("profile.ccsd");
+    let path = format!("{}/empty", tree.path);
+    let ended = attach(&path, &["-o", file.to_str().unwrap()]);
+    assert!(ended.status.success() && ended.stderr.contains("no process of cgroup "), "{ended:?}");
+    assert!(!ended.stderr.contains("no control group"), "{ended:?}");
+    let said = EndedProgram::of(ccsd(["report"]).arg(&file)).stdout;
+    assert!(said.contains("no samples: nothing that belongs to cgroup ") && !said.contains("-F"), "{said}");
 }

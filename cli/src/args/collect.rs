@@ -119,6 +119,8 @@ pub struct MachineArgs {
     #[arg(long, value_name = "UNIT", help_heading = "Machine")]
     pub unit: Vec<String>,
     /// Sample the processes of a control group and of all below it
+    ///
+    /// It may be made later: then ccsd says that it waits for it.
     #[arg(long, value_name = "PATH", help_heading = "Machine")]
     pub cgroup: Vec<String>,
     /// Sample the processes of a container, by its id or the beginning of it, or by its name

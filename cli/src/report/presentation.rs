@@ -2,7 +2,7 @@
 
 use ccsd_profile::query::Grouping;
 use ccsd_profile::view::{Selection, ViewColumn};
-use ccsd_profile::{CostCentreId, Labels, Profile, Timeline, Unit};
+use ccsd_profile::{CostCentreId, Labels, Profile, Timeline, Unit, sanitise};
 
 use crate::format::counted;
 use crate::functions::NamedFunctions;
@@ -11,6 +11,8 @@ use crate::style::TextLayout;
 
 /// So many samples are expected where a target has used CPU time: that there is none is no chance.
 const MANY_EXPECTED: u64 = 10;
+/// How the target of a session begins that has only what belongs to something.
+const SELECTED: [&str; 4] = ["unit ", "cgroup ", "container ", "user "];
 
 pub struct Presentation<'a> {
     pub profile: &'a Profile,
@@ -84,6 +86,12 @@ impl<'a> Presentation<'a> {
         if self.short { "" } else { "; -n 0 shows all" }
     }
 
+    /// Whether the session was about what belongs to some units, groups, containers or users.
+    fn is_selection(&self) -> bool {
+        let session = self.profile.session();
+        session.pids.is_empty() && self.watch.is_none() && SELECTED.iter().any(|it| session.target.starts_with(it))
+    }
+
     pub fn nothing(&self) -> String {
         let accounting = self.profile.accounting();
         match &self.functions {
@@ -92,6 +100,12 @@ impl<'a> Presentation<'a> {
             None if self.growing => "no samples yet\n".to_owned(),
             // The collection was interrupted within its first second, so the target's activity is unknown.
             None if accounting.expected.is_none() => "no samples\n".to_owned(),
+            None if self.is_selection() => format!(
+                "no samples: nothing that belongs to {} used enough CPU time for one; a program that `ccsd record` starts is \
+                 sampled only if it belongs to it, too
+",
+                sanitise(&self.profile.session().target)
+            ),
             // Each thread has a timer, which ends first when the thread has used a whole period.
             None if accounting.expected.is_some_and(|expected| expected >= MANY_EXPECTED) => {
                 "no samples: none of the threads used as much CPU time as lies between two samples; sample CPUs instead \

@@ -1,6 +1,7 @@
 //! Which of all processes a session is about: by unit, control group, container and user, and which are left out.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use ccsd_profile::cgroup;
 use wildmatch::WildMatch;
@@ -121,6 +122,16 @@ pub fn path_in_hierarchy(path: &str) -> &str {
     below.trim_start_matches('/').split_once('/').map_or("/", |(_, rest)| rest)
 }
 
+/// Whether there is a control group of this path in any hierarchy of [`CGROUP_MOUNT`]. True where none is mounted there.
+#[must_use]
+pub fn cgroup_exists(path: &str) -> bool {
+    let has_groups = |dir: &Path| dir.join("cgroup.procs").exists();
+    let mut mounts: Vec<PathBuf> = vec![CGROUP_MOUNT.into()];
+    mounts.extend(fs::read_dir(CGROUP_MOUNT).into_iter().flatten().flatten().map(|entry| entry.path()));
+    let below = path.trim_start_matches('/');
+    !mounts.iter().any(|mount| has_groups(mount)) || mounts.iter().any(|mount| has_groups(&mount.join(below)))
+}
+
 impl ProcessFilter for ProcessSelection {
     fn keeps(&self, pid: u32) -> Option<bool> {
         let name = procfs::comm(pid, pid)?;
@@ -199,6 +210,7 @@ mod tests {
             assert!(!of(wanted).selects(&groups("/a/b", 0)), "{wanted}");
         }
         assert_eq!(path_in_hierarchy("/a/b"), "/a/b");
+        assert!(cgroup_exists("/"));
     }
 
     #[test]
