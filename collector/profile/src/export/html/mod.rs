@@ -377,8 +377,12 @@ fn layer(export: &Export<'_>, name: Option<&str>) -> LayerName {
 
 fn facts(export: &Export<'_>, samples: u64) -> String {
     let (session, accounting) = (export.profile.session(), export.profile.accounting());
+    let dropped = match accounting.dropped_by_us {
+        0 => String::new(),
+        dropped => format!(", {} dropped", count(dropped)),
+    };
     format!(
-        "{} samples of {} at {} Hz in {:.2} s; {} lost, {} truncated",
+        "{} samples of {} at {} Hz in {:.2} s; {} lost{dropped}, {} truncated",
         count(samples),
         sanitise(&export.metric().name),
         count(session.rate_hz.into()),
