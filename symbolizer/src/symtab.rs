@@ -12,7 +12,7 @@ use object::elf;
 use object::pod;
 
 use crate::by_address::ByAddress;
-use crate::elf::string_at;
+use crate::elf::{CodeSections, string_at};
 use crate::elf_file::ElfFile;
 use crate::error::ImageError;
 use crate::limits;
@@ -113,6 +113,8 @@ struct SymbolCandidate {
     unit: u32,
     local: bool,
     weak: bool,
+    /// Whether it has no type: of hand-written assembly, and names for places inside functions.
+    label: bool,
     /// Whether its address is that of an ifunc resolver (STT_GNU_IFUNC).
     chooses: bool,
 }
@@ -145,6 +147,7 @@ impl SymbolTable {
 
     fn read_file(&mut self, file: &ElfFile, code: &[Range<u64>], candidates: &mut Vec<SymbolCandidate>) {
         let first = candidates.len();
+        let code_sections = CodeSections::of(file.sections());
         // Units of different files are distinct.
         let mut unit =
             candidates.iter().map(|it: &SymbolCandidate| it.unit).filter(|&unit| unit < OF_NO_FILE).max().unwrap_or(0);
@@ -188,7 +191,9 @@ impl SymbolTable {
                     break;
                 }
                 let local = file.unwrap_or(OF_NO_FILE | candidates.len() as u32);
-                candidates.extend(candidate(symbol, index, &strings, code, local));
+                if code_sections.have(symbol) {
+                    candidates.extend(candidate(symbol, index, &strings, code, local));
+                }
             }
             if candidates.len() > before {
                 self.strings.push(strings);
@@ -204,7 +209,8 @@ impl SymbolTable {
             self.cut = true;
             return;
         }
-        candidates.sort_unstable_by_key(|candidate| candidate.svma);
+        candidates.sort_unstable_by_key(|candidate| (candidate.svma, candidate.label));
+        drop_covered_labels(&mut candidates);
         // Names are read only where symbols share an address: string tables are many times larger than the table.
         let mut budget = limits::MAX_ALIAS_BYTES;
         for group in candidates.chunk_by_mut(|a, b| a.svma == b.svma).filter(|group| group.len() > 1) {
@@ -222,7 +228,7 @@ impl SymbolTable {
                 self.cut = true;
                 break;
             }
-            group.sort_by_cached_key(|c| (names::alias_rank(text(c.name), c.local, c.weak), text(c.name)));
+            group.sort_by_cached_key(|c| (c.label, names::alias_rank(text(c.name), c.local, c.weak), text(c.name)));
         }
         let mut symbols: Vec<Symbol> = Vec::new();
         let mut units: Vec<u32> = Vec::new();
@@ -453,6 +459,19 @@ impl SymbolTable {
     }
 }
 
+/// Removes labels within functions of a stated size, from candidates ordered by address, functions before labels. A label
+/// begins a function only where nothing else says what the code is.
+fn drop_covered_labels(candidates: &mut Vec<SymbolCandidate>) {
+    let mut reach = 0;
+    candidates.retain(|candidate| {
+        if candidate.label {
+            return candidate.svma >= reach;
+        }
+        reach = reach.max(candidate.svma.saturating_add(u64::from(candidate.size)));
+        true
+    });
+}
+
 fn beginning(symbols: &[Symbol], index: usize) -> u64 {
     symbols.get(index).map_or(u64::MAX, |symbol| symbol.svma)
 }
@@ -503,7 +522,7 @@ fn range_of(ranges: &[Range<u64>], svma: u64) -> Option<&Range<u64>> {
 }
 
 /// A symbol is a function if it has that type (STT_FUNC, STT_GNU_IFUNC), or is untyped but lies in code and has a size
-/// or is global, as in assembly.
+/// or is global, as in assembly. (Its section is code: see [`CodeSections`].)
 fn candidate(
     symbol: &elf::Sym64<LE>,
     table: usize,
@@ -512,15 +531,15 @@ fn candidate(
     local_unit: u32,
 ) -> Option<SymbolCandidate> {
     let (svma, size) = (symbol.st_value.get(LE), symbol.st_size.get(LE));
-    if symbol.st_shndx.get(LE).0 == elf::SHN_UNDEF.0 || svma == 0 {
+    if svma == 0 {
         return None;
     }
     let local = symbol.st_bind() == elf::STB_LOCAL;
-    match symbol.st_type() {
-        elf::STT_FUNC | elf::STT_GNU_IFUNC => {}
-        elf::STT_NOTYPE if size > 0 || !local => {}
+    let label = match symbol.st_type() {
+        elf::STT_FUNC | elf::STT_GNU_IFUNC => false,
+        elf::STT_NOTYPE if size > 0 || !local => true,
         _ => return None,
-    }
+    };
     range_of(code, svma)?;
     let offset = symbol.st_name.get(LE);
     // The name is empty or outside the table.
@@ -531,7 +550,7 @@ fn candidate(
     let unit = if local { local_unit } else { GLOBAL };
     let chooses = symbol.st_type() == elf::STT_GNU_IFUNC;
     let size = u32::try_from(size).unwrap_or(u32::MAX);
-    Some(SymbolCandidate { svma, size, name: NameRef::new(table, offset)?, local, weak, chooses, unit })
+    Some(SymbolCandidate { svma, size, name: NameRef::new(table, offset)?, unit, local, weak, label, chooses })
 }
 
 #[cfg(test)]
@@ -560,6 +579,61 @@ mod tests {
                 let found = table.lookup(svma).map(|found| found.start);
                 assert_eq!(found, covering.map(|(start, _)| *start), "{sizes:x?} at {svma:#x}");
             }
+        }
+    }
+
+    /// The start of the function at an address, by definition: the last to begin there or before. A label counts only where
+    /// no sized function covers its start, and what has a size ends with it.
+    fn function_at(candidates: &[SymbolCandidate], svma: u64) -> Option<u64> {
+        let covers = |c: &SymbolCandidate, at: u64| c.svma <= at && at - c.svma < u64::from(c.size);
+        let is_covered =
+            |label: &SymbolCandidate| candidates.iter().any(|other| !other.label && covers(other, label.svma));
+        let kept: Vec<_> = candidates.iter().filter(|c| !c.label || !is_covered(c)).collect();
+        let covering = kept.iter().filter(|c| covers(c, svma)).map(|c| c.svma).max();
+        // What has no size ends where anything else begins.
+        let nearest = kept.iter().map(|c| c.svma).filter(|&start| start <= svma).max();
+        let is_sized = |start: u64| kept.iter().any(|c| c.svma == start && c.size > 0);
+        nearest.filter(|&start| !is_sized(start)).or(covering)
+    }
+
+    fn table_of(strings: &str, candidates: Vec<SymbolCandidate>) -> SymbolTable {
+        let strings: Arc<[u8]> = strings.as_bytes().into();
+        let mut table = SymbolTable { strings: vec![strings], ..SymbolTable::default() };
+        table.choose(candidates);
+        let everywhere = 0..u64::MAX;
+        SymbolTable { code: vec![everywhere], ..table }
+    }
+
+    fn candidate_of(svma: u64, size: u32, label: bool, name: u32) -> SymbolCandidate {
+        let name = NameRef::new(0, name).unwrap();
+        SymbolCandidate { svma, size, name, unit: GLOBAL, local: false, weak: false, label, chooses: false }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn labels_count_only_outside_of_sized_functions(
+            symbols in proptest::collection::vec((1u64..200, 0u32..40, proptest::bool::ANY, 0u32..3), 0..24),
+        ) {
+            // A third has no size.
+            let size = |size: u32, name: u32| if name == 0 { 0 } else { size };
+            let candidates: Vec<SymbolCandidate> = symbols
+                .iter()
+                .map(|&(svma, sized, label, name)| candidate_of(svma, size(sized, name), label, 1 + 2 * name))
+                .collect();
+            let table = table_of("\0a\0b\0c\0", candidates.clone());
+            for svma in 0..256 {
+                let found = table.lookup(svma).map(|found| found.start);
+                proptest::prop_assert_eq!(found, function_at(&candidates, svma), "at {}", svma);
+            }
+        }
+    }
+
+    #[test]
+    fn a_function_goes_before_a_label_at_its_start() {
+        for size in [0, 8] {
+            let table =
+                table_of("\0label\0_function\0", vec![candidate_of(16, 0, true, 1), candidate_of(16, size, false, 7)]);
+            assert_eq!(table.lookup(17).map(|found| found.name), Some(b"_function".as_slice()), "{size}");
         }
     }
 
