@@ -2,11 +2,16 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use ccsd_tests::ccsd::{Collecting, NOBODY, RecordCommand, as_user, ccsd};
-use ccsd_tests::fixture::{Running, build};
+use ccsd_profile::notes;
+
+use ccsd_tests::ccsd::{Collecting, EndedProgram, NOBODY, RecordCommand, as_user, ccsd};
+use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::recorded::Recorded;
+use ccsd_tests::statistics::assert_share;
 use ccsd_tests::suite::{CC, Need, Suite};
 
 /// For twelve functions in 51 turns, on a busy machine.
@@ -45,14 +50,75 @@ fn main() -> ExitCode {
         .test("root_attaches_to_its_own", &[CC, Need::Root], || drop(attach(None, None)))
         .test("user_is_refused_the_kernel", &[CC, Need::Root], || {
             let mut command = ccsd(["record", "--kernel", "--no-output", "--", "true"]);
-            let ended = ccsd_tests::ccsd::EndedProgram::of(as_user(&mut command, NOBODY));
+            let ended = EndedProgram::of(as_user(&mut command, NOBODY));
             if paranoid() <= 1 {
                 assert!(ended.status.success(), "{ended:?}");
             } else {
                 ended.assert_refused(2, &["kernel", "kernel.perf_event_paranoid=1"]);
             }
         })
+        .test("setuid_programs_are_followed_where_cpus_are_sampled", &[CC, Need::Root], || {
+            let dir = scratch();
+            let (suid, plain) = (setuid(dir.path(), NOBODY), dir.path().join("plain"));
+            copy_program(build("weights.c", &["-O1"]), &plain);
+            let (suid, plain) = (suid.to_str().unwrap(), plain.to_str().unwrap());
+            let recorded = RecordCommand::new("sh", &["-c", "\"$0\" 500; \"$1\" 500", suid, plain])
+                .options(&["-F", "1999", "--per-cpu"])
+                .run();
+            recorded.assert_whole();
+            // What each says that it took.
+            let took = recorded.ended.stdout.lines().filter_map(|line| line.strip_prefix("weight_"));
+            let took: Vec<f64> = took.map(|line| line.split_once(' ').unwrap().1.parse().unwrap()).collect();
+            let (of_suid, all) = (took[..12].iter().sum::<f64>(), took.iter().sum::<f64>());
+            let samples = |name: &str| {
+                let rows =
+                    recorded.flat().rows.into_iter().filter(|row| row.image == name && row.name.contains("weight_"));
+                rows.map(|row| row.samples_self).sum::<u64>()
+            };
+            let (suid, plain) = (samples("suid"), samples("plain"));
+            assert_share("suid", suid, suid + plain, of_suid / all, ALLOWANCE);
+            let notes = &recorded.profile.session().notes;
+            assert!(!notes.iter().any(|note| note.starts_with(notes::OTHER_RIGHTS)), "{notes:?}");
+        })
+        .test("setuid_programs_whose_events_end_are_named", &[CC, Need::Root], || {
+            let dir = scratch();
+            for (user, owner) in [(None, NOBODY), (Some(NOBODY), 0)] {
+                let program = setuid(dir.path(), owner);
+                let record = RecordCommand::new(program, &["400"]);
+                let recorded = user.into_iter().fold(record, RecordCommand::user).run();
+                let accounting = recorded.profile.accounting();
+                let notes = &recorded.profile.session().notes;
+                assert!(notes.iter().any(|note| note.starts_with(notes::OTHER_RIGHTS)), "{notes:?}");
+                // Before it is executed there may be a sample by chance.
+                assert!(accounting.received <= 2, "{accounting:?}");
+                if user.is_none() {
+                    // Both lines of a report are of the same CPU time.
+                    let (expected, used) = (accounting.expected.unwrap(), accounting.target_cpu_ns.unwrap());
+                    assert!(expected.abs_diff(used * 999 / 1_000_000_000) <= 2 && expected > 100, "{accounting:?}");
+                }
+                if accounting.received == 0 {
+                    let said = format!("no samples: {}", notes::OTHER_RIGHTS);
+                    assert!(
+                        recorded.ended.stderr.contains(&said) || recorded.ended.stdout.contains(&said),
+                        "{:?}",
+                        recorded.ended
+                    );
+                    let by_user = EndedProgram::of(ccsd(["report", "--by", "user"]).arg(&recorded.file));
+                    assert!(!by_user.stdout.contains("[unknown]"), "{by_user:?}");
+                }
+            }
+        })
         .run()
+}
+
+/// A program that is executed with the rights of `owner`.
+fn setuid(dir: &Path, owner: u32) -> PathBuf {
+    let path = dir.join("suid");
+    let _ = fs::remove_file(&path);
+    copy_program(build("weights.c", &["-O1"]), &path);
+    chown(&path, Some(owner), None).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).unwrap();
+    path
 }
 
 fn record(user: Option<u32>, options: &[&str]) -> Recorded {

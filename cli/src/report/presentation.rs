@@ -2,7 +2,7 @@
 
 use ccsd_profile::query::Grouping;
 use ccsd_profile::view::{Selection, ViewColumn};
-use ccsd_profile::{CostCentreId, Labels, Profile, Timeline, Unit, sanitise};
+use ccsd_profile::{CostCentreId, Labels, Profile, Timeline, Unit, notes, sanitise};
 
 use crate::format::counted;
 use crate::functions::NamedFunctions;
@@ -92,12 +92,19 @@ impl<'a> Presentation<'a> {
         session.pids.is_empty() && self.watch.is_none() && SELECTED.iter().any(|it| session.target.starts_with(it))
     }
 
+    /// The note that the target's programs had other rights, so that the kernel did not sample them.
+    fn other_rights(&self) -> Option<&str> {
+        let notes = self.profile.session().notes.iter();
+        notes.map(String::as_str).find(|note| note.starts_with(notes::OTHER_RIGHTS))
+    }
+
     pub fn nothing(&self) -> String {
         let accounting = self.profile.accounting();
         match &self.functions {
             Some(named) => format!("no sample was taken in a function that matches {:?}\n", named.text()),
             None if accounting.received > 0 => "no samples: nothing is left of what is asked for\n".to_owned(),
             None if self.growing => "no samples yet\n".to_owned(),
+            None if let Some(why) = self.other_rights() => format!("no samples: {}\n", sanitise(why)),
             // The collection was interrupted within its first second, so the target's activity is unknown.
             None if accounting.expected.is_none() => "no samples\n".to_owned(),
             None if self.is_selection() => format!(

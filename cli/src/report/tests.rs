@@ -6,7 +6,7 @@ use clap::ValueEnum;
 
 use ccsd_profile::{
     Accounting, CostCentre, CostCentreId, ImageId, LineId, Metric as ProfileMetric, Process, ProfileLimits,
-    SessionInfo, Thread, Unit,
+    SessionInfo, Thread, Unit, notes,
 };
 
 fn example() -> Profile {
@@ -215,6 +215,11 @@ fn why_a_view_is_empty() {
     // Interrupted before the expected number was known.
     assert_eq!(said(&|_| ()), "no samples\n");
     assert!(said(&|accounting| accounting.expected = Some(1)).contains("too little CPU time"));
+    let mut setuid = Profile::new(SessionInfo::default(), ProfileLimits::default());
+    setuid.accounting_mut().expected = Some(400);
+    setuid.session_mut().notes.push(format!("{} in a program", notes::OTHER_RIGHTS));
+    let why = shown(&setuid).nothing();
+    assert_eq!(why, format!("no samples: {} in a program\n", notes::OTHER_RIGHTS));
     let all_left_out = said(&|accounting| (accounting.expected, accounting.received) = (Some(9), 9));
     assert!(all_left_out.contains("nothing is left"), "{all_left_out}");
 }

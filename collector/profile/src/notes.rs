@@ -18,6 +18,8 @@ pub const BY_TICK: &str = "sampled by the scheduler's tick";
 pub const NAMELESS_KERNEL: &str = "kernel functions have no names";
 /// A daemon collected it, among others.
 pub const BY_DAEMON: &str = "collected by a daemon";
+/// The kernel ended the events of programs that got other rights when they were executed.
+pub const OTHER_RIGHTS: &str = "the kernel switched events off";
 /// Signals that kill a process are not seen.
 pub const NO_CRASH_STACKS: &str = "no stacks of fatal signals";
 /// A recording of another profiler ends early, or a part of it cannot be read.
@@ -26,7 +28,7 @@ pub const CUT_RECORDING: &str = "the recording is cut short";
 /// Whether a note says that something else is measured than usual, so that a reader must see it beside the numbers.
 #[must_use]
 pub fn changes_what_is_measured(note: &str) -> bool {
-    [USER_ONLY, SMALL_RINGS, PER_CPU, MACHINE, COMPACT, BY_TICK, NAMELESS_KERNEL]
+    [USER_ONLY, SMALL_RINGS, PER_CPU, MACHINE, COMPACT, BY_TICK, NAMELESS_KERNEL, OTHER_RIGHTS]
         .iter()
         .any(|start| note.starts_with(start))
 }

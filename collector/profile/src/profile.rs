@@ -738,7 +738,7 @@ impl Profile {
 }
 
 /// Name of the cost centre of CPU time that no sample stands for.
-const NOT_SAMPLED: &str = "[not sampled]";
+pub(crate) const NOT_SAMPLED: &str = "[not sampled]";
 
 /// Name of what stands for entries that there was no room for.
 const OTHER: &str = "[other]";

@@ -1,6 +1,6 @@
 //! The accounting of a session, and what is said of it at the end.
 
-use ccsd_profile::{Accounting, OwnCpu, Phase, Shed};
+use ccsd_profile::{Accounting, OwnCpu, Phase, Shed, notes};
 
 use super::Aggregator;
 use crate::batch::{BatchCounts, part_of};
@@ -83,6 +83,7 @@ impl Aggregator {
                 .into_iter()
                 .chain(unseen)
                 .chain(slow)
+                .chain(other_rights(counts.tracker.gained_rights))
                 .chain(troubles(counts))
                 .chain(self.resolver.notes())
                 .collect();
@@ -173,6 +174,20 @@ fn unseen(accounting: &Accounting, layout: EventLayout, leftovers: u64, more_sam
     })
 }
 
+/// Says that programs were not sampled because they had other rights than the one that executed them.
+fn other_rights(programs: u64) -> Option<String> {
+    let (programs, their) = match programs {
+        0 => return None,
+        1 => ("a program that got".to_owned(), "its"),
+        many => (format!("{many} programs that got"), "their"),
+    };
+    Some(format!(
+        "{} in {programs} other rights when executed (setuid, setgid, capabilities, or an unreadable file): {their} CPU \
+         time is in no sample; as root, --per-cpu or -a sees it",
+        notes::OTHER_RIGHTS
+    ))
+}
+
 fn troubles(counts: &BatchCounts) -> impl Iterator<Item = String> {
     let line = |count: u64, what: &str| (count > 0).then(|| format!("{count} {what}"));
     [
@@ -244,6 +259,14 @@ mod tests {
         // That a stack had moved on is said by the stack.
         let numbers: Vec<&str> = notes.iter().map(|note| note.split(' ').next().unwrap()).collect();
         assert_eq!(numbers, ["1", "2", "3", "4", "5", "6", "8", "9"]);
+    }
+
+    #[test]
+    fn programs_with_other_rights_are_noted() {
+        assert_eq!(other_rights(0), None);
+        let notes = [1, 2].map(|programs| other_rights(programs).unwrap());
+        assert!(notes.iter().all(|note| note.starts_with(notes::OTHER_RIGHTS)), "{notes:?}");
+        assert!(notes[0].contains("a program that") && notes[1].contains("2 programs that"), "{notes:?}");
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub struct LiveProcess {
     /// Whether it may have threads that are not known: it was found running, and not all that runs is looked for.
     pub(super) has_unknown_threads: bool,
     pub(super) untracked: u32,
+    /// Whether it has called `execve` and mapped nothing since.
+    pub(super) awaits_mapping: bool,
 }
 
 #[derive(Clone, Debug)]

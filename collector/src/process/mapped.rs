@@ -79,6 +79,7 @@ impl ProcessTable {
         }
         let room = self.room_for_mappings();
         let Some(process) = self.processes.get_mut(&mmap.pid) else { return };
+        process.awaits_mapping = false;
         let had = process.mappings.count();
         let end = mmap.start.saturating_add(mmap.len);
         let &Mmap { pid, start, device, inode, ref build_id, ref path, .. } = mmap;

@@ -393,6 +393,7 @@ impl ProcessTable {
             threads,
             has_unknown_threads: false,
             untracked,
+            awaits_mapping: false,
         };
         if let Some(old) = self.processes.insert(pid, process) {
             self.mapped = self.mapped.saturating_sub(old.mappings.count());
@@ -501,6 +502,7 @@ impl ProcessTable {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.membership = membership;
             process.parent_pid = parent_pid;
+            process.awaits_mapping = true;
         }
         self.add_thread(pid, tid, name.to_owned());
         // The counters belong to the task that called `execve`, which has taken the main thread's place.
@@ -562,6 +564,23 @@ impl ProcessTable {
         let thread = self.threads.get_mut(&tid)?;
         name.clone_into(&mut thread.name);
         Some((thread, process))
+    }
+
+    /// Whether a process has called `execve` and mapped nothing since.
+    pub fn awaits_mapping(&self, pid: u32) -> bool {
+        self.processes.get(&pid).is_some_and(|process| process.awaits_mapping)
+    }
+
+    /// The next record of a process's end is of its end, whether it has mapped anything or not.
+    pub fn expect_end(&mut self, pid: u32) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.awaits_mapping = false;
+        }
+    }
+
+    /// Whether the processes are those of a recording.
+    pub fn is_of_recording(&self) -> bool {
+        !self.asks_proc
     }
 
     /// A thread ended, and with the last one its process.

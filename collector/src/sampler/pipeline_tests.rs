@@ -12,7 +12,7 @@ use super::*;
 use crate::aggregator::Aggregator;
 use crate::batch::{BatchItem, Mark};
 use crate::clock::now_ns;
-use crate::perf::record::Fork;
+use crate::perf::record::{Fork, Mmap};
 use crate::perf::ring_buffer::Bytes;
 use crate::process::filter::ProcessFilter;
 use crate::session_event::{Held, SessionEvent};
@@ -42,6 +42,11 @@ fn sample(pid: u32, time: u64, kernel_chain: Bytes<'_>) -> Sample<'_> {
 /// A process that has ended.
 const ENDED: u32 = u32::MAX - 9;
 
+fn mapped(pid: u32) -> Mmap {
+    let (start, len, prot) = (0x1000, 0x1000, libc::PROT_EXEC as u32);
+    Mmap { pid, start, len, file_offset: 0, device: (0, 0), inode: 0, build_id: Vec::new(), prot, path: b"x".to_vec() }
+}
+
 /// Keeps the processes of a set, and names that begin with `a`.
 #[derive(Debug, Default)]
 struct These(Mutex<HashSet<u32>>);
@@ -70,7 +75,11 @@ struct Filtered {
 
 impl Filtered {
     fn new() -> Filtered {
-        let mut pipeline = Pipeline::new(&SPEC, EventLayout::Threads, 2, None, &Budget::of(Budget::MIN_MEMORY));
+        Filtered::with(EventLayout::Threads)
+    }
+
+    fn with(layout: EventLayout) -> Filtered {
+        let mut pipeline = Pipeline::new(&SPEC, layout, 2, None, &Budget::of(Budget::MIN_MEMORY));
         let these = Arc::new(These::default());
         these.set(&[own_pid()]);
         pipeline.tracker.keep_only(Some(Arc::<These>::clone(&these)));
@@ -202,6 +211,54 @@ fn what_is_at_its_very_end_has_no_number() {
     }
     assert_eq!(processes, ["[ended] (many)"]);
     assert_eq!(threads, [(0, "[ended]".to_owned()), (0, "[ended]".to_owned())]);
+}
+
+/// Records of a program that gets other rights when it is executed: the kernel writes that it ended, and it goes on.
+#[test]
+fn a_program_that_gets_other_rights_goes_on_where_cpus_are_sampled() {
+    let (parent, child) = (own_pid(), u32::MAX - 7);
+    let exit = || TargetChange::Exit { pid: child, tid: child };
+    for layout in [EventLayout::Cpus, EventLayout::Threads] {
+        let mut pipeline = Pipeline::new(&SPEC, layout, 2, None, &Budget::of(Budget::MIN_MEMORY));
+        pipeline.tracker.enter(parent).unwrap();
+        let mut time = now_ns();
+        let mut tell = |pipeline: &mut Pipeline, change| {
+            time += 1;
+            pipeline.handle(1, Record::Change { time, id: 0, change });
+        };
+        tell(
+            &mut pipeline,
+            TargetChange::Fork(Fork { pid: child, tid: child, parent_pid: parent, parent_tid: parent }),
+        );
+        tell(&mut pipeline, comm(child, true, "suid"));
+        tell(&mut pipeline, exit());
+        let goes_on = layout == EventLayout::Cpus;
+        assert_eq!(pipeline.tracker.is_known(child, child), goes_on);
+        assert_eq!(pipeline.counts().tracker.gained_rights, u64::from(!goes_on));
+        tell(&mut pipeline, exit());
+        assert!(!pipeline.tracker.is_known(child, child), "this time it has ended");
+        // An ordinary program has mapped something before it ends.
+        tell(
+            &mut pipeline,
+            TargetChange::Fork(Fork { pid: child, tid: child, parent_pid: parent, parent_tid: parent }),
+        );
+        tell(&mut pipeline, comm(child, true, "plain"));
+        tell(&mut pipeline, TargetChange::Mmap(mapped(child)));
+        tell(&mut pipeline, exit());
+        assert!(!pipeline.tracker.is_known(child, child));
+        assert_eq!(pipeline.counts().tracker.gained_rights, u64::from(!goes_on));
+    }
+}
+
+#[test]
+fn a_program_that_gets_other_rights_is_not_followed_for_a_user_or_a_rule() {
+    let mut filtered = Filtered::with(EventLayout::Cpus);
+    let (own, child) = (own_pid(), u32::MAX - 7);
+    filtered.tell(TargetChange::Fork(Fork { pid: child, tid: child, parent_pid: own, parent_tid: own }));
+    filtered.tell(comm(child, true, "a"));
+    filtered.tell(TargetChange::Exit { pid: child, tid: child });
+    assert!(!filtered.pipeline.tracker.is_known(child, child));
+    assert_eq!(filtered.pipeline.counts().tracker.gained_rights, 1);
 }
 
 /// The aggregator does not come to take anything for 20,000 samples, where a few thousand have room.

@@ -37,6 +37,8 @@ pub struct TrackerStats {
     pub ended_threads: u64,
     /// Of these, those of which no sample was taken.
     pub ended_unsampled: u64,
+    /// Processes whose events the kernel ended, because they got other rights by `execve`.
+    pub gained_rights: u64,
     /// Threads that were alive at the last [`Tracker::count_live`].
     pub live_threads: u64,
     /// Threads that there ever were until then, or more.
@@ -384,12 +386,32 @@ impl Tracker {
     }
 
     fn exit(&mut self, pid: u32, tid: u32) {
+        if pid == tid && self.table.awaits_mapping(pid) && self.goes_on_with_other_rights(pid) {
+            return;
+        }
         self.stats.ended_threads += 1;
         self.stats.ended_unsampled += u64::from(self.table.is_unsampled(tid));
         if pid == tid {
             self.admission.forget(pid);
         }
         self.table.exit(pid, tid);
+    }
+
+    /// A process seems to have ended between `execve` and the first mapping of the program. So the kernel says that it
+    /// ended events on the process, which has got other rights (setuid; `begin_new_exec` calls `perf_event_exit_task`).
+    /// Events on CPUs go on. Returns whether the process does so for the session, too: not where its samples are for
+    /// those alone who may see it, because it may not be theirs any more.
+    #[cold]
+    fn goes_on_with_other_rights(&mut self, pid: u32) -> bool {
+        self.table.expect_end(pid);
+        // The record of the mapping may be lost.
+        if self.records_lost && procfs::is_exiting(pid) {
+            return false;
+        }
+        let has_events = self.layout == EventLayout::Cpus || self.table.is_of_recording();
+        let goes_on = has_events && !self.is_restricted();
+        self.stats.gained_rights += u64::from(!goes_on && !self.observes_machine);
+        goes_on
     }
 
     fn exec(&mut self, pid: u32, tid: u32, name: &str, time: u64) {

@@ -8,8 +8,8 @@ use super::group::Groups;
 use super::lexical::{Definer, Definers, outer};
 use crate::context::ContextTable;
 use crate::ids::{ContextId, CostCentreId, ImageId, LineId, RouteId, ThreadId};
-use crate::model::{CostCentre, Image, Membership};
-use crate::profile::{Charge, Profile};
+use crate::model::{CostCentre, Image, Membership, Process};
+use crate::profile::{Charge, NOT_SAMPLED, Profile};
 use crate::remap::remap_by_callers;
 use crate::view::{Matching, Selection};
 
@@ -272,7 +272,12 @@ fn runner(profile: &Profile, by: Grouping, id: ThreadId) -> String {
     let thread = profile.thread(id);
     let process = thread.and_then(|thread| profile.process(thread.process));
     let membership = process.and_then(|process| process.membership.as_deref());
+    let is_unknown = |process: &&Process| process.pid == 0 && process.name == NOT_SAMPLED && membership.is_none();
     match (by, thread, process) {
+        // CPU time of which not even the process is known.
+        (Grouping::Unit | Grouping::Container | Grouping::User, _, Some(process)) if is_unknown(&process) => {
+            NOT_SAMPLED.to_owned()
+        }
         (Grouping::Unit, ..) => membership.map_or_else(|| Membership::UNKNOWN.to_owned(), Membership::unit),
         (Grouping::Container, ..) => membership.map_or_else(|| Membership::UNKNOWN.to_owned(), Membership::container),
         (Grouping::User, ..) => membership.map_or_else(|| Membership::UNKNOWN.to_owned(), Membership::user),

@@ -50,14 +50,16 @@ impl Share {
     pub fn of(part: Sums, total: &Total) -> Self {
         let all = total.sums();
         let p = if all.weight == 0 { 0.0 } else { (part.weight as f64 / all.weight as f64).min(1.0) };
+        let is_unsampled = part.samples == 0 && part.unsampled > 0 && part.unsampled >= part.weight;
+        if is_unsampled && all.weight > 0 {
+            // Known, and not by samples.
+            return Self { fraction: p, low: p, high: p };
+        }
         if all.weight == 0 || all.samples == 0 {
             return Self { fraction: p, low: 0.0, high: if all.samples == 0 { 1.0 } else { 0.0 } };
         }
         if all.unsampled > 0 {
             // Of what is sampled the share is uncertain; the rest is known.
-            if part.samples == 0 && part.unsampled > 0 && part.unsampled >= part.weight {
-                return Self { fraction: p, low: p, high: p };
-            }
             let sampled = all.sampled();
             let of = Self::of(part.sampled(), &Total::from_sums(sampled));
             let (whole, known) = (all.weight as f64, part.unsampled.min(part.weight) as f64);
