@@ -102,6 +102,12 @@ fn check_whole(recorded: &Recorded, truth: &Truth) {
     let whole = recorded.flat().total.weight as f64;
     let allowed = truth.all * ALLOWANCE + START_NS + EDGES * period;
     assert!((whole - truth.all).abs() <= allowed, "{whole} ns are charged of {}", truth.all);
+    // The tick has its own count.
+    let accounting = recorded.profile.accounting();
+    if recorded.profile.session().event.starts_with("cpu-clock") {
+        let (expected, used) = (accounting.expected.unwrap() as f64, accounting.target_cpu_ns.unwrap() as f64);
+        assert!((expected - used / period).abs() <= 2.0, "{expected} are expected of {used} ns: {accounting:?}");
+    }
     let graph = recorded.graph();
     for node in graph.nodes.iter().filter(|node| node.name == "[not sampled]") {
         assert!(node.callers.is_empty() && node.callees.is_empty(), "{node:?}");

@@ -5,6 +5,7 @@ use ccsd_profile::{Accounting, OwnCpu, Phase, Shed, notes};
 use super::Aggregator;
 use crate::batch::{BatchCounts, part_of};
 use crate::perf::attr::Event;
+use crate::perf::counters::EventCounts;
 use crate::perf::layout::EventLayout;
 use crate::usage::{self, Aside};
 
@@ -13,6 +14,7 @@ impl Aggregator {
         let spec = self.spec;
         let named_later = self.resolver.take_named_later();
         let (own_cpu_ns, own_cpu) = self.own_cpu(counts);
+        let uncounted_ns = self.exact_cpu_ns(counts).map_or(0, |_| counts.target.uncounted_ns);
         let threads = counts.tracker.ended_threads.saturating_add(self.profile.threads().len() as u64);
         let accounting: &mut Accounting = self.profile.accounting_mut();
         accounting.unsymbolised = accounting.unsymbolised.saturating_sub(named_later);
@@ -37,11 +39,12 @@ impl Aggregator {
         accounting.own.peak_rss_bytes = usage::own_peak_rss_bytes();
         if !matches!(spec.event, Event::Cycles { .. }) {
             let used = counts.target.counted.map(|counted| counted.used);
+            let period = (accounting.pace.changes == 0).then(|| spec.period_ns());
             let expected = match spec.event {
                 Event::Tick { .. } => counts.target.counted.map(|counted| counted.ticks),
                 _ => expected(
                     spec.kernel,
-                    counts.target.counted.map(|counted| counted.due_milli),
+                    counts.target.counted.map(|counted| due_milli(counted, uncounted_ns, period)),
                     counts.target.user_share,
                 ),
             };
@@ -223,6 +226,13 @@ fn troubles(counts: &BatchCounts) -> impl Iterator<Item = String> {
     .flatten()
 }
 
+/// Thousandths of samples that should come of what the events counted, and of the CPU time that they missed: one each
+/// `period`, or if there were several periods, at the mean rate. (When that time was is not known.)
+fn due_milli(counted: EventCounts, uncounted_ns: u64, period: Option<u64>) -> u64 {
+    let (due_milli, ns) = period.map_or((counted.due_milli, counted.used), |period| (1000, period));
+    counted.due_milli.saturating_add(part_of(due_milli, uncounted_ns.into(), ns.into()))
+}
+
 /// Samples that a clock event should have given, of `due_milli` thousandths. Where only user code is sampled, the
 /// kernel's accounts say which part of the clock's time that was.
 fn expected(kernel: bool, due_milli: Option<u64>, user_share: Option<(u64, u64)>) -> Option<u64> {
@@ -259,6 +269,14 @@ mod tests {
         // That a stack had moved on is said by the stack.
         let numbers: Vec<&str> = notes.iter().map(|note| note.split(' ').next().unwrap()).collect();
         assert_eq!(numbers, ["1", "2", "3", "4", "5", "6", "8", "9"]);
+    }
+
+    #[test]
+    fn what_events_missed_is_expected_too() {
+        let counted = EventCounts { used: 400, ticks: 0, due_milli: 2_000 };
+        assert_eq!(due_milli(counted, 0, Some(100)), 2_000);
+        assert_eq!(due_milli(counted, 50, Some(100)), 2_500);
+        assert_eq!(due_milli(counted, 50, None), 2_250);
     }
 
     #[test]

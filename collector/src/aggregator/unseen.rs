@@ -94,7 +94,7 @@ impl Aggregator {
     }
 
     /// CPU time that samples should stand for, if exact: by the events, else by the clocks of the target's processes.
-    fn exact_cpu_ns(&self, counts: &BatchCounts) -> Option<u64> {
+    pub(super) fn exact_cpu_ns(&self, counts: &BatchCounts) -> Option<u64> {
         let whole = !matches!(self.spec.event, Event::Cycles { .. })
             && self.spec.kernel
             && self.layout != EventLayout::Cpus
