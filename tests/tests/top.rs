@@ -1,8 +1,9 @@
 //! `ccsd top` on a real terminal: tmux, which understands what is drawn and says what stands where.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use ccsd_tests::ccsd::{Collecting, EndedProgram, RecordCommand, binary, ccsd};
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, PERF, Suite};
+use serde_json::Value;
 use tempfile::TempDir;
 
 const TMUX: Need = Need::Program("tmux", "tmux");
@@ -235,6 +237,37 @@ fn main() -> ExitCode {
             assert!(!none.contains("died"), "{none}");
             tmux.keys(&["c"]);
             tmux.until_shown("no process has died");
+        })
+        .test("lines_of_intervals_are_the_whole", &[CC], || {
+            let mut fixture = Running::start(&build("phases.c", &["-O1"]), &[]);
+            let mut live = ccsd(["top", "--attach", "--json", "--interval", "-n", "0", &fixture.pid().to_string()]);
+            let mut live = live.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+            let mut lines = BufReader::new(live.stdout.take().unwrap()).lines().map(|line| {
+                let line: Value = serde_json::from_str(&line.unwrap()).unwrap();
+                line
+            });
+            // It ends some time after a line.
+            let mut all = vec![lines.next().unwrap()];
+            while all.last().unwrap()["received"] == 0 {
+                all.push(lines.next().unwrap());
+            }
+            fixture.go();
+            fixture.go();
+            assert!(fixture.end().1.success());
+            all.extend(lines);
+            assert!(live.wait().unwrap().success());
+            let last = all.last().unwrap();
+            assert!(last["ended"].is_string() && last["elapsed_ns"].as_u64() > Some(0), "{last}");
+            let sum = |number: &dyn Fn(&Value) -> u64| all.iter().map(number).sum::<u64>();
+            assert_eq!(sum(&|line| line["total"]["samples"].as_u64().unwrap()), last["received"].as_u64().unwrap());
+            assert_eq!(sum(&|line| line["interval_ns"].as_u64().unwrap()), last["elapsed_ns"].as_u64().unwrap());
+            let weight = |line: &Value| line["total"]["weight"].as_u64().unwrap();
+            for line in &all {
+                let rows = line["rows"].as_array().unwrap();
+                let own = rows.iter().map(|row| row["self_weight"].as_u64().unwrap()).sum::<u64>();
+                assert_eq!(own, weight(line), "{line}");
+                assert!(line["interval_ns"] != 0 || weight(line) == 0, "{line}");
+            }
         })
         .test("refuses_without_a_terminal", &[], || {
             EndedProgram::of(&mut ccsd(["top", "1"])).assert_refused(2, &["terminal", "ccsd top --plain"]);

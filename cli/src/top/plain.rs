@@ -167,6 +167,10 @@ impl<'a> PlainOutput<'a> {
 
     fn end(&mut self, why: Option<&str>) -> Result<(), Failure> {
         if self.args.json {
+            if self.args.interval && self.pending.is_empty() {
+                // What has been shown is not of the rest.
+                self.window = None;
+            }
             return self.show(Some(why.unwrap_or_default()));
         }
         if self.stale {
