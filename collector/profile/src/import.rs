@@ -30,6 +30,8 @@ pub const PERF_SCRIPT: [&str; 7] = [
     "comm,pid,tid,time,event,period,ip,sym,dso",
 ];
 
+/// The image of the kernel.
+const KERNEL: &str = "[kernel]";
 /// Longest line that is read; what follows in it is left out.
 const LINE_BYTES: u64 = 256 << 10;
 /// Frames of one sample beyond which its stack is given up, as a line of nothing but frames would else grow for ever.
@@ -322,6 +324,8 @@ impl Importer {
             rest.rsplit_once(" (").or_else(|| Some(("[unknown]", rest.strip_prefix('(')?)))
         });
         let (name, image) = in_image.unwrap_or((rest, "[unknown]"));
+        // As a recording has it, and ccsd: `perf` adds where it has read the names from.
+        let image = if image.starts_with("[kernel.kallsyms]") { KERNEL } else { image };
         // Versions are no part of a name, nor is where in a function an address is.
         let name = name.split("@@").next().unwrap_or(name).trim();
         let is_offset = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -50,6 +50,17 @@ fn read(text: &str) -> Result<(Profile, Passed, Vec<u8>), std::io::Error> {
 }
 
 #[test]
+fn the_kernel_is_one_image() {
+    for image in ["[kernel.kallsyms]", "[kernel.kallsyms]_text", "[kernel]"] {
+        let sample = format!("a 7/7 100.5: 10 cycles: \n\tffffffff81000000 ksys_read ({image})\n\n");
+        let (profile, ..) = read(&sample).unwrap();
+        let rows = FlatView::new(&profile, &Selection::all()).rows;
+        let row = rows.iter().find(|row| row.name == "ksys_read").unwrap();
+        assert_eq!(row.image, "[kernel]", "{image}");
+    }
+}
+
+#[test]
 fn samples_with_few_fields() {
     // As perf prints them with one or the other choice, and as old versions and other tools do.
     for (head, weight) in [
