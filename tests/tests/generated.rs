@@ -45,6 +45,14 @@ fn main() -> ExitCode {
             let notes = &recorded.profile.session().notes;
             assert!(notes.iter().any(|note| note.contains("of its perf map are malformed")), "{notes:?}");
         })
+        .test("perf_map_that_uses_addresses_again", &[CC], || {
+            for (how, is_noted) in [("reused", true), ("map", false)] {
+                let recorded = generated(how);
+                recorded.assert_whole().assert_complete();
+                let notes = &recorded.profile.session().notes;
+                assert_eq!(notes.iter().any(|note| note.contains("sampled addresses to other")), is_noted, "{notes:?}");
+            }
+        })
         .test("jitdump", &[CC], || assert_moved(&generated("dump")))
         .test("jitdump_written_late", &[CC], || assert_moved_unseen(&generated("dump-late")))
         .test("python", &[Need::NewPython], python)

@@ -70,6 +70,8 @@ pub struct JitNames {
     looked_at: u64,
     /// Addresses whose code had been replaced before a jitdump said so; see [`JitNames::count_late`].
     told_late: u64,
+    /// Addresses that the perf map has given to other functions after they were looked up; see [`JitNames::count_reused`].
+    reused: u64,
     notes: Vec<String>,
     /// Most entries of `known` and `centres`, and of `waiting`.
     most_known: usize,
@@ -90,6 +92,7 @@ impl JitNames {
             unread: false,
             looked_at: 0,
             told_late: 0,
+            reused: 0,
             notes: Vec::new(),
             most_known: MAX_KNOWN,
             most_waiting: MAX_WAITING,
@@ -209,6 +212,8 @@ impl JitNames {
         if let Some(name) = new {
             if self.centres.len() >= self.most_known || self.centre_bytes >= self.most_known * KNOWN_BYTES {
                 self.centres = HashMap::default();
+                // Without the names it is not known which ones these had.
+                self.known = HashMap::default();
                 self.centre_bytes = 0;
                 profile.accounting_mut().count_shed(Shed::GeneratedCode);
             }
@@ -302,6 +307,7 @@ impl JitNames {
         }
         if grown {
             self.count_late(charged_until);
+            self.count_reused();
             self.known.clear();
         }
         grown
@@ -317,6 +323,19 @@ impl JitNames {
         let held = self.known.iter().filter(|(_, answer)| answer.until == u64::MAX).take(MAX_LATE_SEARCH);
         let late = held.filter(|(address, answer)| self.find(**address, until).from > answer.from).count();
         self.told_late = self.told_late.saturating_add(late as u64);
+    }
+
+    /// Counts addresses that have another name now by the perf map, which says no times: until when they had the last one
+    /// is not known.
+    fn count_reused(&mut self) {
+        let Some((_, map)) = &self.map else { return };
+        let has_another = |(address, answer): &(&u64, &JitFrameName)| {
+            let is_from_dump = answer.from > 0 || answer.until < u64::MAX;
+            let now = map.code().find(**address, 0).name.filter(|_| !is_from_dump);
+            now.is_some_and(|name| self.centres.get(name) != Some(&answer.centre))
+        };
+        let reused = self.known.iter().take(MAX_LATE_SEARCH).filter(has_another).count();
+        self.reused = self.reused.saturating_add(reused as u64);
     }
 
     /// Names what waits, if known now; `inherited` finds names of the forking process. Returns how many samples got a
@@ -398,6 +417,13 @@ impl JitNames {
             notes.push(format!(
                 "its jitdump said late that code was replaced: samples at {n} addresses may have the name of what was there \
                  before"
+            ));
+        }
+        if self.reused > 0 {
+            notes.push(format!(
+                "its perf map gave {} sampled addresses to other functions and says no times: samples there may have the name \
+                 of what was there before or after",
+                self.reused
             ));
         }
         for (file, left_out, bad, what, of) in maps.chain(dumps) {
