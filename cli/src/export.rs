@@ -93,6 +93,7 @@ fn with_export<T>(
     let source_path = loaded.path.clone();
     let is_file = loaded.session.is_none() && loaded.stored.is_none();
     let is_growing = loaded.session.is_some() && !loaded.finished;
+    let place = loaded.place().map(Path::to_owned);
     let mut asked_for = loaded.time().map(|time| format!("time {time}")).into_iter().collect::<Vec<_>>();
     let QueryResult { profile, selection, question, .. } = query::ask(&args.query, loaded.profile)?;
     asked_for.extend(question.text());
@@ -108,9 +109,8 @@ fn with_export<T>(
         })
         .collect();
     let sources = if args.format == Format::Html && !args.page.no_source && question.keeps_functions() {
-        let places = sources::places(args, is_file.then_some(source_path.as_path()));
-        let most = args.page.max_size / sources::PART;
-        places.map(|places| sources::excerpts(&profile, &selection, &places, most)).unwrap_or_default()
+        let places = sources::places(args, place.as_deref());
+        sources::excerpts(&profile, &selection, &places, args.page.max_size / sources::PART)
     } else {
         Vec::new()
     };

@@ -2,18 +2,16 @@
 
 use std::cmp::Reverse;
 use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::io::{BufReader, Write, stdout};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Write, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use ccsd_collector::debuginfod::{Debuginfod, URLS_VARIABLE, fetched_before};
 use ccsd_collector::naming::{NameFinder, NamedLater, NamelessImage, WhyNameless, find_names};
-use ccsd_collector::{ElfFile, ImageError};
+use ccsd_collector::{Door, ElfFile, FileRoot, ImageError};
 use ccsd_daemon::OutputFile;
 use ccsd_profile::{DecodeError, Decoded, Decoder, Image, Profile, ProfileLimits, RenamedStream, sanitise};
-use nix::fcntl::OFlag;
 
 use crate::args::symbolize::SymbolizeArgs;
 use crate::exit::{Exit, Failure};
@@ -256,11 +254,10 @@ fn read(
 }
 
 fn open(path: &Path) -> std::io::Result<File> {
-    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(std::io::Error::other("not a regular file")),
-    }
+    Door::default().open(&FileRoot::own(), &std::path::absolute(path)?).map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => std::io::Error::other("not a regular file"),
+        _ => error,
+    })
 }
 
 /// A file with the build id of an image, in directories of debug files or fetched before.

@@ -55,7 +55,7 @@ mod watchdog;
 pub use budget::Budget;
 /// An ELF file as profiles read it, to check whether a file is the profiled one.
 pub use ccsd_symbolizer::debuginfod;
-pub use ccsd_symbolizer::{Door, ElfFile, FileIdentity, FileRoot, ForUser, ImageError};
+pub use ccsd_symbolizer::{Authors, Door, ElfFile, FileIdentity, FileRoot, ForUser, ImageError, source_files};
 pub use error::{Error, Result};
 pub use host::container_names::ContainerNames;
 pub use host::membership::cgroup_path;

@@ -44,14 +44,25 @@ pub fn memlock_limit_kb() -> u64 {
     getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| if soft == u64::MAX { soft } else { soft / 1024 })
 }
 
-/// Bytes that all rings of this process may lock together; `u64::MAX` where nothing bounds them.
-pub fn lockable_bytes() -> u64 {
-    /// See capabilities(7).
-    const CAP_IPC_LOCK: u32 = 14;
+/// Whether this process has one of these capabilities (capabilities(7)), by their numbers.
+fn has_capability(numbers: &[u32]) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
-    let is_exempt = effective.is_some_and(|effective| effective >> CAP_IPC_LOCK & 1 == 1)
-        || perf_event_paranoid().is_some_and(|paranoid| paranoid < 0);
+    effective.is_some_and(|effective| numbers.iter().any(|number| effective >> number & 1 == 1))
+}
+
+/// Whether this process reads files that its user could not: it runs as root, or may pass over the permissions of files.
+pub fn reads_any_file() -> bool {
+    const CAP_DAC_OVERRIDE: u32 = 1;
+    const CAP_DAC_READ_SEARCH: u32 = 2;
+    let is_set_id = nix::unistd::getuid() != nix::unistd::geteuid();
+    nix::unistd::geteuid().is_root() || is_set_id || has_capability(&[CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH])
+}
+
+/// Bytes that all rings of this process may lock together; `u64::MAX` where nothing bounds them.
+pub fn lockable_bytes() -> u64 {
+    const CAP_IPC_LOCK: u32 = 14;
+    let is_exempt = has_capability(&[CAP_IPC_LOCK]) || perf_event_paranoid().is_some_and(|paranoid| paranoid < 0);
     match memlock_limit_kb() {
         limit if is_exempt || limit == u64::MAX => u64::MAX,
         limit => {

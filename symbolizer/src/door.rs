@@ -14,7 +14,7 @@
 //! A file that the kernel shows as mapped or executed by a process that the user may trace is checked without
 //! directories ([`Door::follow`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io;
@@ -63,6 +63,9 @@ pub struct ForUser {
 }
 
 impl ForUser {
+    /// A user of whom nothing is known: what he may read, everybody may.
+    pub const ANYBODY: ForUser = ForUser { uid: u32::MAX - 1, gid: u32::MAX - 1 };
+
     /// Whether this user may certainly access an open file: `what` is 4 for reading, 1 for searching a directory.
     fn may(self, file: &File, meta: &Metadata, what: u32) -> bool {
         let of = |shift: u32| meta.mode() >> shift & what == what;
@@ -200,9 +203,55 @@ fn shows_by_reader(file: &File) -> io::Result<bool> {
     Ok(BY_READER.contains(&fstatfs(file)?.filesystem_type()))
 }
 
+/// Who could have put a file at its path, beside root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Authors {
+    /// These users, ordered by number; none if only root could.
+    Users(Vec<ForUser>),
+    /// Any user: a folder or the file may be written to by others than its owner.
+    Anybody,
+}
+
+impl Authors {
+    /// Those of the file or folder at an absolute path of this process: the owners of the file, and of the links and
+    /// folders that lead to it.
+    ///
+    /// # Errors
+    /// Those of looking it up; `PermissionDenied` for a link of /proc.
+    pub fn of(path: &Path) -> io::Result<Authors> {
+        check_path(path)?;
+        let (mut users, mut is_open) = (BTreeMap::new(), false);
+        let mut note = |_: &File, meta: &Metadata| {
+            if meta.uid() != 0 {
+                users.insert(meta.uid(), ForUser { uid: meta.uid(), gid: meta.gid() });
+            }
+            // In a sticky directory others cannot remove what is not theirs. The mode of a link says nothing.
+            let is_sticky = meta.is_dir() && meta.mode() & 0o1000 != 0;
+            is_open |= meta.mode() & 0o022 != 0 && !is_sticky && !meta.is_symlink();
+            Ok(())
+        };
+        let found = File::from(walk(&FileRoot::own(), path, &mut note)?);
+        note(&found, &found.metadata()?)?;
+        Ok(if is_open { Authors::Anybody } else { Authors::Users(users.into_values().collect()) })
+    }
+}
+
 /// Resolves an absolute path inside a root to an O_PATH handle, if a user may search every directory on it. Absolute
 /// links and `..` stay inside.
 fn walk_for(user: ForUser, root: &FileRoot, path: &Path) -> io::Result<OwnedFd> {
+    walk(root, path, &mut |file, meta| match meta.is_dir() && !user.may(file, meta, 1) {
+        true => Err(io::ErrorKind::PermissionDenied.into()),
+        false => Ok(()),
+    })
+}
+
+/// Resolves an absolute path inside a root to an O_PATH handle, if every directory that is searched and every link that
+/// is followed is admitted.
+fn walk(
+    root: &FileRoot,
+    path: &Path,
+    admit: &mut dyn FnMut(&File, &Metadata) -> io::Result<()>,
+) -> io::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     // Directories from the root to the current one, and the remaining names, the next one last.
     let mut directories = vec![File::from(root.directory()?)];
@@ -216,9 +265,7 @@ fn walk_for(user: ForUser, root: &FileRoot, path: &Path) -> io::Result<OwnedFd> 
         if !meta.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
-        if !user.may(directory, &meta, 1) {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
+        admit(directory, &meta)?;
         if name == ".." {
             if directories.len() > 1 {
                 directories.pop();
@@ -226,10 +273,12 @@ fn walk_for(user: ForUser, root: &FileRoot, path: &Path) -> io::Result<OwnedFd> 
             continue;
         }
         let next = File::from(openat(directory, name.as_os_str(), flags, Mode::empty())?);
-        if !next.metadata()?.is_symlink() {
+        let meta = next.metadata()?;
+        if !meta.is_symlink() {
             directories.push(next);
             continue;
         }
+        admit(&next, &meta)?;
         links += 1;
         if links > MAX_LINKS {
             return Err(Errno::ELOOP.into());
@@ -344,6 +393,41 @@ pub(crate) mod tests {
         // The owner does not have the others' permissions.
         set("open/file", 0o044);
         assert!(Door::of(own).open(&FileRoot::Own, &dir.path().join("open/file")).is_err());
+    }
+
+    #[test]
+    fn whoever_could_have_put_a_file_there_is_its_author() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let set = |name: &str, mode| fs::set_permissions(at(name), Permissions::from_mode(mode)).unwrap();
+        fs::create_dir(at("folder")).unwrap();
+        fs::write(at("folder/file"), "").unwrap();
+        symlink("folder/file", at("link")).unwrap();
+        let (_, own) = users(dir.path());
+        let users = if own.uid == 0 { Vec::new() } else { vec![own] };
+        for (folder, file, name, certain) in [
+            (0o755, 0o644, "folder/file", true),
+            (0o755, 0o644, "link", true),
+            (0o755, 0o664, "link", false),
+            (0o775, 0o644, "link", false),
+            (0o1777, 0o644, "folder/file", true),
+        ] {
+            set("folder", folder);
+            set("folder/file", file);
+            let authors = if certain { Authors::Users(users.clone()) } else { Authors::Anybody };
+            assert_eq!(Authors::of(&at(name)).unwrap(), authors, "{folder:o} {file:o} {name}");
+        }
+        assert!(Authors::of(&at("nothing")).is_err());
+        if own.uid == 0 {
+            let stranger = ForUser { uid: 65_534, gid: 65_534 };
+            for (name, of) in [("link", &["link"][..]), ("folder", &["link", "folder/file"])] {
+                std::os::unix::fs::lchown(at(name), Some(stranger.uid), Some(stranger.gid)).unwrap();
+                for path in of {
+                    assert_eq!(Authors::of(&at(path)).unwrap(), Authors::Users(vec![stranger]), "{path}");
+                }
+                std::os::unix::fs::lchown(at(name), Some(0), Some(0)).unwrap();
+            }
+        }
     }
 
     #[test]

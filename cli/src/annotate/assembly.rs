@@ -3,18 +3,16 @@
 //! Of functions with lines a profile has no addresses, so a line's cost stands once, at its first group of instructions.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use ccsd_collector::ElfFile;
+use ccsd_collector::{Door, ElfFile, FileRoot};
 use ccsd_profile::view::LineRow;
 use ccsd_profile::{CostCentre, Image, sanitise};
-use nix::fcntl::OFlag;
 use serde::Serialize;
 
+use super::door::SourceDoor;
 use crate::format::{UnitScale, percent};
 use crate::style::{TextLayout, Tone};
 use crate::table::{TableCell, TableColumn, TextTable};
@@ -76,12 +74,11 @@ pub fn of(centre: &CostCentre, image: &Image, rows: &[LineRow]) -> Result<Assemb
 
 fn check(path: &Path, build_id: &[u8]) -> Result<(), String> {
     let name = sanitise(&path.to_string_lossy()).into_owned();
-    // Opening a FIFO must not block: only regular files are read.
-    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
-    let file = file.map_err(|error| format!("cannot open {name}: {error}"))?;
-    if !file.metadata().is_ok_and(|meta| meta.is_file()) {
-        return Err(format!("{name} is not a regular file"));
-    }
+    let file = Door::default().open(&FileRoot::own(), path).map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => format!("{name} is not a regular file"),
+        _ => format!("cannot open {name}: {error}"),
+    })?;
+    SourceDoor::check_program(path).map_err(|why| format!("objdump does not read {name}: {why}"))?;
     let elf = ElfFile::open(file).map_err(|error| format!("{name}: {error}"))?;
     let hex = |id: &[u8]| match id {
         [] => "none".to_owned(),

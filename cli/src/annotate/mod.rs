@@ -1,6 +1,7 @@
 //! `ccsd annotate`: source lines with their costs, and the costs of their calls.
 
 mod assembly;
+pub mod door;
 pub mod source;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ use crate::symbolize;
 use crate::table::{TableCell, TableColumn, TextTable};
 
 use assembly::Assembly;
+use door::{NamedSource, SourceDoor};
 use source::{SourceFile, SourceSearch};
 
 const FUNCTIONS_ON_TERMINAL: usize = 3;
@@ -110,7 +112,8 @@ pub fn run(args: &AnnotateArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     let left_out =
         if layout.is_terminal() && !args.json { wanted.len().saturating_sub(FUNCTIONS_ON_TERMINAL) } else { 0 };
     wanted.truncate(wanted.len() - left_out);
-    let places = SourceSearch { roots: &args.source_root, substitutions: &args.substitute, door: None };
+    let door = SourceDoor::of_profile(loaded.place());
+    let places = SourceSearch { roots: &args.source_root, substitutions: &args.substitute, door };
     let taken_unix_ns = profile.session().started_unix_ns;
     let mut shown: Vec<Annotated> = Vec::new();
     for function in wanted {
@@ -192,11 +195,12 @@ fn annotated(
         }
     }
     let centre = profile.cost_centre(function.function);
+    let image = centre.and_then(|centre| profile.image(centre.image));
     let declared = |path: &str| centre.filter(|it| it.file.as_deref() == Some(path) && it.line > 0).map(|it| it.line);
     let mut files: Vec<AnnotatedFile> = files
         .into_iter()
         .map(|(path, rows)| {
-            let SourceFile { source, lines, remarks } = places.find(path, taken_unix_ns);
+            let SourceFile { source, lines, remarks } = places.find(NamedSource { path, image }, taken_unix_ns);
             let costs: BTreeMap<u32, &LineRow> = rows.iter().map(|row| (row.line, *row)).collect();
             let mut numbers: Vec<u32> = costs.keys().copied().collect();
             if let Some(all) = &lines {

@@ -1,15 +1,14 @@
 //! Finds the source files that debug information names, and checks that they are what was compiled.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::Read;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use ccsd_collector::{Door, FileRoot};
 use ccsd_profile::sanitise;
-use nix::fcntl::OFlag;
+
+use super::door::{NamedSource, NotOpened, SourceDoor};
 
 /// Maximum bytes of a source file. Amalgamations such as SQLite's have 9 MB, generated parsers some tens of MB.
 const LARGEST: u64 = 64 << 20;
@@ -20,8 +19,7 @@ const LONGEST_LINE: usize = 500;
 pub struct SourceSearch<'a> {
     pub roots: &'a [PathBuf],
     pub substitutions: &'a [(String, String)],
-    /// Opens only what another user may read; `None` opens what this process may read.
-    pub door: Option<Door>,
+    pub door: SourceDoor,
 }
 
 pub struct SourceFile {
@@ -44,18 +42,18 @@ pub struct ReadLimits {
 }
 
 impl SourceSearch<'_> {
-    /// Finds the file that debug information calls `path`, for a profile started at `taken_unix_ns`.
-    pub fn find(&self, path: &str, taken_unix_ns: u64) -> SourceFile {
+    /// Finds the file that debug information names, for a profile started at `taken_unix_ns`.
+    pub fn find(&self, named: NamedSource<'_>, taken_unix_ns: u64) -> SourceFile {
         let mut limits = ReadLimits { is_wanted: None, room: u64::MAX };
-        let SourceText { source, text, remarks } = self.find_text(path, taken_unix_ns, &mut limits);
+        let SourceText { source, text, remarks } = self.find_text(named, taken_unix_ns, &mut limits);
         SourceFile { source, lines: text.map(|text| text.lines().map(printable).collect()), remarks }
     }
 
     /// As [`SourceSearch::find`], within limits, whose room it takes.
-    pub fn find_text(&self, path: &str, taken_unix_ns: u64, limits: &mut ReadLimits) -> SourceText {
+    pub fn find_text(&self, named: NamedSource<'_>, taken_unix_ns: u64, limits: &mut ReadLimits) -> SourceText {
         let mut why = None;
-        for candidate in self.candidates(path) {
-            match read(&candidate, self.door.as_ref(), limits) {
+        for candidate in self.candidates(named.path) {
+            match read(&self.door, &candidate, named, limits) {
                 Ok((text, modified_unix_ns)) => {
                     let mut remarks = Vec::new();
                     if taken_unix_ns > 0 && modified_unix_ns > taken_unix_ns {
@@ -91,7 +89,6 @@ impl SourceSearch<'_> {
                 _ => {}
             }
         }
-        // A door opens absolute paths only.
         for root in self.roots.iter().map(|root| std::path::absolute(root).unwrap_or_else(|_| root.clone())) {
             candidates.extend((0..parts.len()).map(|at| {
                 let mut candidate = root.clone();
@@ -105,20 +102,17 @@ impl SourceSearch<'_> {
 }
 
 /// Reads the text of a file and its modification time. The error is `None` if the file does not exist.
-fn read(path: &Path, door: Option<&Door>, limits: &mut ReadLimits) -> Result<(String, u64), Option<String>> {
-    // Opening a FIFO must not block: only regular files are read.
-    let opened = match door {
-        Some(door) => door.open(&FileRoot::own(), path),
-        None => OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path),
-    };
-    let file = opened.map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => None,
-        _ => Some(error.to_string()),
+fn read(
+    door: &SourceDoor,
+    path: &Path,
+    named: NamedSource<'_>,
+    limits: &mut ReadLimits,
+) -> Result<(String, u64), Option<String>> {
+    let file = door.open(path, named).map_err(|why| match why {
+        NotOpened::Absent => None,
+        NotOpened::Unreadable(why) => Some(why),
     })?;
     let meta = file.metadata().map_err(|error| Some(error.to_string()))?;
-    if !meta.is_file() {
-        return Err(Some("not a regular file".to_owned()));
-    }
     if meta.len() > LARGEST {
         return Err(Some(format!("larger than {} MiB", LARGEST >> 20)));
     }
@@ -158,11 +152,15 @@ pub fn printable(line: &str) -> String {
 mod tests {
     use super::*;
 
+    fn read_all(path: &Path, limits: &mut ReadLimits) -> Result<(String, u64), Option<String>> {
+        read(&SourceDoor::default(), path, NamedSource { path: "", image: None }, limits)
+    }
+
     #[test]
     fn where_to_look() {
         let roots = [PathBuf::from("/r")];
         let substitutions = [("/build".to_owned(), "/home/me".to_owned())];
-        let places = SourceSearch { roots: &roots, substitutions: &substitutions, door: None };
+        let places = SourceSearch { roots: &roots, substitutions: &substitutions, door: SourceDoor::default() };
         let paths = |path| places.candidates(path).iter().map(|it| it.display().to_string()).collect::<Vec<_>>();
         assert_eq!(paths("/build/x/../y.c"), ["/home/me/x/../y.c", "/r/build/y.c", "/r/y.c", "/build/x/../y.c"]);
         assert_eq!(paths("../../etc/passwd"), ["/r/etc/passwd", "/r/passwd", "../../etc/passwd"]);
@@ -176,7 +174,7 @@ mod tests {
     #[test]
     fn only_regular_files_are_read() {
         let mut all = ReadLimits { is_wanted: None, room: u64::MAX };
-        let mut why = |path: &str| read(Path::new(path), None, &mut all).unwrap_err();
+        let mut why = |path: &str| read_all(Path::new(path), &mut all).unwrap_err();
         assert_eq!(why("/dev/zero"), Some("not a regular file".to_owned()));
         assert_eq!(why("/nowhere/x.c"), None);
     }
@@ -189,9 +187,9 @@ mod tests {
         std::os::unix::fs::symlink(&secret, &link).unwrap();
         fs::write(&source, "text").unwrap();
         let mut limits = ReadLimits { is_wanted: Some(|path| path.extension().is_some()), room: 7 };
-        assert!(read(&link, None, &mut limits).unwrap_err().unwrap().contains("not that of source"));
-        assert_eq!(read(&source, None, &mut limits).unwrap().0, "text");
+        assert!(read_all(&link, &mut limits).unwrap_err().unwrap().contains("not that of source"));
+        assert_eq!(read_all(&source, &mut limits).unwrap().0, "text");
         assert_eq!(limits.room, 3);
-        assert!(read(&source, None, &mut limits).unwrap_err().unwrap().contains("too much"));
+        assert!(read_all(&source, &mut limits).unwrap_err().unwrap().contains("too much"));
     }
 }

@@ -1,6 +1,6 @@
 //! A page that compares two profiles.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use ccsd_profile::export::{Export, SourceExcerpt, write_difference_page};
@@ -32,11 +32,8 @@ pub fn page(
         Ok(loaded)
     };
     let (before, after) = (load(before)?, load(after)?);
-    let file = |loaded: &LoadedFile| {
-        let is_file = loaded.session.is_none() && loaded.stored.is_none();
-        is_file.then(|| loaded.path.clone())
-    };
-    let files = [file(&before), file(&after)];
+    let place = |loaded: &LoadedFile| loaded.place().map(Path::to_owned);
+    let places = [place(&before), place(&after)];
     let metric = common_metric(args.query.metric.as_deref(), &before.profile, &after.profile)?;
     let query = QueryArgs { metric: Some(metric), ..args.query.clone() };
     let ask = |profile: Profile, which: &str| {
@@ -48,13 +45,14 @@ pub fn page(
     let paths = [before.path, after.path];
     let (before, after) = (ask(before.profile, "before")?, ask(after.profile, "after")?);
     let question = query::words_of(&args.query);
-    let excerpts = |result: &QueryResult, file: &Option<PathBuf>| {
-        let places = sources::places(args, file.as_deref());
-        let places = places.filter(|_| !args.page.no_source && result.question.keeps_functions());
-        let most = args.page.max_size / sources::PART / 2;
-        places.map(|places| sources::excerpts(&result.profile, &result.selection, &places, most)).unwrap_or_default()
+    let excerpts = |result: &QueryResult, place: &Option<PathBuf>| {
+        if args.page.no_source || !result.question.keeps_functions() {
+            return Vec::new();
+        }
+        let places = sources::places(args, place.as_deref());
+        sources::excerpts(&result.profile, &result.selection, &places, args.page.max_size / sources::PART / 2)
     };
-    let sources = [excerpts(&before, &files[0]), excerpts(&after, &files[1])];
+    let sources = [excerpts(&before, &places[0]), excerpts(&after, &places[1])];
     fn export<'a>(
         result: &'a QueryResult,
         question: &'a str,

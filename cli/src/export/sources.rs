@@ -2,17 +2,14 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::env;
 use std::ffi::OsStr;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use ccsd_collector::{Door, ForUser};
 use ccsd_profile::export::{ExcerptFile, ExcerptLine, SourceExcerpt};
 use ccsd_profile::view::{FunctionLines, LineRow, LinesView, Selection};
-use ccsd_profile::{CostCentreId, Profile, sanitise};
-use nix::unistd::geteuid;
+use ccsd_profile::{CostCentreId, ImageId, Profile, sanitise};
 
+use crate::annotate::door::{NamedSource, SourceDoor};
 use crate::annotate::source::{ReadLimits, SourceSearch, SourceText, printable};
 use crate::args::export::ExportArgs;
 
@@ -37,40 +34,9 @@ const EXTENSIONS: [&str; 52] = [
     "jl", "js", "kt", "l", "m", "ml", "mm", "nim", "pas", "py", "pyx", "rs", "s", "scala", "swift", "tcc", "y",
 ];
 
-/// Where to look for source; `None` if the user whose rights apply is unknown. Root reads with the rights of the user
-/// who called sudo, else of the profile's owner.
-pub fn places<'a>(args: &'a ExportArgs, file: Option<&Path>) -> Option<SourceSearch<'a>> {
-    let user = if geteuid().is_root() {
-        match env::var("SUDO_UID") {
-            Ok(uid) if uid != "0" => sudo_user(&uid)?,
-            _ => owner(file?)?,
-        }
-    } else {
-        None
-    };
-    Some(SourceSearch { roots: &args.page.source_root, substitutions: &[], door: user.map(Door::of) })
-}
-
-fn sudo_user(uid: &str) -> Option<Option<ForUser>> {
-    let uid = uid.parse().ok().filter(|&uid| uid != 0)?;
-    let gid = env::var("SUDO_GID").ok()?.parse().ok()?;
-    Some(Some(ForUser { uid, gid }))
-}
-
-/// The owner of a file (inner `None`: root): any user who could have put it there, by links and directories on its path.
-/// `None` if that could be anybody.
-fn owner(file: &Path) -> Option<Option<ForUser>> {
-    let (real, named) = (file.canonicalize().ok()?, std::path::absolute(file).ok()?);
-    let mut owner = None;
-    for part in real.ancestors().chain(named.ancestors()) {
-        let meta = part.symlink_metadata().ok()?;
-        // In a sticky directory others cannot remove what is not theirs.
-        if meta.is_dir() && meta.mode() & 0o022 != 0 && meta.mode() & 0o1000 == 0 {
-            return None;
-        }
-        owner = owner.or_else(|| Some(ForUser { uid: meta.uid(), gid: meta.gid() }).filter(|user| user.uid != 0));
-    }
-    Some(owner)
+/// Where to look for source, for the profile at `place`.
+pub fn places<'a>(args: &'a ExportArgs, place: Option<&Path>) -> SourceSearch<'a> {
+    SourceSearch { roots: &args.page.source_root, substitutions: &[], door: SourceDoor::of_profile(place) }
 }
 
 pub fn excerpts(
@@ -85,14 +51,17 @@ pub fn excerpts(
     let hot = functions.iter().filter(is_hot).take(MOST_FUNCTIONS);
     let chosen: Vec<ChosenFunction<'_>> = hot.map(|function| ChosenFunction::of(profile, function)).collect();
     let mut kept = KeptLines {
+        profile,
         places,
         limits: ReadLimits { is_wanted: Some(is_source), room: MOST_READ },
         taken_unix_ns: profile.session().started_unix_ns,
         wanted: HashMap::new(),
         files: HashMap::new(),
     };
-    for file in chosen.iter().flat_map(|function| &function.files) {
-        kept.wanted.entry(file.path).or_default().extend(&file.numbers);
+    for function in &chosen {
+        for file in &function.files {
+            kept.wanted.entry((function.image, file.path)).or_default().extend(&file.numbers);
+        }
     }
     let mut room = most_bytes;
     let mut excerpts = Vec::new();
@@ -116,12 +85,16 @@ fn bytes(file: &ExcerptFile) -> usize {
     file.path.len() + file.remarks.iter().map(String::len).sum::<usize>() + lines.sum::<usize>()
 }
 
+/// A file as an image names it: what may be shown of it depends on both.
+type FileKey<'a> = (Option<ImageId>, &'a str);
+
 struct KeptLines<'a> {
+    profile: &'a Profile,
     places: &'a SourceSearch<'a>,
     limits: ReadLimits,
     taken_unix_ns: u64,
-    wanted: HashMap<&'a str, BTreeSet<u32>>,
-    files: HashMap<&'a str, KeptFile>,
+    wanted: HashMap<FileKey<'a>, BTreeSet<u32>>,
+    files: HashMap<FileKey<'a>, KeptFile>,
 }
 
 #[derive(Default)]
@@ -132,11 +105,13 @@ struct KeptFile {
 }
 
 impl<'a> KeptLines<'a> {
-    fn file(&mut self, path: &'a str) -> &KeptFile {
-        let Self { places, limits, taken_unix_ns, wanted, files } = self;
-        files.entry(path).or_insert_with(|| {
-            let SourceText { text, remarks, .. } = places.find_text(path, *taken_unix_ns, limits);
-            let wanted = wanted.get(path);
+    fn file(&mut self, key: FileKey<'a>) -> &KeptFile {
+        let Self { profile, places, limits, taken_unix_ns, wanted, files } = self;
+        files.entry(key).or_insert_with(|| {
+            let (image, path) = key;
+            let named = NamedSource { path, image: image.and_then(|image| profile.image(image)) };
+            let SourceText { text, remarks, .. } = places.find_text(named, *taken_unix_ns, limits);
+            let wanted = wanted.get(&key);
             let keep = |text: String| {
                 let lines = (1..).zip(text.lines()).filter(|(number, _)| wanted.is_some_and(|it| it.contains(number)));
                 lines.map(|(number, line)| (number, printable(line))).collect()
@@ -149,6 +124,7 @@ impl<'a> KeptLines<'a> {
 
 struct ChosenFunction<'a> {
     function: CostCentreId,
+    image: Option<ImageId>,
     /// The heaviest first.
     files: Vec<ChosenFile<'a>>,
     files_left_out: usize,
@@ -176,11 +152,17 @@ impl<'a> ChosenFunction<'a> {
             let declared = centre.filter(|it| it.file.as_deref() == Some(path) && it.line > 0).map(|it| it.line);
             ChosenFile::of(path, rows, declared)
         });
-        Self { function: function.function, files: files.collect(), files_left_out }
+        Self {
+            function: function.function,
+            image: centre.map(|centre| centre.image),
+            files: files.collect(),
+            files_left_out,
+        }
     }
 
     fn excerpt(&self, kept: &mut KeptLines<'a>) -> SourceExcerpt {
-        let mut files: Vec<ExcerptFile> = self.files.iter().map(|file| file.excerpt(kept.file(file.path))).collect();
+        let excerpt = |file: &ChosenFile<'a>| file.excerpt(kept.file((self.image, file.path)));
+        let mut files: Vec<ExcerptFile> = self.files.iter().map(excerpt).collect();
         if let Some(first) = files.first_mut().filter(|_| self.files_left_out > 0) {
             let left_out = self.files_left_out;
             first.remarks.push(format!("lines of this function in {left_out} more files are left out"));

@@ -210,6 +210,11 @@ impl LoadedFile {
         LoadedFile { path, session, profile, recovery, finished, records, bytes, stored, intervals }
     }
 
+    /// The file, or the folder of a watch's files; `None` for a session.
+    pub fn place(&self) -> Option<&Path> {
+        self.session.is_none().then_some(self.path.as_path())
+    }
+
     /// The time range in a line, if not the whole file.
     pub fn time(&self) -> Option<String> {
         let Intervals { taken, all, from_ns, to_ns, end_ns, longest_ns } = self.intervals?;
