@@ -239,7 +239,7 @@ impl Aggregator {
     /// What the profile, the resolver and the threads' last stacks take, bytes, about.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
-        let stacks: usize = self.threads.values().map(|thread| thread.steps.bytes()).sum();
+        let stacks: usize = self.threads.values().map(ThreadState::stack_bytes).sum();
         let tables = self.threads.allocation_size() + self.processes.allocation_size();
         let own = self.profile.bytes() + stacks + tables;
         self.resolver.held_bytes().saturating_add(own as u64)

@@ -30,6 +30,7 @@ use nix::sys::statfs::{
     BPF_FS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC, FsType, NSFS_MAGIC, PROC_SUPER_MAGIC,
     SECURITYFS_MAGIC, SYSFS_MAGIC, TRACEFS_MAGIC, fstatfs,
 };
+use nix::unistd::{Group, User};
 use serde::{Deserialize, Serialize};
 
 use crate::root::{FileRoot, check_path, open_regular};
@@ -69,7 +70,7 @@ impl ForUser {
     /// Whether this user may certainly access an open file: `what` is 4 for reading, 1 for searching a directory.
     fn may(self, file: &File, meta: &Metadata, what: u32) -> bool {
         let of = |shift: u32| meta.mode() >> shift & what == what;
-        match meta.uid() == self.uid {
+        match meta.uid() == self.uid && self != ForUser::ANYBODY {
             true => of(6),
             false => of(0) && of(3) && !may_have_acl(file),
         }
@@ -221,19 +222,33 @@ impl Authors {
     pub fn of(path: &Path) -> io::Result<Authors> {
         check_path(path)?;
         let (mut users, mut is_open) = (BTreeMap::new(), false);
-        let mut note = |_: &File, meta: &Metadata| {
+        let mut note = |file: &File, meta: &Metadata| {
             if meta.uid() != 0 {
                 users.insert(meta.uid(), ForUser { uid: meta.uid(), gid: meta.gid() });
             }
             // In a sticky directory others cannot remove what is not theirs. The mode of a link says nothing.
             let is_sticky = meta.is_dir() && meta.mode() & 0o1000 != 0;
-            is_open |= meta.mode() & 0o022 != 0 && !is_sticky && !meta.is_symlink();
+            let others = if is_private_group(file, meta) { 0o002 } else { 0o022 };
+            is_open |= meta.mode() & others != 0 && !is_sticky && !meta.is_symlink();
             Ok(())
         };
         let found = File::from(walk(&FileRoot::own(), path, &mut note)?);
         note(&found, &found.metadata()?)?;
         Ok(if is_open { Authors::Anybody } else { Authors::Users(users.into_values().collect()) })
     }
+}
+
+/// Whether a file's group is its owner's own, as useradd(8) makes it: of the user's name, without other members. Then what the
+/// group may, the owner may. (An access control list shows as the permissions of the group, acl(5).)
+fn is_private_group(file: &File, meta: &Metadata) -> bool {
+    let is_writable = meta.mode() & 0o020 != 0 && !meta.is_symlink();
+    let owner = || User::from_uid(meta.uid().into()).ok().flatten();
+    let group = || Group::from_gid(meta.gid().into()).ok().flatten();
+    is_writable
+        && !may_have_acl(file)
+        && owner().zip(group()).is_some_and(|(owner, group)| {
+            owner.gid == group.gid && owner.name == group.name && group.mem.iter().all(|member| *member == owner.name)
+        })
 }
 
 /// Resolves an absolute path inside a root to an O_PATH handle, if a user may search every directory on it. Absolute

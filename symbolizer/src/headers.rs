@@ -192,6 +192,8 @@ mod tests {
         // The starts of functions are read from symbols; what names and lines are read from does not come along.
         assert!(again.section(b".symtab").is_some() && again.debug_section(".debug_info").is_none());
         assert!(file.debug_section(".debug_info").is_some());
+        assert_eq!(file.symbol_starts().bytes(), again.symbol_starts().bytes());
+        assert!(again.symbol_starts().bytes() > 0);
         assert!(file.has_names() && again.has_names());
     }
 

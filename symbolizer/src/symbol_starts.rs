@@ -6,7 +6,6 @@ use object::LittleEndian as LE;
 use object::elf;
 use object::pod;
 
-use crate::elf::CodeSections;
 use crate::elf::reader::ElfReader;
 use crate::limits;
 
@@ -27,7 +26,6 @@ impl SymbolStarts {
     /// Reads the tables. Those larger than [`limits::MAX_UNWIND_SYMBOLS`] are skipped.
     pub(crate) fn read(file: &ElfReader) -> SymbolStarts {
         let mut functions = Vec::new();
-        let code = CodeSections::of(file.sections());
         for name in SECTIONS {
             let most = (limits::MAX_UNWIND_SYMBOLS * size_of::<elf::Sym64<LE>>()) as u64;
             let bytes: Option<Arc<[u8]>> =
@@ -37,9 +35,11 @@ impl SymbolStarts {
             let Ok((symbols, _)) = pod::slice_from_bytes::<elf::Sym64<LE>>(&bytes, count) else { continue };
             functions.extend(symbols.iter().filter_map(|symbol| {
                 let is_function = matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_GNU_IFUNC);
+                // (The file may be known by some of its headers only, so that the section's index leads nowhere.)
+                let is_defined = symbol.st_shndx.get(LE).0 != elf::SHN_UNDEF.0;
                 let (start, size) =
                     (symbol.st_value.get(LE), u32::try_from(symbol.st_size.get(LE)).unwrap_or(u32::MAX));
-                (is_function && code.have(symbol) && start > 0 && size > 0).then_some((start, size))
+                (is_function && is_defined && start > 0 && size > 0).then_some((start, size))
             }));
         }
         functions.sort_unstable();

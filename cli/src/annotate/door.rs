@@ -93,7 +93,7 @@ impl SourceDoor {
         let mut last: Option<(File, (u64, u64))> = None;
         for (user, part) in rights.readers_of(path, source)?.into_values() {
             let file = open(Door::of(user)).map_err(|error| match error.kind() {
-                ErrorKind::PermissionDenied => NotOpened::withheld(&format!("neither may user {}, {part}", user.uid)),
+                ErrorKind::PermissionDenied => NotOpened::withheld(&format!("user {}, {part}, may not", user.uid)),
                 _ => error.into(),
             })?;
             let meta = file.metadata()?;
@@ -127,8 +127,8 @@ impl SourceDoor {
 impl NotOpened {
     fn withheld(why: &str) -> NotOpened {
         NotOpened::Unreadable(format!(
-            "source not shown: not everybody may read it, and {why}; a copy that everybody may read is shown, see \
-             --source-root"
+            "source not shown: only some users may read it, and {why}; --source-root DIR finds a copy that everybody \
+             may read"
         ))
     }
 }
@@ -147,7 +147,9 @@ impl ReaderRights {
         // A file that is not there has no authors.
         match Authors::of(path)? {
             Authors::Users(users) => add(&mut readers, &users, "who could have put it there"),
-            Authors::Anybody => return Err(withheld("anybody could have put it there".to_owned())),
+            Authors::Anybody => {
+                return Err(withheld("others than its owner may write to it, or to a folder on its path".to_owned()));
+            }
         }
         Ok(readers)
     }
@@ -213,7 +215,9 @@ fn authors(path: &Path) -> Result<Vec<ForUser>, String> {
     let name = || sanitise(&path.to_string_lossy()).into_owned();
     match Authors::of(path) {
         Ok(Authors::Users(users)) => Ok(users),
-        Ok(Authors::Anybody) => Err(format!("anybody could have written {}", name())),
+        Ok(Authors::Anybody) => {
+            Err(format!("others than its owner may write to {}, or to a folder on its path", name()))
+        }
         Err(error) => Err(format!("nothing says who has written {}: {error}", name())),
     }
 }

@@ -120,7 +120,7 @@ pub struct MachineArgs {
     pub unit: Vec<String>,
     /// Sample the processes of a control group and of all below it
     ///
-    /// It may be made later: then ccsd says that it waits for it.
+    /// If the group does not exist yet, ccsd says so and waits for it.
     #[arg(long, value_name = "PATH", help_heading = "Machine")]
     pub cgroup: Vec<String>,
     /// Sample the processes of a container, by its id or the beginning of it, or by its name

@@ -79,7 +79,7 @@ pub struct PageArgs {
     /// Leave source out of the page
     ///
     /// By default the page has the source of the functions with the most self time, if their files are here, up to 1/24 of
-    /// --max-size. For root, only files that those who brought their paths may read too.
+    /// --max-size. For root, private files may be left out: see "Source as root" in the guide to views.
     #[arg(long)]
     pub no_source: bool,
     /// Look for source files here: by their whole path in the debug information, then by shorter ends of it

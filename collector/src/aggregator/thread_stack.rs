@@ -38,8 +38,8 @@ fn push_frame(
     ((context, route), caller)
 }
 
-/// Frames kept of a whole stack beyond the next one: a crash is told how it was come to.
-const MAX_WHOLE: usize = 256;
+/// Frames kept of the last whole stack, to show in a crash report where the thread came from.
+const MAX_WHOLE: usize = 64;
 
 /// A thread as the profile knows it, and its last stack, root first.
 pub(super) struct ThreadState {
@@ -85,6 +85,11 @@ impl ThreadState {
             tick: TickTime::default(),
             cycles: CycleRest::default(),
         }
+    }
+
+    /// Bytes that its last stacks take.
+    pub(super) fn stack_bytes(&self) -> usize {
+        self.steps.bytes() + self.whole.capacity() * size_of::<Frame>()
     }
 
     /// Finds the contexts of the remembered frames again: of the last stack, and of the `shared` frames of the reserve.

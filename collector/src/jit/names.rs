@@ -261,6 +261,10 @@ impl JitNames {
         self.looked = true;
     }
 
+    fn has_files(&self) -> bool {
+        self.map.is_some() || !self.dumps.is_empty() || GrowingFile::perf_map(&self.source).is_some()
+    }
+
     pub fn is_unread(&self) -> bool {
         self.unread
     }
@@ -389,7 +393,7 @@ impl JitNames {
                     }
                 }
             }
-            None => self.unread = true,
+            None => self.unread |= self.has_files(),
         }
         let named_samples = self.name_waiting(profile, inherited);
         if !self.waiting.is_empty() {

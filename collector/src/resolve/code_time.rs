@@ -2,7 +2,8 @@
 //!
 //! A process chooses how much there is to read, and reading keeps the session from its other work. So there is a budget for
 //! the files of the session's own user, and one for those of all other users together, of which each gets at most half of
-//! what the others leave. It grows with the session, and once more at its end. Beside it, each look has a limit. What is not
+//! what the others leave. It grows with the time, begins anew each minute, and grows once more at the session's end. Beside it,
+//! each look has a limit. What is not
 //! read now is read on later, or counted.
 
 use std::time::{Duration, Instant};
@@ -14,6 +15,8 @@ use rustc_hash::FxBuildHasher;
 /// A session's budget at its beginning, and the part of its time by which it grows.
 const FIRST: Duration = Duration::from_millis(500);
 const PART: u32 = 16;
+/// The budget begins anew after this time: what was not used does not add up.
+const PERIOD: Duration = Duration::from_secs(60);
 /// What there is beside it at the end of the session. Unoptimised builds take twenty times as long.
 const LAST: Duration = Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 1 });
 /// The longest look at one process's files while samples come, and at all in a row.
@@ -83,7 +86,16 @@ impl CodeReading {
 
     /// A new round of looks begins.
     pub(super) fn begin_round(&mut self) {
+        self.begin_round_at(Instant::now());
+    }
+
+    fn begin_round_at(&mut self, now: Instant) {
         self.round = ROUND;
+        if self.began.is_some_and(|began| now.saturating_duration_since(began) >= PERIOD) {
+            self.began = Some(now);
+            (self.spent_own, self.spent_others) = (Duration::ZERO, Duration::ZERO);
+            self.spent.clear();
+        }
     }
 
     /// Time for a look at the files of a process of this user; `None` if there is none left.
@@ -94,7 +106,8 @@ impl CodeReading {
 
     /// The same for the last look at those of a process that has ended.
     pub(super) fn last_slice(&self, owner: Owner) -> Option<Slice> {
-        let most = if self.ending || self.began.is_none() { Duration::MAX } else { SLICE_OF_ENDED };
+        let most =
+            if self.ending || self.began.is_none() { Duration::MAX } else { SLICE_OF_ENDED.min(self.round.max(SLICE)) };
         self.slice_of(owner, most)
     }
 
@@ -106,6 +119,7 @@ impl CodeReading {
 
     fn left(&self, owner: Owner, now: Instant) -> Duration {
         let elapsed = self.began.map_or(Duration::ZERO, |began| now.saturating_duration_since(began));
+        let elapsed = elapsed.min(PERIOD);
         let all = FIRST + elapsed / PART + if self.ending { LAST } else { Duration::ZERO };
         if owner == Some(self.own) {
             return all.saturating_sub(self.spent_own);
@@ -177,8 +191,14 @@ mod tests {
         assert!(time.slice(Some(1)).is_none() && time.slice(Some(2)).is_none());
         time.begin_round();
         assert!(time.slice(Some(2)).is_some());
-        // Later there is more.
-        let later = Instant::now() + Duration::from_secs(160);
-        assert!(time.left(Some(2), later) >= Duration::from_secs(5));
+        // Later there is more, but not ever more.
+        let began = Instant::now();
+        assert!(time.left(Some(2), began + PERIOD) > 4 * time.left(Some(2), began));
+        assert_eq!(time.left(Some(2), began + 100 * PERIOD), time.left(Some(2), began + 10 * PERIOD));
+        time.spend_time(Some(2), Duration::from_secs(100));
+        time.begin_round_at(began + PERIOD / 2);
+        assert_eq!(time.left(Some(2), began + PERIOD / 2), Duration::ZERO);
+        time.begin_round_at(began + 2 * PERIOD);
+        assert_eq!(time.left(Some(2), began + 2 * PERIOD), FIRST / 2);
     }
 }

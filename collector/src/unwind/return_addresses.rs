@@ -9,7 +9,7 @@ use crate::arch::{calls, code, prologue};
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 
-/// Answers kept, 24 bytes each: the return addresses in and around code without unwind tables.
+/// Answers kept of each kind, 24 to 40 bytes each: return addresses around code without unwind tables, and those read late.
 const MAX_ANSWERS: usize = 65_536;
 
 #[derive(Debug, Default)]

@@ -67,6 +67,9 @@ impl StackUnwinder {
                 LeaveResult::Root(found) => return Ok(found),
                 LeaveResult::ByPointers(caller, cfa_slot) => {
                     // Words that calls have left behind, and later ones have not overwritten, may look like a chain.
+                    if walk.stack.first_unsure().is_some() && !self.allowance.step() {
+                        return Err(UnwindStop::Because(TruncationReason::TooDeep));
+                    }
                     if let Some(late) = walk.stack.first_unsure()
                         && !self.may_have_called_last(caller.ip, walk.frames, walk.mappings, walk.images)
                     {

@@ -51,8 +51,8 @@ impl LargeImages {
         *busy = true;
     }
 
-    /// Forgets the images that were not used for longest, until there is room for the one of `current`. None of these is
-    /// waiting for its turn: who waits with a large image has not looked for it yet.
+    /// Forgets the images that were not used for longest, until there is room for the one of `current`. Who waits
+    /// for the turn of a large image holds no entry, and looks for it again.
     fn make_room(&self, current: Option<&Current>) {
         let Some(entries) = self.entries.upgrade() else { return };
         let mut forgotten = Vec::new();
@@ -187,20 +187,12 @@ impl ImageCache {
         addresses: &[u64],
         asker: &Arc<A>,
     ) -> Option<(Vec<Vec<Function>>, Vec<String>)> {
-        let is_known_as_large = |entry: &Arc<ImageEntry>| entry.large.load(Ordering::Relaxed);
-        let mut is_large = key.file.size() >= LARGE || lock(&self.entries).get(key).is_some_and(is_known_as_large);
-        if is_large {
-            self.gate.enter();
-        }
-        let mut entry = self.entry(key);
+        let (mut entry, mut is_large) = self.enter(key);
         let mut state = lock(&entry.state);
-        while !is_large && is_known_as_large(&entry) {
+        while !is_large && entry.large.load(Ordering::Relaxed) {
             drop(state);
-            // Not held while waiting, so that it can be forgotten.
             drop(entry);
-            self.gate.enter();
-            is_large = true;
-            entry = self.entry(key);
+            (entry, is_large) = self.enter(key);
             state = lock(&entry.state);
         }
         let answer = {
@@ -223,6 +215,26 @@ impl ImageCache {
         drop(state);
         self.bound(&entry);
         answer
+    }
+
+    /// The image of a key, and whether its turn among the large ones was waited for. Who has locked the state of an image
+    /// that is not known to be large may wait for such a turn, so nobody waits for that state while having one.
+    fn enter(&self, key: &ImageKey) -> (Arc<ImageEntry>, bool) {
+        let is_large = |entry: &ImageEntry| key.file.size() >= LARGE || entry.large.load(Ordering::Relaxed);
+        let entry = self.entry(key);
+        if !is_large(&entry) {
+            return (entry, false);
+        }
+        // Not held while waiting, so that it can be forgotten.
+        drop(entry);
+        self.gate.enter();
+        let entry = self.entry(key);
+        if is_large(&entry) {
+            return (entry, true);
+        }
+        // It was forgotten meanwhile, and another one made.
+        self.gate.leave();
+        (entry, false)
     }
 
     fn entry(&self, key: &ImageKey) -> Arc<ImageEntry> {

@@ -3,14 +3,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use iced_x86::FlowControl;
+use iced_x86::{FlowControl, Mnemonic};
 
 use super::path::Text;
 
 /// Functions that are looked at for one call, one jumping to the next.
 const MAX_FUNCTIONS: usize = 8;
-/// Bytes of a function that are looked at.
+/// Bytes of functions that are looked at for one call.
 const MAX_BYTES: u64 = 16 << 10;
+/// Jumps out of one function that are kept.
+const MAX_JUMPS: usize = 64;
 
 /// Whether a call of the function at `target` may be the last that led to one at `wanted`, or, without one, to another
 /// image: it is that function, or jumps to it at its end (a tail call, a table of addresses, a part that is rarely run).
@@ -21,44 +23,59 @@ pub fn may_lead(
     function: &mut impl FnMut(u64) -> Option<Range<u64>>,
     code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>,
 ) -> bool {
-    let mut found = vec![target];
+    let (mut found, mut left) = (vec![target], MAX_BYTES);
     for position in 0..MAX_FUNCTIONS {
         let Some(&next) = found.get(position) else { return false };
         let Some(range) = function(next).filter(|range| range.contains(&next)) else { return true };
         if wanted == Some(next) || wanted == Some(range.start) {
             return true;
         }
+        let Some(rest) = left.checked_sub(range.end - range.start) else { return true };
+        left = rest;
         let Some(targets) = jumps_out(range, code) else { return true };
-        targets.into_iter().for_each(|target| {
+        for target in targets {
             if !found.contains(&target) {
                 found.push(target);
             }
-        });
+            if found.len() > MAX_FUNCTIONS {
+                return true;
+            }
+        }
     }
     true
 }
 
-/// Where a function jumps to outside of itself; `None` if that cannot be told, as where it jumps by a register.
+/// Where a function goes outside of itself without a call: by jumps, or at its end. `None` if that cannot be told, as where
+/// it jumps by a register.
 fn jumps_out(function: Range<u64>, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Option<Vec<u64>> {
-    if function.end - function.start > MAX_BYTES {
-        return None;
-    }
     let mut text = Text::new(code);
     let mut targets = Vec::new();
     let mut address = function.start;
+    let mut runs_on = false;
     while address < function.end {
         let instruction = text.decode(address)?;
         match instruction.flow_control() {
             FlowControl::IndirectBranch => return None,
             FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
                 let target = instruction.near_branch_target();
-                if !function.contains(&target) {
+                if !function.contains(&target) && targets.last() != Some(&target) {
                     targets.push(target);
+                }
+                if targets.len() > MAX_JUMPS {
+                    return None;
                 }
             }
             _ => {}
         }
+        runs_on = match instruction.flow_control() {
+            FlowControl::Next => !matches!(instruction.mnemonic(), Mnemonic::Hlt | Mnemonic::Nop | Mnemonic::Int3),
+            FlowControl::ConditionalBranch => true,
+            _ => false,
+        };
         address = instruction.next_ip();
+    }
+    if runs_on {
+        targets.push(function.end);
     }
     Some(targets)
 }
@@ -101,6 +118,10 @@ mod tests {
         }
         // By a table anything may be reached, elsewhere too.
         assert!(leads(&functions, 6, Some(1)) && leads(&functions, 6, None));
+        // A function may run into the next.
+        let over: &[u8] =
+            &[0x89, 0xc0, 0x89, 0xc0, 0x89, 0xc0, 0x89, 0xc0, 0x89, 0xc0, 0x89, 0xc0, 0x89, 0xc0, 0x89, 0xc0];
+        assert!(leads(&[over, ret], 0, Some(1)) && !leads(&[ret, ret], 0, Some(1)));
         // A circle ends; what is not known may be.
         let back: &[u8] = &[0xe9, 0xfb, 0xff, 0xff, 0xff];
         assert!(!leads(&[back, ret], 0, Some(1)));
