@@ -423,8 +423,8 @@ pub(crate) mod tests {
         for (folder, file, name, certain) in [
             (0o755, 0o644, "folder/file", true),
             (0o755, 0o644, "link", true),
-            (0o755, 0o664, "link", false),
-            (0o775, 0o644, "link", false),
+            (0o755, 0o646, "link", false),
+            (0o757, 0o644, "link", false),
             (0o1777, 0o644, "folder/file", true),
         ] {
             set("folder", folder);
@@ -434,6 +434,13 @@ pub(crate) mod tests {
         }
         assert!(Authors::of(&at("nothing")).is_err());
         if own.uid == 0 {
+            // Root's group is root's own, the other's is not.
+            set("folder/file", 0o664);
+            assert_eq!(Authors::of(&at("link")).unwrap(), Authors::Users(Vec::new()));
+            std::os::unix::fs::chown(at("folder/file"), None, Some(65_534)).unwrap();
+            set("folder/file", 0o664);
+            assert_eq!(Authors::of(&at("link")).unwrap(), Authors::Anybody);
+            set("folder/file", 0o644);
             let stranger = ForUser { uid: 65_534, gid: 65_534 };
             for (name, of) in [("link", &["link"][..]), ("folder", &["link", "folder/file"])] {
                 std::os::unix::fs::lchown(at(name), Some(stranger.uid), Some(stranger.gid)).unwrap();
