@@ -76,7 +76,8 @@ pub fn symbol(name: u32, address: u64, size: u64, kind: ElfSymbolKind) -> [u8; 2
     let mut bytes = [0; 24];
     bytes[..4].copy_from_slice(&name.to_le_bytes());
     bytes[4] = info;
-    bytes[6] = 1;
+    // Its section, behind the names and the symbols.
+    bytes[6] = 3;
     bytes[8..16].copy_from_slice(&address.to_le_bytes());
     bytes[16..24].copy_from_slice(&size.to_le_bytes());
     bytes
