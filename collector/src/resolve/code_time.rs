@@ -23,7 +23,7 @@ const LAST: Duration = Duration::from_secs(if cfg!(debug_assertions) { 5 } else 
 const SLICE: Duration = Duration::from_millis(20);
 const ROUND: Duration = Duration::from_millis(50);
 /// The longest look at the files of a process that has ended, while samples of others come.
-const SLICE_OF_ENDED: Duration = Duration::from_millis(100);
+const SLICE_OF_ENDED: Duration = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 100 });
 /// Less than this is no time to read in.
 const LEAST: Duration = Duration::from_micros(100);
 
@@ -106,8 +106,7 @@ impl CodeReading {
 
     /// The same for the last look at those of a process that has ended.
     pub(super) fn last_slice(&self, owner: Owner) -> Option<Slice> {
-        let most =
-            if self.ending || self.began.is_none() { Duration::MAX } else { SLICE_OF_ENDED.min(self.round.max(SLICE)) };
+        let most = if self.ending || self.began.is_none() { Duration::MAX } else { SLICE_OF_ENDED };
         self.slice_of(owner, most)
     }
 
