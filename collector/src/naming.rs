@@ -126,7 +126,7 @@ fn question(profile: &Profile, id: CostCentreId, offsets: BTreeSet<u32>) -> Opti
     Some((*image, AddressQuestion { id, start: (*start)?, name: linkage_name.clone(), offsets }))
 }
 
-/// What debug information tells of an image's functions.
+/// Functions of an image as its debug information has them.
 #[derive(Default)]
 struct NamesOfImage {
     names: LaterNames,

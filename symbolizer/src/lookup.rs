@@ -197,18 +197,21 @@ fn find_declaration<'a>(units: &'a DebugUnits, at: DebugEntry<'a>, files: &mut H
     Declaration { file: file.map(|path| intern(files, &path)), line: line.unwrap_or(0) }
 }
 
+/// Appends a part of a path; an absolute one replaces what there is.
+pub(crate) fn append_path(path: &mut String, part: &str) {
+    if part.starts_with('/') {
+        path.clear();
+    } else if !path.is_empty() && !path.ends_with('/') {
+        path.push('/');
+    }
+    path.push_str(part);
+}
+
 fn path_of(unit: UnitRef<'_, Metered>, index: u64) -> Option<String> {
     let header = unit.line_program.as_ref()?.header();
     let file = header.file(index)?;
     let mut path = String::new();
-    let mut push = |part: &str| {
-        if part.starts_with('/') {
-            path.clear();
-        } else if !path.is_empty() && !path.ends_with('/') {
-            path.push('/');
-        }
-        path.push_str(part);
-    };
+    let mut push = |part: &str| append_path(&mut path, part);
     if let Some(directory) = &unit.comp_dir {
         push(&directory.to_string_lossy().ok()?);
     }

@@ -6,6 +6,7 @@ use gimli::Reader as _;
 
 use crate::elf_file::ElfFile;
 use crate::limits;
+use crate::lookup::append_path;
 use crate::meter::{self, Metered, ReadGrant};
 use crate::sections::{self, DebugSections, ReadBudget, damaged};
 
@@ -66,14 +67,7 @@ fn path(
         Some(directory) => directory.to_string_lossy()?.into_owned(),
         None => String::new(),
     };
-    let mut push = |part: &str| {
-        if part.starts_with('/') {
-            path.clear();
-        } else if !path.is_empty() && !path.ends_with('/') {
-            path.push('/');
-        }
-        path.push_str(part);
-    };
+    let mut push = |part: &str| append_path(&mut path, part);
     // Directory 0 is that of the compilation.
     if let Some(directory) = file.directory(table).filter(|_| file.directory_index() != 0) {
         push(&dwarf.attr_string(unit, directory)?.to_string_lossy()?);

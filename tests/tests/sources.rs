@@ -1,4 +1,4 @@
-//! Root is shown no source file that whoever brought its path could not read.
+//! `annotate` and the page show root only source files that the authors of their paths may read.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs::{self, File};

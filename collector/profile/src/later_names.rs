@@ -451,7 +451,7 @@ impl Rewriting {
         if !self.budget.take(path.len() as u64 + from.routes.depth(route), 0) {
             return None;
         }
-        // The call sites of functions of which more is told, outermost first, and how many of their calls are still to come.
+        // Call sites of the functions that get later names, outermost first, and how many of their calls follow.
         let mut sites: HashMap<CostCentreId, (Vec<LineId>, usize)> = HashMap::new();
         for (depth, &function) in path.iter().enumerate().filter(|(_, function)| self.is_told(**function)) {
             let runs = depth + 1 == path.len();

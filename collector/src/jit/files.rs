@@ -93,7 +93,7 @@ impl GrowingFile {
             let Some(bytes) = buffer.get(..got).filter(|bytes| !bytes.is_empty()) else { break };
             let used = feed(bytes);
             if used == 0 {
-                // Any line or record fits: nobody could be asked.
+                // Any line or record fits into a whole piece: no worker has answered.
                 left = if got == CHUNK { 0 } else { left };
                 break;
             }

@@ -519,7 +519,7 @@ impl Tracker {
             // It is not asked again at each sample.
             self.table.enter_withheld(pid);
             if from.is_none() {
-                // It has ended, and nobody knows what it was.
+                // It has ended: what it belonged to is unknown.
                 self.admission.leave_undecided(pid);
             }
         }

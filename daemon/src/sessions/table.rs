@@ -46,7 +46,7 @@ pub enum Ask {
 }
 
 impl Ask {
-    /// Who asks; `None` for the daemon itself.
+    /// The user whose request it is; `None` for the daemon itself.
     fn viewer(&self) -> Option<Authority> {
         match self {
             Ask::Create(new, ..) => Some(new.owner),

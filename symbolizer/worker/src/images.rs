@@ -217,8 +217,8 @@ impl ImageCache {
         answer
     }
 
-    /// The image of a key, and whether its turn among the large ones was waited for. Who has locked the state of an image
-    /// that is not known to be large may wait for such a turn, so nobody waits for that state while having one.
+    /// The image of a key, and whether this thread has the turn of the large images. A thread that has locked the state of
+    /// an image not known to be large may wait for the turn. So no thread that has the turn waits for such a state.
     fn enter(&self, key: &ImageKey) -> (Arc<ImageEntry>, bool) {
         let is_large = |entry: &ImageEntry| key.file.size() >= LARGE || entry.large.load(Ordering::Relaxed);
         let entry = self.entry(key);
