@@ -22,7 +22,7 @@ const MAX_WALKED_BYTES: usize = 64 << 20;
 /// Smallest possible entry: its length, where its CIE is, and a byte each for address and length.
 const MIN_FDE_BYTES: usize = 10;
 /// Bytes of one entry, all of which may be run for each row; compilers' entries are below a page.
-pub const MAX_ENTRY_BYTES: usize = 1 << 20;
+pub const MAX_ENTRY_BYTES: usize = 1 << 17;
 /// Steps that decoding an entry takes, for [`meter::spend`].
 const STEPS_PER_ENTRY: u64 = 8;
 /// CIEs remembered while a section is read. `.eh_frame` has a handful; `.debug_frame` one per object file, before its

@@ -153,8 +153,10 @@ mod tests {
     use gimli::Register;
     use gimli::X86_64;
 
+    use super::super::rule::FrameRule;
     use super::super::table_bytes::{push_cie, push_fde};
     use super::super::tables::tests::tables;
+    use super::super::tables::{RowContext, UnwindMethod, way};
     use super::*;
 
     fn registers(values: &[(Register, u64)]) -> Registers {
@@ -206,5 +208,39 @@ mod tests {
         let read = |address: u64| (address == 0x7000).then_some(0x2010);
         assert_eq!(leave(&tables, 0x1010, &mut now, &read), Ok(Caller::Called));
         assert_eq!(now.get(X86_64::RBP), Some(6));
+    }
+
+    /// Nobody else's expressions may hold the sampling thread up: not here, and not in framehop.
+    #[test]
+    fn expressions_end() {
+        // DW_OP_breg7 8; one like that of the PLT; one that jumps back to itself; and one that is long.
+        let plt = [0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
+        let long: Vec<u8> = [0x77, 8].into_iter().chain([0x96; 1000]).collect();
+        let back = [0x77, 8, 0x2f, 0xfd, 0xff];
+        for (expression, is_simple) in [(&[0x77, 8][..], true), (&plt, true), (&back, false), (&long, false)] {
+            let mut data = Vec::new();
+            let cie = push_cie(&mut data);
+            // DW_CFA_def_cfa_expression
+            let mut instructions = vec![0x0f];
+            leb128(&mut instructions, expression.len());
+            instructions.extend(expression);
+            push_fde(&mut data, cie, 0x1000, 0x100, &instructions);
+            let sections = UnwindSections { debug_frame: Some(data.into()), ..UnwindSections::default() };
+            let tables = ImageTables::new(sections);
+            let way = way(&tables, 0x1010, &mut RowContext::new());
+            let framehop = UnwindMethod::Plain(FrameRule::AskFramehop, None);
+            assert_eq!(way, if is_simple { framehop } else { UnwindMethod::Careful });
+            let mut now = registers(&[(X86_64::RSP, 0x7000), (X86_64::RA, 0x1010)]);
+            let left = leave(&tables, 0x1010, &mut now, &|_| Some(0x2010));
+            assert_eq!(left, if is_simple { Ok(Caller::Called) } else { Err(Stuck::Bad) }, "{expression:x?}");
+        }
+    }
+
+    fn leb128(out: &mut Vec<u8>, mut number: usize) {
+        while number >= 0x80 {
+            out.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        out.push(number as u8);
     }
 }

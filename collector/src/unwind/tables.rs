@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use ccsd_symbolizer::{EhFrameIndex, FdeIndex, MAX_ENTRY_BYTES, UnwindSections, eh_frame};
 use gimli::{
-    BaseAddresses, CfaRule, DebugFrame, Encoding, EndianSlice, Evaluation, EvaluationResult, Expression,
-    FrameDescriptionEntry, LittleEndian, Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection,
-    UnwindTableRow, Value,
+    BaseAddresses, CfaRule, DebugFrame, Encoding, EndianSlice, Evaluation, Expression, FrameDescriptionEntry,
+    LittleEndian, Operation, Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection, UnwindTableRow,
 };
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -22,6 +21,8 @@ pub type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// Requests for memory or registers that one expression may make; real ones make two.
 pub const MAX_EVALUATION_STEPS: usize = 64;
+/// Operations that one expression may take; real ones take some ten.
+const MAX_OPERATIONS: u32 = 128;
 /// Rows remembered per image, some 300 bytes each: one for each address that a frame was left at with every register.
 const MAX_ROWS: usize = 16_384;
 
@@ -150,7 +151,7 @@ fn rule(tables: &ImageTables, table: TableKind, row: &UnwindTableRow<usize>) -> 
     let cfa = match row.cfa() {
         CfaRule::RegisterAndOffset { register, .. } => *register == SP || *register == FP,
         // That of the PLT reads no memory, and framehop evaluates it.
-        CfaRule::Expression(expression) => !reads_memory(tables, table, expression),
+        CfaRule::Expression(expression) => is_simple(tables, table, expression),
     };
     let plain = |rule: Option<RegisterRule<usize>>| {
         matches!(rule, None | Some(RegisterRule::Undefined | RegisterRule::SameValue | RegisterRule::Offset(_)))
@@ -193,16 +194,39 @@ pub fn covers(tables: &ImageTables, address: u64) -> Option<(TableKind, bool)> {
     .ok()
 }
 
-fn reads_memory(tables: &ImageTables, table: TableKind, expression: &UnwindExpression<usize>) -> bool {
-    let Some(mut evaluation) = evaluation(tables, table, expression) else { return false };
-    let mut state = evaluation.evaluate();
-    for _ in 0..MAX_EVALUATION_STEPS {
-        state = match state {
-            Ok(EvaluationResult::RequiresMemory { .. }) => return true,
-            // Any value will do: what counts is what it is used for.
-            Ok(EvaluationResult::RequiresRegister { .. }) => evaluation.resume_with_register(Value::Generic(16)),
-            _ => return false,
-        };
+/// Whether an expression is short, goes straight on, and reads no memory. framehop evaluates any, for ever if need be.
+fn is_simple(tables: &ImageTables, table: TableKind, expression: &UnwindExpression<usize>) -> bool {
+    let Some((expression, encoding)) = self::expression(tables, table, expression) else { return false };
+    let mut operations = expression.operations(encoding);
+    for _ in 0..MAX_OPERATIONS {
+        match operations.next() {
+            Ok(None) => return true,
+            Ok(Some(
+                Operation::RegisterOffset { .. }
+                | Operation::UnsignedConstant { .. }
+                | Operation::SignedConstant { .. }
+                | Operation::PlusConstant { .. }
+                | Operation::And
+                | Operation::Or
+                | Operation::Xor
+                | Operation::Not
+                | Operation::Neg
+                | Operation::Plus
+                | Operation::Minus
+                | Operation::Mul
+                | Operation::Shl
+                | Operation::Shr
+                | Operation::Shra
+                | Operation::Eq
+                | Operation::Ge
+                | Operation::Gt
+                | Operation::Le
+                | Operation::Lt
+                | Operation::Ne
+                | Operation::Nop,
+            )) => {}
+            Ok(Some(_)) | Err(_) => return false,
+        }
     }
     false
 }
@@ -213,7 +237,9 @@ pub fn evaluation<'a>(
     expression: &UnwindExpression<usize>,
 ) -> Option<Evaluation<Slice<'a>>> {
     let (expression, encoding) = self::expression(tables, table, expression)?;
-    Some(expression.evaluation(encoding))
+    let mut evaluation = expression.evaluation(encoding);
+    evaluation.set_max_iterations(MAX_OPERATIONS);
+    Some(evaluation)
 }
 
 pub fn expression<'a>(
@@ -290,8 +316,9 @@ fn row<'a, S: UnwindSection<Slice<'a>>, T>(
     address: u64,
     then: impl FnOnce(&UnwindTableRow<usize>, RowOrigin) -> T,
 ) -> Result<T, Stuck> {
+    // It would take long, in framehop, too. So it counts as not there.
     if fde.entry_len().max(fde.cie().entry_len()) > MAX_ENTRY_BYTES {
-        return Err(Stuck::Bad);
+        return Err(Stuck::NotCovered);
     }
     let row = fde.unwind_info_for_address(section, bases, context, address).map_err(|_| Stuck::Bad)?;
     let (start, end) = (fde.initial_address(), fde.end_address());
@@ -345,7 +372,7 @@ pub mod tests {
     #[test]
     fn entries_that_take_long_are_refused() {
         // Of .eh_frame with a search table nothing else limits them.
-        for (padding, expected) in [(0, Ok(Caller::Called)), (MAX_ENTRY_BYTES, Err(Stuck::Bad))] {
+        for (padding, expected) in [(0, Ok(Caller::Called)), (MAX_ENTRY_BYTES, Err(Stuck::NotCovered))] {
             let mut data = Vec::new();
             let cie = push_cie(&mut data);
             push_fde(&mut data, cie, 0x1000, 0x100, &vec![0; padding]);
