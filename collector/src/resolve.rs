@@ -4,12 +4,12 @@
 //! all are
 //! forgotten.
 
-mod code_time;
 mod generated;
 mod image_symbols;
 mod images;
 mod kernel;
 mod kernel_store;
+mod reading_time;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,9 +25,9 @@ use crate::process::images::{ImageIndex, MappedImage};
 use crate::system;
 use crate::unwind::Frame;
 use crate::usage::{Aside, aside, aside_briefly};
-use code_time::CodeReading;
 use image_symbols::{DroppedImages, ImageSymbols, Rereading, SymbolBatch};
 use kernel::KernelNames;
+use reading_time::ReadingTime;
 
 /// Frames resolved between checks of what images hold: adding up costs as much as resolving ten. Also checked after
 /// reading an image.
@@ -84,7 +84,7 @@ pub struct Resolver {
     named_later: u64,
     left: DroppedImages,
     rereading: Rereading,
-    code_time: CodeReading,
+    reading_time: ReadingTime,
     /// Through which the session opens files; it knows what was withheld.
     door: Door,
 }
@@ -113,7 +113,7 @@ impl Resolver {
             named_later: 0,
             left: DroppedImages::default(),
             rereading: Rereading::default(),
-            code_time: CodeReading::default(),
+            reading_time: ReadingTime::default(),
             door: Door::default(),
         }
     }
@@ -125,7 +125,7 @@ impl Resolver {
             door.withhold("/proc/kallsyms, with the names of the kernel's functions");
         }
         if let Some(user) = door.user() {
-            self.code_time.set_user(user.uid);
+            self.reading_time.set_user(user.uid);
         }
         self.door = door;
         self
@@ -134,7 +134,7 @@ impl Resolver {
     /// Says that samples are taken from now on: what names cost, the session's target pays.
     pub fn begin(&mut self) {
         self.rereading.began = Some(Instant::now());
-        self.code_time.begin();
+        self.reading_time.begin();
     }
 
     /// Enters the next image, in order of [`ImageIndex`].
@@ -374,6 +374,6 @@ impl Resolver {
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let kernel = self.kernel.as_ref().and_then(KernelNames::trouble);
         let kernel = kernel.map(|why| format!("{}: {why}", notes::NAMELESS_KERNEL));
-        kernel.into_iter().chain(self.door.notes()).chain(self.code_time.note()).chain(self.image_notes())
+        kernel.into_iter().chain(self.door.notes()).chain(self.reading_time.notes()).chain(self.image_notes())
     }
 }

@@ -212,8 +212,8 @@ fn troubles(counts: &BatchCounts) -> impl Iterator<Item = String> {
         line(counts.unwind.cut_stacks, "stacks were not followed to their root: unwinding them took too long (\"too deep\")"),
         line(
             counts.images.unread,
-            "images could not be read when they were first seen, because the process that reads images had failed too often: \
-             until it was back, stacks in them had no names and may be cut short",
+            "images could not be read when they were first seen, because no process that reads images could be asked (it had \
+             failed, or was busy): until one could, stacks in them had no names and may be cut short",
         ),
         line(
             counts.images.without_file,

@@ -58,7 +58,7 @@ impl Resolver {
 
     /// A round of looks has a limit: each begins with another process, so that all have their turn.
     fn begin_round(&mut self) {
-        self.code_time.begin_round();
+        self.reading_time.begin_round();
         if !self.jit_images.is_empty() {
             self.jit_images.rotate_left(1);
         }
@@ -66,7 +66,7 @@ impl Resolver {
 
     /// The session is over: the last look at all files.
     pub fn finish_names(&mut self, profile: &mut Profile) {
-        self.code_time.begin_end();
+        self.reading_time.begin_end();
         for index in std::mem::take(&mut self.jit_images) {
             self.end_jit(profile, index);
         }
@@ -114,7 +114,7 @@ impl Resolver {
     }
 
     fn look(&mut self, profile: &mut Profile, names: &mut JitNames) -> bool {
-        let Some(slice) = self.code_time.slice(names.user()) else {
+        let Some(slice) = self.reading_time.slice(names.user()) else {
             names.pass();
             return false;
         };
@@ -130,7 +130,7 @@ impl Resolver {
             self.named_later += named;
             self.generation = self.generation.wrapping_add(1);
         }
-        self.code_time.spend(slice);
+        self.reading_time.spend(slice);
         grown
     }
 
@@ -143,11 +143,11 @@ impl Resolver {
         let Some(mut names) = self.take_jit(index) else { return };
         let inherited = names.inherited().and_then(|parent| self.jit(parent));
         let left_out = names.left_out();
-        let slice = self.code_time.last_slice(names.user());
+        let slice = self.reading_time.last_slice(names.user());
         let named = names.finish(profile, inherited, slice.map(|slice| slice.until));
-        self.code_time.unread += u64::from(names.is_unread());
+        self.reading_time.unread += u64::from(names.is_unread());
         if let Some(slice) = slice {
-            self.code_time.spend(slice);
+            self.reading_time.spend(slice);
         }
         self.named_later += named;
         profile.accounting_mut().shed.add(Shed::GeneratedCode, names.left_out().saturating_sub(left_out));

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ccsd_profile::ImageId;
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function};
-use ccsd_worker::{FileKey, ImageNames};
+use ccsd_worker::{FileKey, ImageNames, Principal};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -44,6 +44,11 @@ impl ImageSymbols {
     /// Whether debug information of a file may be found later.
     pub(super) fn lines_may_come(elf: Option<&Arc<ElfFile>>) -> bool {
         elf.is_some_and(|elf| elf.build_id().is_some() && !elf.has_names())
+    }
+
+    /// Who answers for the file.
+    pub(super) fn owner(&self) -> Principal {
+        self.key.as_ref().map(FileKey::principal).unwrap_or_default()
     }
 
     /// What this process keeps of its names, bytes.

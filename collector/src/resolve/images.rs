@@ -42,7 +42,11 @@ impl Resolver {
         if is_again && !self.rereading.may() {
             return Told::NotNow;
         }
-        let began = is_again.then(Instant::now);
+        let owner = image.owner();
+        if !self.reading_time.may_ask(owner) {
+            return Told::NotNow;
+        }
+        let began = Instant::now();
         self.left.loaded |= image.names.is_none();
         let (most, symbols_only) = (self.budget.debug_information_of_one(), image.has_symbols_only());
         let new =
@@ -68,7 +72,8 @@ impl Resolver {
             asked.dedup();
         }
         let (all, told) = names.resolve(&asked);
-        if let Some(began) = began {
+        self.reading_time.asked(owner, began);
+        if is_again {
             self.rereading.spend(began);
         }
         if told != Told::Known {
@@ -98,7 +103,9 @@ impl Resolver {
         let held = ImageSymbols::held_bytes;
         while total > self.budget.debug_information {
             let with_symbols = self.images.iter_mut().filter(|image| held(image) > 0);
-            let Some(oldest) = with_symbols.min_by_key(|image| image.used) else { return };
+            // What other users' programs need makes place first.
+            let order = |image: &&mut ImageSymbols| (self.reading_time.is_unlimited(image.owner()), image.used);
+            let Some(oldest) = with_symbols.min_by_key(order) else { return };
             // The only one is being used, and would be read again at once.
             if held(oldest) == total {
                 if oldest.has_symbols_only() || total <= self.budget.debug_information_of_one() {
@@ -132,7 +139,10 @@ impl Resolver {
         };
         let not_asked = self.left.not_asked;
         let nobody = (not_asked > 0).then(|| {
-            format!("{not_asked} times there were no names, because the process that reads images had failed too often")
+            format!(
+                "{not_asked} times there were no names, because no process that reads images could be asked (it had failed, or \
+                 was busy)"
+            )
         });
         let refused = self.rereading.refused;
         let late = (refused > 0).then(|| {

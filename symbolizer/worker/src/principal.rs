@@ -44,6 +44,13 @@ pub enum Principal {
     },
 }
 
+impl Principal {
+    /// The owner of a file as it is.
+    pub(crate) fn of_user(uid: u32) -> Principal {
+        if uid == 0 || uid == geteuid().as_raw() { Principal::Own } else { Principal::User(uid) }
+    }
+}
+
 impl std::fmt::Display for Principal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

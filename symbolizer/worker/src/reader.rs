@@ -17,7 +17,7 @@ use hashbrown::HashMap;
 
 use crate::client::{NoAnswer, Usage};
 use crate::message::{FileKey, ImageKey, MAX_ADDRESSES, Nonsense, WorkerReply, WorkerRequest};
-use crate::principal::Principal;
+use crate::principal::{FileLocation, Principal};
 use crate::workers::Workers;
 
 const INSTALLED: &str = "/usr/lib/debug";
@@ -59,14 +59,25 @@ pub fn end_idle() {
     }
 }
 
-/// The key of an open file that the process `pid` maps, if one does. Without workers, this process answers for all files.
+/// Who answers for what a user does: with workers, a subordinate user id counts for the user who owns its range.
+pub fn principal_of(uid: u32) -> Principal {
+    match (Principal::of_user(uid), READER.get()) {
+        (Principal::User(uid), Some(reader)) => reader.workers.principals().user(uid),
+        (principal, _) => principal,
+    }
+}
+
+/// The key of an open file that the process `pid` maps, if one does. Without workers, the file's owner answers for it.
 ///
 /// # Errors
 /// Those of `fstat(2)`.
 pub fn file_key(file: &File, pid: Option<u32>) -> io::Result<FileKey> {
     let meta = file.metadata()?;
     Ok(match READER.get() {
-        None => FileKey::own(&meta),
+        None => {
+            let principal = Principal::of_user(meta.uid());
+            FileKey::new(&meta, FileLocation { principal, is_remote: false })
+        }
         Some(reader) => FileKey::new(&meta, reader.workers.principals().place(file, &meta, pid)),
     })
 }
