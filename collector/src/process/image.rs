@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ccsd_symbolizer::{DebugFileFinder, ElfFile};
-use ccsd_worker::FileKey;
+use ccsd_worker::{FileKey, Principal};
 
 /// Position of an image in [`Images`](super::images::Images).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,4 +24,11 @@ pub struct MappedImage {
     pub elf: Option<Arc<ElfFile>>,
     pub key: Option<FileKey>,
     pub debug: DebugFileFinder,
+}
+
+impl MappedImage {
+    /// Who answers for the file; this machine if there is none.
+    pub fn owner(&self) -> Principal {
+        self.key.as_ref().map(FileKey::principal).unwrap_or_default()
+    }
 }

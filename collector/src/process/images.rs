@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ccsd_symbolizer::{DebugFileFinder, Door, ElfFile};
-use ccsd_worker::{FileKey, OpenedImage};
+use ccsd_worker::{FileKey, OpenedImage, Principal};
 use hashbrown::{HashMap, HashSet};
 
 use super::debug_roots::DebugRoots;
 pub use super::image::{ImageIndex, MappedImage};
+use super::image_room::ImageRoom;
 use super::jit_code::{self, JitCode, JitCodes};
 use super::mapped_file::MappedFile;
 use super::owner::Owner;
@@ -94,10 +95,10 @@ pub struct Images {
     sweep_at: usize,
     closed: HashSet<ImageIndex>,
     reopened: Vec<ImageIndex>,
-    /// Maximum and current bytes of the list, about. Later files of a program that maps new ones without end are
-    /// `[unknown]`.
-    limit: usize,
-    bytes: usize,
+    /// Bytes of the list, about. Later files of a program that maps new ones without end are `[unknown]`.
+    bytes: ImageRoom,
+    /// Open files.
+    files: ImageRoom,
     /// The number that the file of an image may not have, because there are too many then.
     most_files: u64,
     share: Option<Arc<dyn FileShare>>,
@@ -127,6 +128,7 @@ impl Images {
     pub fn within(images: usize) -> Self {
         let special =
             |name: &str| MappedImage { name: name.to_owned(), elf: None, key: None, debug: DebugFileFinder::none() };
+        let most_files = files_for_images(system::file_limit());
         Images {
             list: vec![special("[unknown]"), special("[kernel]")],
             by_key: HashMap::new(),
@@ -134,9 +136,9 @@ impl Images {
             sweep_at: SWEEP_AT,
             closed: HashSet::new(),
             reopened: Vec::new(),
-            limit: images.saturating_mul(2 * IMAGE_BYTES),
-            bytes: 0,
-            most_files: files_for_images(system::file_limit()),
+            bytes: ImageRoom::new(images.saturating_mul(2 * IMAGE_BYTES)),
+            files: ImageRoom::new(usize::try_from(most_files).unwrap_or(usize::MAX)),
+            most_files,
             share: None,
             awaited: VecDeque::new(),
             patience: PATIENCE,
@@ -164,7 +166,12 @@ impl Images {
     #[must_use]
     pub fn of(self, owner: Option<Owner>) -> Images {
         let door = Owner::door(owner);
-        Images { debug_roots: DebugRoots::through(door.clone()), door, ..self }
+        let mut images = Images { debug_roots: DebugRoots::through(door.clone()), door, ..self };
+        if let Some(owner) = owner {
+            images.bytes.set_user(owner.uid);
+            images.files.set_user(owner.uid);
+        }
+        images
     }
 
     /// The same for a recording.
@@ -188,14 +195,9 @@ impl Images {
         self.stats
     }
 
-    fn take_room(&mut self, name: &str) -> bool {
-        // The name is in both threads, and where there is no file it is the key, too.
-        let bytes = self.bytes.saturating_add(IMAGE_BYTES + 3 * name.len());
-        let fits = bytes <= self.limit;
-        match fits {
-            true => self.bytes = bytes,
-            false => self.stats.left_out += 1,
-        }
+    fn take_room(&mut self, owner: Principal, bytes: usize) -> bool {
+        let fits = self.bytes.take(owner, bytes);
+        self.stats.left_out += u64::from(!fits);
         fits
     }
 
@@ -220,9 +222,9 @@ impl Images {
     fn open_file(&mut self, mapped: MappedFile<'_>) -> ImageIndex {
         let name = mapped.name();
         let file = if mapped.inode == 0 { None } else { mapped.open(&self.door) };
-        let file = file.filter(|file| self.may_keep(file));
         let key = |file: &File| ccsd_worker::file_key(file, Some(mapped.pid)).ok();
-        let Some((key, file)) = file.and_then(|file| Some((key(&file)?, file))) else {
+        let found = file.and_then(|file| Some((key(&file)?, file)));
+        let Some((key, file)) = found.filter(|(key, file)| self.may_keep(file, key.principal())) else {
             return self.intern(ImageIdentity::Name(name.clone()), &name, mapped.pid, || OpenedImage::NoImage);
         };
         let kept = file.try_clone().ok().filter(|file| self.has_number(file));
@@ -245,11 +247,9 @@ impl Images {
             return self.find_recorded(mapped, found);
         }
         let mut own = |images: &mut Images| {
-            let room = images.bytes.saturating_add(IMAGE_BYTES) <= images.limit;
             let (list, bytes) = (&mut images.list, &mut images.bytes);
-            images
-                .jit
-                .own(code, mapped.pid, start_time, &images.door, || room.then(|| Images::add_anonymous(list, bytes)))
+            let add = || bytes.take(mapper(mapped.pid), IMAGE_BYTES).then(|| Images::add_anonymous(list));
+            images.jit.own(code, mapped.pid, start_time, &images.door, add)
         };
         if jit_code::is_dump(mapped.path)
             && let Some(file) = mapped.open(&self.door)
@@ -286,8 +286,8 @@ impl Images {
     }
 
     /// Whether the file of an image may stay open: a new file has the lowest number that is free.
-    fn may_keep(&mut self, file: &File) -> bool {
-        let may = self.has_number(file) && self.has_share();
+    fn may_keep(&mut self, file: &File, owner: Principal) -> bool {
+        let may = self.has_number(file) && self.has_share() && self.files.has(owner, 1);
         self.stats.without_file += u64::from(!may);
         may
     }
@@ -321,9 +321,8 @@ impl Images {
         self.intern(ImageIdentity::Name(Self::ANONYMOUS.to_owned()), Self::ANONYMOUS, 0, || OpenedImage::NoImage)
     }
 
-    /// A new image for one process's generated code. Always fits.
-    fn add_anonymous(list: &mut Vec<MappedImage>, bytes: &mut usize) -> ImageIndex {
-        *bytes += IMAGE_BYTES;
+    /// A new image for one process's generated code.
+    fn add_anonymous(list: &mut Vec<MappedImage>) -> ImageIndex {
         list.push(MappedImage {
             name: Self::ANONYMOUS.to_owned(),
             elf: None,
@@ -372,7 +371,9 @@ impl Images {
             }
             return index;
         }
-        if !self.take_room(name) {
+        let owner = key.file().map_or_else(|| mapper(pid), FileKey::principal);
+        // The name is in both threads, and where there is no file it is the key, too.
+        if !self.take_room(owner, IMAGE_BYTES + 3 * name.len()) {
             return ImageIndex::UNKNOWN;
         }
         let index = ImageIndex(self.list.len() as u32);
@@ -390,12 +391,13 @@ impl Images {
     fn enter(&mut self, index: ImageIndex, pid: u32, opened: OpenedImage) -> bool {
         let Some(image) = self.list.get_mut(index.0 as usize) else { return false };
         match opened {
-            OpenedImage::Image(elf) if self.bytes.saturating_add(unusual_bytes(&elf)) > self.limit => {
-                self.stats.left_out += 1;
-                return false;
-            }
             OpenedImage::Image(elf) => {
-                self.bytes += unusual_bytes(&elf);
+                let owner = image.owner();
+                if !self.bytes.take(owner, unusual_bytes(&elf)) {
+                    self.stats.left_out += 1;
+                    return false;
+                }
+                self.files.take(owner, 1);
                 self.has_go |= elf.is_go();
                 image.debug = self.debug_roots.finder(pid, &image.name, Some(&elf));
                 image.elf = Some(elf);
@@ -460,7 +462,8 @@ impl Images {
         for (position, image) in self.list.iter_mut().enumerate() {
             let index = ImageIndex(position as u32);
             if let Some(elf) = image.elf.take_if(|_| !mapped.contains(&index)) {
-                self.bytes = self.bytes.saturating_sub(unusual_bytes(&elf));
+                self.bytes.give(image.owner(), unusual_bytes(&elf));
+                self.files.give(image.owner(), 1);
                 image.debug = DebugFileFinder::none();
                 self.closed.insert(index);
                 gone.push(index);
@@ -507,6 +510,15 @@ impl Images {
     }
 }
 
+/// Who answers for what a process maps that is in no file: its user, or, where it has gone, somebody.
+fn mapper(pid: u32) -> Principal {
+    if pid == 0 {
+        return Principal::Own;
+    }
+    let user = procfs::own_pid_and_user(pid).1;
+    user.map_or(Principal::Elsewhere { namespace: 0, device: 0 }, ccsd_worker::principal_of)
+}
+
 /// Bytes of an open file's headers beyond the usual: very many sections, long names, or unwind information.
 fn unusual_bytes(elf: &ElfFile) -> usize {
     elf.held_bytes().saturating_sub(USUAL_HEADERS)
@@ -544,9 +556,11 @@ mod tests {
         let mut images = Images { most_files: 0, ..Images::default() };
         let exe = std::env::current_exe().unwrap();
         let file = File::open(&exe).unwrap();
-        assert!(!images.may_keep(&file) && images.stats().without_file == 1);
+        assert!(!images.may_keep(&file, Principal::Own) && images.stats().without_file == 1);
         images.most_files = 1 << 20;
-        assert!(images.may_keep(&file) && images.stats().without_file == 1);
+        assert!(images.may_keep(&file, Principal::Own) && images.stats().without_file == 1);
+        images.files = ImageRoom::new(3);
+        assert!(!images.may_keep(&file, Principal::User(1)) && images.stats().without_file == 2);
     }
 
     #[test]
