@@ -38,6 +38,9 @@ const REST: Duration = Duration::from_secs(1);
 /// session waits for these names, it does nothing else. Without an answer it asks again later.
 const CODE_TURN: Duration = Duration::from_millis(100);
 const CODE_PATIENCE: Duration = Duration::from_secs(2);
+/// How many times as long a question about a file of this machine may take that waits for others: as many as may be asked
+/// before it. The files of others are not waited for so long.
+const MAX_WAITS: u32 = (CONNECTIONS - QUICK) as u32;
 const MAX_GREETING: usize = 1024;
 /// Maximum workers started within [`Patience::starts`].
 const MAX_STARTS: usize = 5;
@@ -297,9 +300,10 @@ impl Worker {
             _ => (self.patience.answer, self.patience.answer),
         };
         let most = question.max_answer(key);
+        let with_waits = patience * if self.principal == Principal::Own { MAX_WAITS } else { 1 };
         loop {
             let mut turn = self.take(key, quick, turn_patience)?;
-            let asked = turn.connection.exchange(question, attach, most, patience, &mut want);
+            let asked = turn.connection.exchange(question, attach, most, (patience, with_waits), &mut want);
             match asked.and_then(|answer| check(answer).map_err(Fault::from)) {
                 Ok(answer) => {
                     self.put_back(turn);
@@ -326,7 +330,7 @@ impl Worker {
         let mut state = self.lock();
         loop {
             let now = Instant::now();
-            state.notice_death(now);
+            state.notice_death(self.principal, now);
             if state.running.is_none() {
                 // A given-up file is refused even without a worker.
                 if state.blame.is_given_up(key, !quick, now) {
@@ -382,7 +386,7 @@ impl Worker {
                 Fault::Died => state.blame.died(now),
                 Fault::TimedOut | Fault::Nonsense(_) => state.blame.failed(token, now),
             }
-            state.lose(fault);
+            state.lose(self.principal, fault);
         }
         self.freed.notify_all();
     }
@@ -474,20 +478,21 @@ impl ClientState {
 
     /// Detects the end of the worker before it is asked. Its current questions may have been the cause, the next one
     /// was not.
-    fn notice_death(&mut self, now: Instant) {
+    fn notice_death(&mut self, principal: Principal, now: Instant) {
         let Some(running) = &mut self.running else { return };
         if matches!(running.child.try_wait(), Ok(Some(_)) | Err(_)) {
             self.blame.died(now);
-            self.lose(&Fault::Died);
+            self.lose(principal, &Fault::Died);
         }
     }
 
-    fn lose(&mut self, fault: &Fault) {
+    fn lose(&mut self, principal: Principal, fault: &Fault) {
         let Some(mut running) = self.running.take() else { return };
         self.failures += 1;
         let how = running.child.try_wait().ok().flatten();
         let _ = running.child.kill();
-        tracing::warn!("the process that reads images was killed: {fault}{}", how.map(told).unwrap_or_default());
+        let how = how.map(told).unwrap_or_default();
+        tracing::warn!("the process that reads images {principal} was replaced: {fault}{how}");
         self.dying.push((running.child, running.slot));
     }
 }
@@ -534,10 +539,11 @@ impl ClientConnection {
         question: &WorkerRequest,
         attach: Option<&File>,
         most: usize,
-        patience: Duration,
+        (patience, with_waits): (Duration, Duration),
         want: &mut impl FnMut(&WorkerReply) -> Vec<File>,
     ) -> Result<WorkerReply, Fault> {
-        let deadline = Instant::now() + patience;
+        let began = Instant::now();
+        let (mut deadline, last) = (began + patience, began + with_waits);
         let attached = attach.map(AsFd::as_fd);
         self.channel.send(question, attached.as_slice())?;
         loop {
@@ -548,6 +554,10 @@ impl ClientConnection {
                     let files = want(&answer);
                     let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
                     self.channel.send(&WorkerRequest::Files, &files)?;
+                }
+                // Others have their own time for that.
+                WorkerReply::Waits(waits) => {
+                    deadline = if waits { last } else { last.min(Instant::now() + patience) };
                 }
                 answer => return Ok(answer),
             }
@@ -561,4 +571,37 @@ fn has_ended(child: &mut Child) -> bool {
 
 fn told(status: ExitStatus) -> String {
     format!(" ({status})")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::message::NameList;
+
+    /// What a worker's answer becomes that first waits for others, longer than an answer may take.
+    fn asked_beside_others(with_waits: Duration) -> Result<(), Fault> {
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let (channel, worker) = Channel::pair().unwrap();
+        let mut connection = ClientConnection { channel, buffer: Vec::new(), generation: 0, quick: false };
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                worker.send(&WorkerReply::Waits(true), &[]).unwrap();
+                std::thread::sleep(2 * PATIENCE);
+                // The other end may have given up.
+                let _ = worker.send(&WorkerReply::Waits(false), &[]);
+                let _ = worker.send(&WorkerReply::Names(NameList::default()), &[]);
+            });
+            let question = WorkerRequest::Headers { debug: false, contents: false };
+            connection
+                .exchange(&question, None, 4096, (PATIENCE, with_waits), &mut |_| Vec::new())
+                .map(|answer| assert!(matches!(answer, WorkerReply::Names(_))))
+        })
+    }
+
+    #[test]
+    fn waiting_for_others_takes_no_time_of_a_question() {
+        assert!(asked_beside_others(Duration::from_secs(60)).is_ok());
+        assert!(matches!(asked_beside_others(Duration::from_secs(1)), Err(Fault::TimedOut)));
+    }
 }

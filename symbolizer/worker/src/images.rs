@@ -28,6 +28,9 @@ const ADDRESSES_PER_LOOK: u64 = 512;
 /// The client's side of a question.
 pub trait Asker: OpenFiles {
     fn image_file(&self) -> Option<File>;
+
+    /// Says that the question begins to wait for others, or goes on.
+    fn waits(&self, waits: bool);
 }
 
 type Entries = Mutex<HashMap<ImageKey, Arc<ImageEntry>>>;
@@ -43,12 +46,14 @@ struct LargeImages {
 }
 
 impl LargeImages {
-    fn enter(&self) {
-        let mut busy = lock(&self.busy);
-        while *busy {
-            busy = self.left.wait(busy).unwrap_or_else(PoisonError::into_inner);
+    fn enter(&self, asker: &dyn Asker) {
+        if !std::mem::replace(&mut *lock(&self.busy), true) {
+            return;
         }
-        *busy = true;
+        asker.waits(true);
+        let busy = self.left.wait_while(lock(&self.busy), |busy| *busy);
+        *busy.unwrap_or_else(PoisonError::into_inner) = true;
+        asker.waits(false);
     }
 
     /// Forgets the images that were not used for longest, until there is room for the one of `current`. Who waits
@@ -86,7 +91,7 @@ impl LargeImages {
 /// becomes large.
 #[derive(Debug)]
 struct Current {
-    asker: Mutex<Option<Arc<dyn OpenFiles>>>,
+    asker: Mutex<Option<Arc<dyn Asker>>>,
     gate: Arc<LargeImages>,
     /// Bytes of the image and its debug files so far.
     bytes: AtomicU64,
@@ -101,7 +106,7 @@ impl Current {
     /// Begins a question. The image's state is locked, so there is one question at a time. `is_inside`: the image is known
     /// to be large, and its turn was waited for without the lock. So the holder of the gate waits for no state that somebody
     /// at the gate has locked.
-    fn begin(&self, asker: Arc<dyn OpenFiles>, bytes: u64, is_inside: bool) {
+    fn begin(&self, asker: Arc<dyn Asker>, bytes: u64, is_inside: bool) {
         *lock(&self.asker) = Some(asker);
         self.inside.store(is_inside, Ordering::Relaxed);
         self.grow(bytes.saturating_sub(self.bytes.load(Ordering::Relaxed)));
@@ -127,8 +132,9 @@ impl Current {
 
 impl MemoryGate for Current {
     fn enter(&self) {
+        let Some(asker) = lock(&self.asker).clone() else { return };
         if !self.inside.swap(true, Ordering::Relaxed) {
-            self.gate.enter();
+            self.gate.enter(&*asker);
             self.gate.make_room(Some(self));
         }
     }
@@ -152,6 +158,18 @@ struct ImageEntry {
     /// Whether it was found to be large. Changes while the state is locked.
     large: AtomicBool,
     current: Arc<Current>,
+}
+
+impl ImageEntry {
+    fn lock_state(&self, asker: &dyn Asker) -> MutexGuard<'_, ImageState> {
+        if let Ok(state) = self.state.try_lock() {
+            return state;
+        }
+        asker.waits(true);
+        let state = lock(&self.state);
+        asker.waits(false);
+        state
+    }
 }
 
 #[derive(Debug)]
@@ -187,16 +205,16 @@ impl ImageCache {
         addresses: &[u64],
         asker: &Arc<A>,
     ) -> Option<(Vec<Vec<Function>>, Vec<String>)> {
-        let (mut entry, mut is_large) = self.enter(key);
-        let mut state = lock(&entry.state);
+        let (mut entry, mut is_large) = self.enter(key, &**asker);
+        let mut state = entry.lock_state(&**asker);
         while !is_large && entry.large.load(Ordering::Relaxed) {
             drop(state);
             drop(entry);
-            (entry, is_large) = self.enter(key);
-            state = lock(&entry.state);
+            (entry, is_large) = self.enter(key, &**asker);
+            state = entry.lock_state(&**asker);
         }
         let answer = {
-            let opener: Arc<dyn OpenFiles> = Arc::<A>::clone(asker);
+            let opener: Arc<dyn Asker> = Arc::<A>::clone(asker);
             let current = Arc::clone(&state.current);
             if is_large {
                 self.gate.make_room(Some(&current));
@@ -219,7 +237,7 @@ impl ImageCache {
 
     /// The image of a key, and whether this thread has the turn of the large images. A thread that has locked the state of
     /// an image not known to be large may wait for the turn. So no thread that has the turn waits for such a state.
-    fn enter(&self, key: &ImageKey) -> (Arc<ImageEntry>, bool) {
+    fn enter(&self, key: &ImageKey, asker: &dyn Asker) -> (Arc<ImageEntry>, bool) {
         let is_large = |entry: &ImageEntry| key.file.size() >= LARGE || entry.large.load(Ordering::Relaxed);
         let entry = self.entry(key);
         if !is_large(&entry) {
@@ -227,7 +245,7 @@ impl ImageCache {
         }
         // Not held while waiting, so that it can be forgotten.
         drop(entry);
-        self.gate.enter();
+        self.gate.enter(asker);
         let entry = self.entry(key);
         if is_large(&entry) {
             return (entry, true);
@@ -355,6 +373,8 @@ mod tests {
             self.0.fetch_add(1, Ordering::Relaxed);
             File::open(std::env::current_exe().unwrap()).ok()
         }
+
+        fn waits(&self, _: bool) {}
     }
 
     fn key(view: u64) -> ImageKey {
@@ -385,12 +405,12 @@ mod tests {
         ElfFile::open(File::open(std::env::current_exe().unwrap()).unwrap()).unwrap().entry()
     }
 
-    /// Provides files of a size, and counts concurrent questions.
+    /// Provides files of a size, and counts how often it waits and goes on.
     #[derive(Debug, Default)]
     struct Large {
-        now: Arc<AtomicU64>,
-        most: Arc<AtomicU64>,
         bytes: u64,
+        waits: Arc<AtomicU64>,
+        goes_on: Arc<AtomicU64>,
     }
 
     impl OpenFiles for Large {
@@ -401,16 +421,27 @@ mod tests {
         }
     }
 
+    impl Asker for Large {
+        fn image_file(&self) -> Option<File> {
+            None
+        }
+
+        fn waits(&self, waits: bool) {
+            self.waits.fetch_add(u64::from(waits), Ordering::SeqCst);
+            self.goes_on.fetch_add(u64::from(!waits), Ordering::SeqCst);
+        }
+    }
+
     fn at_once(bytes: u64) -> u64 {
-        let (gate, most) = (Arc::new(LargeImages::default()), Arc::new(AtomicU64::new(0)));
-        let now = Arc::new(AtomicU64::new(0));
+        let gate = Arc::new(LargeImages::default());
+        let (now, most) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (waits, goes_on) = (Arc::default(), Arc::default());
         let all_there = std::sync::Barrier::new(4);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     let current = Current::new(Arc::clone(&gate));
-                    let asker = Large { now: Arc::clone(&now), most: Arc::clone(&most), bytes };
-                    let (now, most) = (Arc::clone(&asker.now), Arc::clone(&asker.most));
+                    let asker = Large { bytes, waits: Arc::clone(&waits), goes_on: Arc::clone(&goes_on) };
                     current.begin(Arc::new(asker), 1 << 20, false);
                     all_there.wait();
                     // The debug file makes the image large.
@@ -426,6 +457,9 @@ mod tests {
                 });
             }
         });
+        // Who waits says so, and says when it goes on.
+        let waits = waits.load(Ordering::SeqCst);
+        assert_eq!((waits > 0, goes_on.load(Ordering::SeqCst)), (bytes >= LARGE, waits));
         most.load(Ordering::SeqCst)
     }
 
@@ -459,6 +493,8 @@ mod tests {
                 self.1.store(self.0.upgrade().is_none(), Ordering::Relaxed);
                 File::open(std::env::current_exe().unwrap()).ok()
             }
+
+            fn waits(&self, _: bool) {}
         }
         let looking = Arc::new(Looking(first, AtomicBool::new(false)));
         images.functions(&key(1), &[address()], &looking).unwrap();

@@ -159,6 +159,8 @@ pub enum WorkerReply {
     Ready,
     WantImage,
     WantFiles(Vec<u8>),
+    /// Whether the question waits now for others to be answered first.
+    Waits(bool),
     /// Answer to [`WorkerRequest::Headers`].
     Headers(Result<Headers, String>),
     /// Answer to [`WorkerRequest::Names`].

@@ -101,7 +101,7 @@ fn refusal() -> Result<BpfProgram, seccompiler::BackendError> {
 }
 
 /// System calls allowed with any arguments.
-const ALLOWED: [libc::c_long; 32] = [
+const ALLOWED: [libc::c_long; 33] = [
     // Open files and connections.
     libc::SYS_read,
     libc::SYS_pread64,
@@ -131,6 +131,8 @@ const ALLOWED: [libc::c_long; 32] = [
     libc::SYS_restart_syscall,
     libc::SYS_exit,
     libc::SYS_exit_group,
+    // A thread that wants to end the process while another does it waits for that.
+    libc::SYS_pause,
     libc::SYS_gettid,
     // `abort` in the C library, which finds damaged memory: the process ends by SIGABRT, as its message says.
     libc::SYS_getpid,

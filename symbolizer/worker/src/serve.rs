@@ -110,8 +110,9 @@ pub fn serve() -> Result<Infallible, ServeError> {
 /// Bytes from which on an allocation is mapped by itself, and goes back to the system when it is freed. The C library raises
 /// this by itself, up to 32 MiB; what it keeps counts as memory of the process, which is limited.
 const MAPPED_ALONE: i32 = 1 << 20;
-/// Heaps of the C library: each keeps memory that was freed, and by default there is one for each thread.
-const HEAPS: i32 = 2;
+/// Heaps of the C library: each keeps memory that was freed, where those of other threads do not use it. By default there is
+/// one for each thread.
+const HEAPS: i32 = 1;
 
 fn keep_no_freed_memory() {
     // SAFETY: mallopt(3) takes numbers. No other thread has started. Failure has no effect.
@@ -168,6 +169,11 @@ impl OpenFiles for DaemonAsker {
 impl Asker for DaemonAsker {
     fn image_file(&self) -> Option<File> {
         self.want(&WorkerReply::WantImage).pop()
+    }
+
+    fn waits(&self, waits: bool) {
+        // If that fails, the answer does, too.
+        let _ = self.0.send(&WorkerReply::Waits(waits), &[]);
     }
 }
 
