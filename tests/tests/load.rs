@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, ExitCode};
 
 use ccsd_tests::ccsd::{EndedProgram, NOBODY, as_user};
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
         .test("sessions_leave_files_for_clients", &[Need::Root], files)
         .test("the_daemon_s_threads_are_favoured", &[Need::Root], favoured)
         .test("many_refusals_are_logged_in_few_lines", &[Need::Root, PYTHON], refusals)
+        .test("the_journal_has_sessions_of_root_alone", &[Need::Root], sessions_in_the_journal)
         .run()
 }
 
@@ -146,4 +148,22 @@ fn refusals() {
     let said: Vec<&String> = said.iter().filter(|line| line.contains("refused")).collect();
     // One message at once, and one every ten seconds: seven on a machine that takes a minute.
     assert!((1..=8).contains(&said.len()), "{said:?}");
+}
+
+fn sessions_in_the_journal() {
+    let mut daemon = Daemon::start(&["--socket-mode", "666"]);
+    let dir = scratch();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    for user in [Some(NOBODY), None, Some(NOBODY)] {
+        let mut command = daemon.ccsd(["record", "--daemon", "-o"]);
+        command.arg(dir.path().join(format!("{user:?}.ccsd"))).args(["--", "true"]);
+        if let Some(user) = user {
+            as_user(&mut command, user);
+        }
+        assert!(EndedProgram::of(&mut command).status.success());
+    }
+    daemon.signal(Signal::SIGTERM);
+    let said = daemon.lines_until("ending");
+    let said: Vec<&String> = said.iter().filter(|line| line.contains("has ended")).collect();
+    assert!(said.len() == 1 && said[0].contains("session 2 has ended"), "{said:?}");
 }

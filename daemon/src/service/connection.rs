@@ -17,11 +17,11 @@ use crate::dumps::Dumps;
 use crate::ledger::{LedgerCharge, LedgerPrincipal};
 use crate::protocol::frame::{self, FrameError, StreamWriter};
 use crate::protocol::message::{
-    Answered, Asked, Hello, OLDEST_PROTOCOL, PROTOCOL, Refusal, RefusalKind, Reply, Request,
+    Answered, Asked, Hello, OLDEST_PROTOCOL, PROTOCOL, Refusal, RefusalKind, Reply, Request, SessionEnd,
 };
 use crate::protocol::{in_time::InTime, parse, send};
 use crate::sessions::readers::{Delivery, StreamReader};
-use crate::sessions::{NewSession, SessionTarget, Sessions};
+use crate::sessions::{NewSession, SessionTarget, Sessions, gone};
 use crate::upkeep::Upkeep;
 
 /// Time for a message from its first byte to its last, and for the greeting to start. Idle time is not limited.
@@ -30,8 +30,8 @@ const MESSAGE_TIME: Duration = Duration::from_secs(10);
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// Sessions in one message: each takes at most a few kilobytes.
 const LISTED_AT_ONCE: usize = 16;
-/// Bytes of text in one message: half the maximum, because JSON escapes quotation marks with a second byte.
-const TEXT_AT_ONCE: usize = 32 << 10;
+/// Bytes of text in one message: less than half the maximum, because JSON escapes quotation marks with a second byte.
+const TEXT_AT_ONCE: usize = 30 << 10;
 const MAX_PIDS: usize = 1024;
 
 #[derive(Clone)]
@@ -156,7 +156,7 @@ impl Connection {
                 }
                 Request::Subscribe { session, follow } => {
                     match self.sessions.subscribe(self.peer.authority, session, follow) {
-                        Ok(reader) => self.stream(reader)?,
+                        Ok(reader) => self.stream(session, reader)?,
                         Err(refusal) => self.say(&Reply::Refused(refusal))?,
                     }
                 }
@@ -305,10 +305,10 @@ impl Connection {
     }
 
     /// Forwards deliveries until the session's end.
-    fn stream(&self, reader: StreamReader) -> Result<(), FrameError> {
+    fn stream(&self, session: u32, reader: StreamReader) -> Result<(), FrameError> {
         let _streaming = self.streaming.upgrade();
         let mut encoder = None;
-        let mut ended = None;
+        let mut end = None;
         for delivery in reader {
             self.count_cpu();
             match delivery {
@@ -330,11 +330,20 @@ impl Connection {
                     if let Some(encoder) = encoder.take().filter(|_| why.is_some()) {
                         encoder.finish().map_err(written)?;
                     }
-                    ended = why;
+                    end = Some(why);
                     break;
                 }
             }
         }
+        let ended = match end {
+            Some(ended) => ended,
+            // The session was forgotten.
+            None if encoder.is_none() => return self.say(&Reply::Refused(gone(session))),
+            None => {
+                let why = format!("session {session} was forgotten before all of it was read");
+                Some(SessionEnd::Failed(why))
+            }
+        };
         self.send(&mut &self.stream, Reply::StreamEnd { ended })
     }
 

@@ -20,7 +20,7 @@ use crate::supervisor::Supervisor;
 pub use limits::SessionLimits;
 use readers::StreamReader;
 use table::{Ask, SessionTable};
-pub use worker::{NewSession, SessionTarget};
+pub use worker::{NewSession, SessionTarget, gone};
 
 const ASKS: usize = 64;
 

@@ -433,14 +433,14 @@ impl SessionWorker {
                 .map(|error| SessionEnd::Failed(format!("the profile is broken: {error}"))),
         };
         if let Some(end) = refused {
-            tracing::warn!(session = self.summary.id, "session {} ends: {}", self.summary.id, end.text());
+            self.log(&format!("ends: {}", end.text()));
             self.ending = Some(end);
             self.is_refused = true;
             self.stop(None);
             return;
         }
         for crash in &update.crashes {
-            tracing::info!(session = self.summary.id, "session {}: {}", self.summary.id, crash.summary());
+            self.log(&format!("has seen a crash: {}", crash.summary()));
         }
         self.count_cpu(self.replica.accounting().own.cpu_ns);
         self.readers.offer(&Arc::new(update), self.replica.bytes());
@@ -485,6 +485,15 @@ impl SessionWorker {
         }
     }
 
+    /// Users start as many sessions as they like: what these do is not for everybody's journal.
+    fn log(&self, what: &str) {
+        let id = self.summary.id;
+        match self.principal {
+            LedgerPrincipal::Own => tracing::info!(session = id, "session {id} {what}"),
+            LedgerPrincipal::User(_) => tracing::debug!(session = id, "session {id} {what}"),
+        }
+    }
+
     fn count_cpu(&mut self, collection_ns: u64) {
         let now = (collection_ns.max(self.counted_cpu.0), usage::thread_cpu_ns());
         let before = std::mem::replace(&mut self.counted_cpu, now);
@@ -518,13 +527,7 @@ impl SessionWorker {
         self.count_cpu(0);
         (self.until, self.grace_until) = (None, None);
         let end = self.ending.clone().unwrap_or(SessionEnd::Target);
-        tracing::info!(
-            session = self.summary.id,
-            "session {} has ended: {}; {} samples",
-            self.summary.id,
-            end.text(),
-            self.replica.accounting().received
-        );
+        self.log(&format!("has ended: {}; {} samples", end.text(), self.replica.accounting().received));
         self.summary.ended = Some(end.clone());
         // The table first: a reader that has the end may ask to forget the session, which must have ended by then.
         self.tell();
