@@ -24,7 +24,7 @@ pub fn write_difference(
     absolute: bool,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let (old, new) = (folded::lines(before), folded::lines(after));
+    let (old, new) = (folded::lines(before)?, folded::lines(after)?);
     let (old_total, new_total) = (total(&old)?, total(&new)?);
     if new_total == 0 {
         return Err(io::Error::new(
@@ -63,7 +63,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     // As in a page, what only starts the program is left out.
     let selection = export.selection.clone().hide(profile.startup_functions());
     let export = &Export { selection: &selection, ..*export };
-    let stacks = folded::lines(export);
+    let stacks = folded::lines(export)?;
     total(&stacks)?;
     let lines: Vec<String> = stacks.into_iter().map(|(stack, weight)| format!("{stack} {weight}")).collect();
     if lines.is_empty() {
