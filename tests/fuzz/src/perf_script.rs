@@ -13,6 +13,6 @@ pub fn run(data: &[u8]) {
     if let Ok((profile, _)) = read {
         assert!(updates > 0);
         let flat = FlatView::new(&profile, &Selection::all());
-        assert_eq!(flat.rows.iter().map(|row| row.self_weight).fold(0, u64::wrapping_add), flat.total.weight);
+        assert_eq!(flat.rows.iter().map(|row| row.self_weight).fold(0, u64::saturating_add), flat.total.weight);
     }
 }

@@ -15,7 +15,8 @@ const SP: u64 = 0x7ffe_0000_1000;
 /// No process: what is not copied cannot be read.
 const NOBODY: u32 = u32::MAX;
 const SECOND: u64 = 1_000_000_000;
-const MOST_FRAMES: usize = 1 << 17;
+/// Those of the unwinder: tables may have any number of callers at one place.
+const MOST_FRAMES: usize = 1 << 19;
 
 /// A stack from bytes: lengths of code and unwind table (u16), which table (u8), then both, registers, and stack words.
 /// See [`word`].
