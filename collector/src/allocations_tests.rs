@@ -27,7 +27,6 @@ use crate::unwind::shadow::ShadowStack;
 use crate::unwind::{Frame, StackRoot, StackUnwinder, UnwindTarget};
 use ccsd_profile::view::{FlatView, Selection};
 use ccsd_profile::{Profile, SessionInfo, Shed};
-use ccsd_symbolizer::DebugFileFinder;
 use crossbeam_channel::bounded;
 
 thread_local! {
@@ -96,9 +95,7 @@ fn aggregator(budget: &Budget) -> Aggregator {
 
 /// What comes before the samples of so many threads of one process. Addresses of "the kernel" are functions by themselves.
 fn beginning(threads: u32) -> Batch {
-    let image = |name: &str| {
-        BatchItem::Image(MappedImage { name: name.into(), elf: None, key: None, debug: DebugFileFinder::none() })
-    };
+    let image = |name: &str| BatchItem::Image(MappedImage::new(name, None, ccsd_worker::Principal::Own));
     let key = ProcessKey(0);
     let process = BatchItem::Process {
         key,

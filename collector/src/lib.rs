@@ -45,6 +45,7 @@ mod session;
 mod session_event;
 mod stack_delta;
 pub mod system;
+mod time_budget;
 mod tracker;
 mod unwind;
 mod unwinding;

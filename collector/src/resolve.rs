@@ -139,7 +139,7 @@ impl Resolver {
 
     /// Enters the next image, in order of [`ImageIndex`].
     pub fn add_image(&mut self, profile: &mut Profile, image: MappedImage) {
-        let MappedImage { name, elf, key, debug } = image;
+        let MappedImage { name, elf, key, debug, .. } = image;
         let build_id = elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
         let id = profile.add_image(Image { name: name.clone(), build_id });
         let was_read = elf.is_some();
@@ -156,6 +156,7 @@ impl Resolver {
             used: 0,
             bare_addresses: 0,
             drops: 0,
+            is_slow: false,
         });
     }
 

@@ -24,11 +24,12 @@ pub struct MappedImage {
     pub elf: Option<Arc<ElfFile>>,
     pub key: Option<FileKey>,
     pub debug: DebugFileFinder,
+    /// Who pays for its room.
+    pub payer: Principal,
 }
 
 impl MappedImage {
-    /// Who answers for the file; this machine if there is none.
-    pub fn owner(&self) -> Principal {
-        self.key.as_ref().map(FileKey::principal).unwrap_or_default()
+    pub fn new(name: &str, key: Option<FileKey>, payer: Principal) -> MappedImage {
+        MappedImage { name: name.to_owned(), elf: None, key, debug: DebugFileFinder::none(), payer }
     }
 }

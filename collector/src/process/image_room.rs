@@ -1,63 +1,73 @@
 //! Room for images, of which one user's files leave some for those of others.
 //!
-//! What is root's and the session's own user's may take all. All other users together get a half, and each of them at most
-//! half of what the others leave of it.
+//! Root and the session's own user may take all. All other users together get a half, and each of them at most half of what
+//! the others leave of it; all containers count as one. Who maps a file pays for it, unless it is another user's.
 
 use ccsd_worker::Principal;
 use hashbrown::HashMap;
 use nix::unistd::geteuid;
 
 #[derive(Debug)]
-pub(super) struct ImageRoom {
-    limit: usize,
-    taken: usize,
+pub struct ImageRoom {
+    limit: u64,
+    taken: u64,
     /// The session's own user.
     own: Principal,
-    others: HashMap<Principal, usize>,
-    of_others: usize,
+    others: HashMap<Principal, u64>,
+    of_others: u64,
 }
 
 impl ImageRoom {
-    pub(super) fn new(limit: usize) -> ImageRoom {
+    pub fn new(limit: u64) -> ImageRoom {
         let own = ccsd_worker::principal_of(geteuid().as_raw());
         ImageRoom { limit, taken: 0, own, others: HashMap::new(), of_others: 0 }
     }
 
-    pub(super) fn set_user(&mut self, user: u32) {
+    pub fn set_user(&mut self, user: u32) {
         self.own = ccsd_worker::principal_of(user);
     }
 
-    fn is_other(&self, owner: Principal) -> bool {
-        owner != Principal::Own && owner != self.own
+    pub fn taken(&self) -> u64 {
+        self.taken
     }
 
-    pub(super) fn has(&self, owner: Principal, amount: usize) -> bool {
+    /// Whether somebody else than root and the session's own user pays.
+    pub fn is_other(&self, payer: Principal) -> bool {
+        payer != Principal::Own && payer != self.own
+    }
+
+    pub fn has(&self, payer: Principal, amount: u64) -> bool {
         let fits = self.taken.saturating_add(amount) <= self.limit;
-        if !fits || !self.is_other(owner) {
+        if !fits || amount == 0 || !self.is_other(payer) {
             return fits;
         }
-        let taken = self.others.get(&owner).copied().unwrap_or(0);
+        let taken = self.others.get(&payer).copied().unwrap_or(0);
         let left = (self.limit / 2).saturating_sub(self.of_others - taken);
         taken.saturating_add(amount) <= left / 2
     }
 
     /// Takes room; false if there is not so much.
-    pub(super) fn take(&mut self, owner: Principal, amount: usize) -> bool {
-        let has = self.has(owner, amount);
+    pub fn take(&mut self, payer: Principal, amount: u64) -> bool {
+        let has = self.has(payer, amount);
         if has {
-            self.taken += amount;
-            if self.is_other(owner) {
-                *self.others.entry(owner).or_default() += amount;
-                self.of_others += amount;
-            }
+            self.add(payer, amount);
         }
         has
     }
 
+    /// Takes room that was found to be there before.
+    pub fn add(&mut self, payer: Principal, amount: u64) {
+        self.taken = self.taken.saturating_add(amount);
+        if amount > 0 && self.is_other(payer) {
+            *self.others.entry(payer).or_default() += amount;
+            self.of_others += amount;
+        }
+    }
+
     /// Gives back what was taken.
-    pub(super) fn give(&mut self, owner: Principal, amount: usize) {
+    pub fn give(&mut self, payer: Principal, amount: u64) {
         self.taken = self.taken.saturating_sub(amount);
-        if let Some(taken) = self.others.get_mut(&owner) {
+        if let Some(taken) = self.others.get_mut(&payer) {
             let amount = amount.min(*taken);
             *taken -= amount;
             self.of_others -= amount;
@@ -78,7 +88,7 @@ mod tests {
         assert_eq!((fill(&mut room, user(1)), fill(&mut room, user(2)), fill(&mut room, user(3))), (256, 128, 64));
         assert!(!room.has(user(1), 1) && room.has(user(4), 32));
         assert_eq!(fill(&mut room, Principal::Own), 1024 - 256 - 128 - 64);
-        assert!(!room.has(user(4), 1));
+        assert!(!room.has(user(4), 1) && room.has(user(4), 0));
         room.give(user(2), 128);
         assert_eq!(room.others.len(), 2);
         assert_eq!(fill(&mut room, user(4)), 96);

@@ -126,8 +126,7 @@ impl Default for Images {
 impl Images {
     /// Empty, with a limit on images whose names have usual lengths.
     pub fn within(images: usize) -> Self {
-        let special =
-            |name: &str| MappedImage { name: name.to_owned(), elf: None, key: None, debug: DebugFileFinder::none() };
+        let special = |name: &str| MappedImage::new(name, None, Principal::Own);
         let most_files = files_for_images(system::file_limit());
         Images {
             list: vec![special("[unknown]"), special("[kernel]")],
@@ -136,8 +135,8 @@ impl Images {
             sweep_at: SWEEP_AT,
             closed: HashSet::new(),
             reopened: Vec::new(),
-            bytes: ImageRoom::new(images.saturating_mul(2 * IMAGE_BYTES)),
-            files: ImageRoom::new(usize::try_from(most_files).unwrap_or(usize::MAX)),
+            bytes: ImageRoom::new(images.saturating_mul(2 * IMAGE_BYTES) as u64),
+            files: ImageRoom::new(most_files),
             most_files,
             share: None,
             awaited: VecDeque::new(),
@@ -195,8 +194,8 @@ impl Images {
         self.stats
     }
 
-    fn take_room(&mut self, owner: Principal, bytes: usize) -> bool {
-        let fits = self.bytes.take(owner, bytes);
+    fn take_room(&mut self, payer: Principal, bytes: usize) -> bool {
+        let fits = self.bytes.take(payer, bytes as u64);
         self.stats.left_out += u64::from(!fits);
         fits
     }
@@ -224,7 +223,8 @@ impl Images {
         let file = if mapped.inode == 0 { None } else { mapped.open(&self.door) };
         let key = |file: &File| ccsd_worker::file_key(file, Some(mapped.pid)).ok();
         let found = file.and_then(|file| Some((key(&file)?, file)));
-        let Some((key, file)) = found.filter(|(key, file)| self.may_keep(file, key.principal())) else {
+        let may_keep = |(key, file): &(FileKey, File)| self.may_keep(file, payer(mapped.pid, Some(key)));
+        let Some((key, file)) = found.filter(may_keep) else {
             return self.intern(ImageIdentity::Name(name.clone()), &name, mapped.pid, || OpenedImage::NoImage);
         };
         let kept = file.try_clone().ok().filter(|file| self.has_number(file));
@@ -248,7 +248,10 @@ impl Images {
         }
         let mut own = |images: &mut Images| {
             let (list, bytes) = (&mut images.list, &mut images.bytes);
-            let add = || bytes.take(mapper(mapped.pid), IMAGE_BYTES).then(|| Images::add_anonymous(list));
+            let add = || {
+                let payer = payer(mapped.pid, None);
+                bytes.take(payer, IMAGE_BYTES as u64).then(|| Images::add_anonymous(list, payer))
+            };
             images.jit.own(code, mapped.pid, start_time, &images.door, add)
         };
         if jit_code::is_dump(mapped.path)
@@ -286,8 +289,8 @@ impl Images {
     }
 
     /// Whether the file of an image may stay open: a new file has the lowest number that is free.
-    fn may_keep(&mut self, file: &File, owner: Principal) -> bool {
-        let may = self.has_number(file) && self.has_share() && self.files.has(owner, 1);
+    fn may_keep(&mut self, file: &File, payer: Principal) -> bool {
+        let may = self.has_number(file) && self.has_share() && self.files.has(payer, 1);
         self.stats.without_file += u64::from(!may);
         may
     }
@@ -322,13 +325,8 @@ impl Images {
     }
 
     /// A new image for one process's generated code.
-    fn add_anonymous(list: &mut Vec<MappedImage>) -> ImageIndex {
-        list.push(MappedImage {
-            name: Self::ANONYMOUS.to_owned(),
-            elf: None,
-            key: None,
-            debug: DebugFileFinder::none(),
-        });
+    fn add_anonymous(list: &mut Vec<MappedImage>, payer: Principal) -> ImageIndex {
+        list.push(MappedImage::new(Self::ANONYMOUS, None, payer));
         ImageIndex(list.len() as u32 - 1)
     }
 
@@ -371,16 +369,14 @@ impl Images {
             }
             return index;
         }
-        let owner = key.file().map_or_else(|| mapper(pid), FileKey::principal);
+        let payer = payer(pid, key.file());
         // The name is in both threads, and where there is no file it is the key, too.
-        if !self.take_room(owner, IMAGE_BYTES + 3 * name.len()) {
+        if !self.take_room(payer, IMAGE_BYTES + 3 * name.len()) {
             return ImageIndex::UNKNOWN;
         }
         let index = ImageIndex(self.list.len() as u32);
         let opened = open();
-        let file_key = key.file().cloned();
-        let image = MappedImage { name: name.to_owned(), elf: None, key: file_key, debug: DebugFileFinder::none() };
-        self.list.push(image);
+        self.list.push(MappedImage::new(name, key.file().cloned(), payer));
         self.by_key.insert(key, index);
         self.enter(index, pid, opened);
         self.reopened.pop_if(|reopened| *reopened == index);
@@ -392,12 +388,11 @@ impl Images {
         let Some(image) = self.list.get_mut(index.0 as usize) else { return false };
         match opened {
             OpenedImage::Image(elf) => {
-                let owner = image.owner();
-                if !self.bytes.take(owner, unusual_bytes(&elf)) {
+                if !self.bytes.take(image.payer, unusual_bytes(&elf)) {
                     self.stats.left_out += 1;
                     return false;
                 }
-                self.files.take(owner, 1);
+                self.files.add(image.payer, 1);
                 self.has_go |= elf.is_go();
                 image.debug = self.debug_roots.finder(pid, &image.name, Some(&elf));
                 image.elf = Some(elf);
@@ -462,8 +457,8 @@ impl Images {
         for (position, image) in self.list.iter_mut().enumerate() {
             let index = ImageIndex(position as u32);
             if let Some(elf) = image.elf.take_if(|_| !mapped.contains(&index)) {
-                self.bytes.give(image.owner(), unusual_bytes(&elf));
-                self.files.give(image.owner(), 1);
+                self.bytes.give(image.payer, unusual_bytes(&elf));
+                self.files.give(image.payer, 1);
                 image.debug = DebugFileFinder::none();
                 self.closed.insert(index);
                 gone.push(index);
@@ -510,18 +505,19 @@ impl Images {
     }
 }
 
-/// Who answers for what a process maps that is in no file: its user, or, where it has gone, somebody.
-fn mapper(pid: u32) -> Principal {
-    if pid == 0 {
-        return Principal::Own;
+/// Who pays for the room of what a process maps: the file's owner, if that is a user, else the user of the process.
+fn payer(pid: u32, key: Option<&FileKey>) -> Principal {
+    match key.map(FileKey::principal) {
+        Some(user @ Principal::User(_)) => user,
+        Some(owner) if pid == 0 => owner.without_place(),
+        None if pid == 0 => Principal::Own,
+        _ => ccsd_worker::principal_of_process(pid, procfs::own_pid_and_user(pid).1).without_place(),
     }
-    let user = procfs::own_pid_and_user(pid).1;
-    user.map_or(Principal::Elsewhere { namespace: 0, device: 0 }, ccsd_worker::principal_of)
 }
 
 /// Bytes of an open file's headers beyond the usual: very many sections, long names, or unwind information.
-fn unusual_bytes(elf: &ElfFile) -> usize {
-    elf.held_bytes().saturating_sub(USUAL_HEADERS)
+fn unusual_bytes(elf: &ElfFile) -> u64 {
+    elf.held_bytes().saturating_sub(USUAL_HEADERS) as u64
 }
 
 /// Number of open files from which on files of images are closed, for a limit on open files.
@@ -593,7 +589,7 @@ mod tests {
     fn an_image_without_room_when_mapped_again_is_unknown() {
         let unusual = unusual_bytes(&with_sections(1000));
         // Room for the headers of one.
-        let mut images = Images::within(unusual / 1024 + 4);
+        let mut images = Images::within(unusual as usize / 1024 + 4);
         let map = |images: &mut Images, name: &str| {
             let opened = || OpenedImage::Image(Arc::new(with_sections(1000)));
             images.intern(ImageIdentity::Name(name.to_owned()), name, 0, opened)
@@ -615,7 +611,7 @@ mod tests {
         let unusual = unusual_bytes(&with_sections(1000));
         assert!(unusual > 32 << 10 && unusual_bytes(&with_sections(50)) == 0, "{unusual}");
         // Room for those of three.
-        let mut images = Images::within(4 * unusual / 1024);
+        let mut images = Images::within(4 * unusual as usize / 1024);
         let mut insert = |count| {
             let index = images.insert_for_test(with_sections(count));
             (images.get(index).is_some_and(|image| image.elf.is_some()), images.stats().left_out)

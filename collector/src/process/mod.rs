@@ -6,7 +6,7 @@
 pub mod debug_roots;
 pub mod filter;
 pub mod image;
-mod image_room;
+pub mod image_room;
 pub mod images;
 pub mod jit_code;
 mod live;

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::Write;
 
 use ccsd_profile::{ProfileLimits, SessionInfo};
-use ccsd_symbolizer::{DebugFileFinder, Door};
+use ccsd_symbolizer::Door;
+use ccsd_worker::Principal;
 use tempfile::NamedTempFile;
 
 use super::*;
@@ -26,7 +27,7 @@ impl Generating {
     fn new() -> Generating {
         let mut profile = Profile::new(SessionInfo::default(), ProfileLimits::default());
         let mut resolver = Resolver::new(false, &Budget::default());
-        let image = MappedImage { name: "[anon]".to_owned(), elf: None, key: None, debug: DebugFileFinder::none() };
+        let image = MappedImage::new("[anon]", None, Principal::Own);
         resolver.add_image(&mut profile, image);
         let pid = std::process::id();
         let user = Some(nix::unistd::geteuid().as_raw());

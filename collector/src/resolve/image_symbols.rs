@@ -38,6 +38,8 @@ pub(super) struct ImageSymbols {
     pub(super) bare_addresses: u32,
     /// How often its names were dropped for those of others. From [`MAX_DROPS`] on its debug information is not read again.
     pub(super) drops: u32,
+    /// Whether the last question took long.
+    pub(super) is_slow: bool,
 }
 
 impl ImageSymbols {
@@ -46,9 +48,9 @@ impl ImageSymbols {
         elf.is_some_and(|elf| elf.build_id().is_some() && !elf.has_names())
     }
 
-    /// Who answers for the file.
+    /// Who answers for the file; all containers as one.
     pub(super) fn owner(&self) -> Principal {
-        self.key.as_ref().map(FileKey::principal).unwrap_or_default()
+        self.key.as_ref().map(FileKey::principal).unwrap_or_default().without_place()
     }
 
     /// What this process keeps of its names, bytes.

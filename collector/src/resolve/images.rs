@@ -4,7 +4,7 @@
 //! one image are asked for at once.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ccsd_profile::{Profile, Shed};
 use ccsd_worker::{ImageNames, Told};
@@ -14,6 +14,9 @@ use crate::unwind::Frame;
 
 use super::image_symbols::{ImageSymbols, MAX_DROPS};
 use super::{Resolver, kernel};
+
+/// A question that takes longer has the image read again, or is one that its file makes slow.
+const QUICK: Duration = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 50 });
 
 impl Resolver {
     /// A new batch of samples begins, with these frames among others.
@@ -43,7 +46,9 @@ impl Resolver {
             return Told::NotNow;
         }
         let owner = image.owner();
-        if !self.reading_time.may_ask(owner) {
+        // An image that has been read answers at once, as a rule.
+        let is_slow = image.names.is_none() || image.is_slow;
+        if is_slow && !self.reading_time.may_ask(owner) {
             return Told::NotNow;
         }
         let began = Instant::now();
@@ -72,6 +77,7 @@ impl Resolver {
             asked.dedup();
         }
         let (all, told) = names.resolve(&asked);
+        image.is_slow = began.elapsed() > QUICK;
         self.reading_time.asked(owner, began);
         if is_again {
             self.rereading.spend(began);
@@ -102,9 +108,12 @@ impl Resolver {
         let mut total = self.image_bytes();
         let held = ImageSymbols::held_bytes;
         while total > self.budget.debug_information {
+            let of_others = self.images.iter().filter(|image| !self.reading_time.is_unlimited(image.owner()));
+            let are_over = of_others.map(held).sum::<u64>() > self.budget.debug_information / 2;
             let with_symbols = self.images.iter_mut().filter(|image| held(image) > 0);
-            // What other users' programs need makes place first.
-            let order = |image: &&mut ImageSymbols| (self.reading_time.is_unlimited(image.owner()), image.used);
+            // Other users' images have half of the budget; the rest of it is lent.
+            let order =
+                |image: &&mut ImageSymbols| (!are_over || self.reading_time.is_unlimited(image.owner()), image.used);
             let Some(oldest) = with_symbols.min_by_key(order) else { return };
             // The only one is being used, and would be read again at once.
             if held(oldest) == total {
@@ -164,7 +173,8 @@ mod tests {
     use std::fs::File;
 
     use ccsd_profile::{SessionInfo, Shed};
-    use ccsd_symbolizer::{DebugFileFinder, ElfFile};
+    use ccsd_symbolizer::ElfFile;
+    use ccsd_worker::Principal;
 
     use super::*;
     use crate::budget::Budget;
@@ -181,7 +191,7 @@ mod tests {
         // The first two stand for unknown memory and the kernel.
         for i in 0..6 {
             let elf = (i >= 2).then(program);
-            let image = MappedImage { name: format!("program{i}"), elf, key: None, debug: DebugFileFinder::none() };
+            let image = MappedImage { elf, ..MappedImage::new(&format!("program{i}"), None, Principal::Own) };
             resolver.add_image(&mut profile, image);
         }
         let mut names = Vec::new();

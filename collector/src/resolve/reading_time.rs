@@ -6,12 +6,10 @@
 use std::time::{Duration, Instant};
 
 use ccsd_worker::Principal;
-use hashbrown::HashMap;
 use nix::unistd::geteuid;
-use rustc_hash::FxBuildHasher;
 
-/// The part of a session's time by which a budget grows again.
-const PART: u32 = 16;
+use crate::time_budget::{LEAST, Owner, TimeBudget};
+
 /// Unoptimised builds take so many times as long.
 const SLOWER: u32 = if cfg!(debug_assertions) { 5 } else { 1 };
 
@@ -24,60 +22,9 @@ const SLICE: Duration = Duration::from_millis(20);
 const ROUND: Duration = Duration::from_millis(50);
 /// The longest look at the files of a process that has ended, while samples of others come.
 const SLICE_OF_ENDED: Duration = Duration::from_millis(100).saturating_mul(SLOWER);
-/// Less than this is no time to read in.
-const LEAST: Duration = Duration::from_micros(100);
-
 /// The budget for other users' images. The debug information of a large program takes some seconds, and its reading cannot
 /// be interrupted.
 const IMAGES: Duration = Duration::from_secs(20).saturating_mul(SLOWER);
-
-/// Users are unknown where a process has ended before it could be looked at; these share a budget.
-type Owner = Option<Principal>;
-
-/// A budget of time that grows back.
-#[derive(Debug)]
-struct TimeBudget {
-    most: Duration,
-    spent: HashMap<Owner, Duration, FxBuildHasher>,
-    total: Duration,
-    /// Up to when it has grown. Without a beginning nothing waits, and it does not grow.
-    since: Option<Instant>,
-}
-
-impl TimeBudget {
-    fn new(most: Duration) -> TimeBudget {
-        TimeBudget { most, spent: HashMap::default(), total: Duration::ZERO, since: None }
-    }
-
-    fn grow(&mut self, now: Instant) {
-        let Some(since) = self.since else { return };
-        let grown = now.saturating_duration_since(since) / PART;
-        if grown < LEAST {
-            return;
-        }
-        self.since = Some(now);
-        let left = self.total.saturating_sub(grown);
-        let part = if left.is_zero() { 0.0 } else { left.div_duration_f64(self.total) };
-        self.spent.retain(|_, spent| {
-            *spent = spent.mul_f64(part);
-            !spent.is_zero()
-        });
-        self.total = left;
-    }
-
-    /// What is left if there is so much more: for a single owner all, else half of what others leave to this one.
-    fn left(&self, owner: Owner, more: Duration, is_shared: bool) -> Duration {
-        let spent = self.spent.get(&owner).copied().unwrap_or_default();
-        let of_others = self.total.saturating_sub(spent);
-        let for_all = (self.most + more).saturating_sub(of_others);
-        (if is_shared { for_all / 2 } else { for_all }).saturating_sub(spent)
-    }
-
-    fn spend(&mut self, owner: Owner, time: Duration) {
-        *self.spent.entry(owner).or_default() += time;
-        self.total += time;
-    }
-}
 
 /// The budgets of a session.
 #[derive(Debug)]
@@ -108,9 +55,9 @@ impl Default for ReadingTime {
     fn default() -> ReadingTime {
         ReadingTime {
             own: ccsd_worker::principal_of(geteuid().as_raw()),
-            own_code: TimeBudget::new(CODE),
-            code: TimeBudget::new(CODE),
-            images: TimeBudget::new(IMAGES),
+            own_code: TimeBudget::new(CODE, false),
+            code: TimeBudget::new(CODE, true),
+            images: TimeBudget::new(IMAGES, true),
             ending: false,
             round: ROUND,
             unread: 0,
@@ -126,8 +73,8 @@ impl ReadingTime {
     }
 
     pub(super) fn begin(&mut self) {
-        let now = Some(Instant::now());
-        (self.own_code.since, self.code.since, self.images.since) = (now, now, now);
+        let now = Instant::now();
+        [&mut self.own_code, &mut self.code, &mut self.images].into_iter().for_each(|budget| budget.begin(now));
     }
 
     /// The session is over: nothing but the names is left to do.
@@ -158,18 +105,19 @@ impl ReadingTime {
 
     fn slice_of(&self, user: Option<u32>, most: Duration) -> Option<Slice> {
         let owner = user.map(ccsd_worker::principal_of);
-        let most = if self.ending || self.code.since.is_none() { Duration::MAX } else { most };
+        let most = if self.ending || !self.code.has_begun() { Duration::MAX } else { most };
         let left = self.left(owner).min(most);
         let began = Instant::now();
         (left >= LEAST).then(|| Slice { owner, began, until: began + left })
     }
 
     fn left(&self, owner: Owner) -> Duration {
-        let more = if self.ending { LAST } else { Duration::ZERO };
-        match owner == Some(self.own) {
-            true => self.own_code.left(owner, more, false),
-            false => self.code.left(owner, more, true),
-        }
+        let budget = if owner == Some(self.own) { &self.own_code } else { &self.code };
+        budget.left(owner, self.more())
+    }
+
+    fn more(&self) -> Duration {
+        if self.ending { LAST } else { Duration::ZERO }
     }
 
     pub(super) fn spend(&mut self, slice: Slice) {
@@ -178,8 +126,9 @@ impl ReadingTime {
 
     fn spend_time(&mut self, owner: Owner, time: Duration) {
         self.round = self.round.saturating_sub(time);
+        let more = self.more();
         let budget = if owner == Some(self.own) { &mut self.own_code } else { &mut self.code };
-        budget.spend(owner, time);
+        budget.spend(owner, time, more);
     }
 
     /// Whether to ask for names in an image whose file this principal answers for. Those of the machine and of the session's
@@ -189,7 +138,7 @@ impl ReadingTime {
             return true;
         }
         self.images.grow(Instant::now());
-        let may = !self.images.left(Some(owner), Duration::ZERO, true).is_zero();
+        let may = !self.images.left(Some(owner), Duration::ZERO).is_zero();
         self.refused += u64::from(!may);
         may
     }
@@ -197,13 +146,13 @@ impl ReadingTime {
     /// Counts the time of a question that began then.
     pub(super) fn asked(&mut self, owner: Principal, began: Instant) {
         if !self.is_unlimited(owner) {
-            self.images.spend(Some(owner), began.elapsed());
+            self.images.spend(Some(owner), began.elapsed(), Duration::ZERO);
         }
     }
 
     /// Whether this principal is root, or the session's own user.
     pub(super) fn is_unlimited(&self, owner: Principal) -> bool {
-        owner == Principal::Own || owner == self.own || self.images.since.is_none()
+        owner == Principal::Own || owner == self.own || !self.images.has_begun()
     }
 
     pub(super) fn notes(&self) -> impl Iterator<Item = String> {
@@ -215,8 +164,8 @@ impl ReadingTime {
         });
         let refused = (self.refused > 0).then(|| {
             format!(
-                "{} times there were no names, because other users' files take too long to read: `ccsd symbolize` can name \
-                 what has none",
+                "{} times there were no names, because other users' files take too long to read: `ccsd symbolize` finds \
+                 them",
                 self.refused
             )
         });
@@ -249,14 +198,14 @@ mod tests {
             time.spend_time(user(number), left);
             assert!(time.slice(Some(number)).is_none());
         }
-        assert!(time.code.total < CODE);
+        assert!(time.code.total() < CODE);
         assert_eq!(time.left(Some(OWN)), CODE);
         time.begin_end();
         for number in 2..100 {
             let left = time.left(user(number));
             time.spend_time(user(number), left);
         }
-        assert!(time.code.total <= CODE + LAST, "{:?}", time.code.total);
+        assert!(time.code.total() <= CODE + LAST, "{:?}", time.code.total());
         assert_eq!(time.left(Some(OWN)), CODE + LAST);
     }
 
@@ -273,24 +222,6 @@ mod tests {
     }
 
     #[test]
-    fn budgets_grow_back_in_time() {
-        let mut time = new();
-        time.begin();
-        let began = time.code.since.unwrap();
-        time.spend_time(user(2), CODE);
-        time.spend_time(user(3), CODE);
-        time.begin_round_at(began + CODE * PART);
-        // Half of what was spent is left to pay, by each in proportion.
-        let about = |time: Duration, expected: Duration| time.abs_diff(expected) < Duration::from_millis(5);
-        assert!(about(time.code.total, CODE), "{:?}", time.code.total);
-        assert!(about(time.code.spent[&user(2)], CODE / 2) && time.left(user(2)).is_zero());
-        // Not ever more.
-        time.begin_round_at(began + 1000 * CODE * PART);
-        assert_eq!(time.left(user(2)), CODE / 2);
-        assert!(time.code.spent.is_empty());
-    }
-
-    #[test]
     fn other_users_images_have_a_budget() {
         let mut time = new();
         time.begin();
@@ -301,11 +232,12 @@ mod tests {
         }
         let (one, other) = (Principal::User(2), Principal::User(3));
         assert!(time.may_ask(one));
-        time.asked(one, ago(IMAGES * 3 / 4));
+        // However long a question takes that cannot be interrupted, others have their part.
+        time.asked(one, ago(10 * IMAGES));
         assert!(!time.may_ask(one) && time.may_ask(other));
-        time.asked(other, ago(IMAGES));
-        assert!(!time.may_ask(other) && !time.may_ask(Principal::Elsewhere { namespace: 1, device: 1 }));
-        assert!(time.notes().any(|note| note.starts_with("3 times")));
+        time.asked(other, ago(10 * IMAGES));
+        assert!(!time.may_ask(other) && time.may_ask(Principal::User(4)));
+        assert!(time.notes().any(|note| note.starts_with("2 times")));
         // Without sampling nothing else waits.
         let mut time = new();
         time.asked(one, ago(IMAGES));

@@ -1,21 +1,22 @@
-//! The rows that framehop takes: those with stack pointer and frame pointer alone that no
-//! [`FrameRule`](super::rule::FrameRule) says, such as the procedure linkage table's expression.
+//! What framehop does: it follows the frame pointer through images whose bytes are not there.
 //!
-//! framehop reads the tables itself, one for each of its modules, at addresses of ccsd's own space (see
-//! [`unwind`](super)).
+//! It is given no unwind tables. Those of any user's programs are read here, within limits that framehop does not have: it
+//! would run an expression that never ends. In tests it has them, and the rules of [`rule`](super::rule) are compared with its own.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
+#[cfg(test)]
 use ccsd_symbolizer::UnwindSections;
-use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
+#[cfg(test)]
+use framehop::{ExplicitModuleSectionInfo, Module};
+use framehop::{FrameAddress, Unwinder};
 
 use crate::arch::step::CallerPointers;
 use crate::arch::{FramehopCache, FramehopRegs, FramehopUnwinder};
 
-/// An image stands twice in ccsd's address space, as framehop takes one table per module: `.eh_frame` at its base,
-/// `.debug_frame` this much above. framehop's offsets are 32 bits wide.
-pub const DEBUG_FRAME_SPAN: u64 = 1 << 32;
+/// What an image takes of ccsd's address space. framehop's offsets are 32 bits wide.
+pub const IMAGE_SPACE: u64 = 1 << 32;
 
 #[derive(Default)]
 pub struct FramehopRows {
@@ -25,6 +26,7 @@ pub struct FramehopRows {
 
 impl FramehopRows {
     /// Adds the tables of an image that stands at `base`.
+    #[cfg(test)]
     pub fn add(&mut self, name: &str, base: u64, sections: &UnwindSections) {
         let info = || ExplicitModuleSectionInfo {
             base_svma: sections.base_svma,
@@ -32,7 +34,7 @@ impl FramehopRows {
             ..Default::default()
         };
         let mut add = |base: u64, info| {
-            self.unwinder.add_module(Module::new(name.to_owned(), base..base + DEBUG_FRAME_SPAN, base, info));
+            self.unwinder.add_module(Module::new(name.to_owned(), base..base + IMAGE_SPACE, base, info));
         };
         add(
             base,
@@ -47,13 +49,14 @@ impl FramehopRows {
         );
         if let Some(debug_frame) = &sections.debug_frame {
             let debug_frame = Some(Arc::clone(debug_frame));
-            add(base + DEBUG_FRAME_SPAN, ExplicitModuleSectionInfo { debug_frame, ..info() });
+            add(base + IMAGE_SPACE, ExplicitModuleSectionInfo { debug_frame, ..info() });
         }
     }
 
+    #[cfg(test)]
     pub fn remove(&mut self, base: u64) {
         self.unwinder.remove_module(base);
-        self.unwinder.remove_module(base + DEBUG_FRAME_SPAN);
+        self.unwinder.remove_module(base + IMAGE_SPACE);
     }
 
     /// Leaves the frame at `own`, an address of ccsd's own space, as

@@ -14,11 +14,12 @@ use std::sync::Arc;
 
 use ccsd_profile::TruncationReason;
 use ccsd_symbolizer::{ElfFile, SymbolStarts, UnwindSections};
+use ccsd_worker::Principal;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::cfi;
-use super::framehop_rows::DEBUG_FRAME_SPAN;
+use super::framehop_rows::IMAGE_SPACE;
 use super::go::{GoCode, GoFrame};
 use super::known_rules::{FunctionRules, KnownRules};
 use super::outcome::UnwindStop;
@@ -57,7 +58,7 @@ pub enum RuleSource {
     Rule(FrameRule),
     /// A row that says that the function leaves the stack alone, which its instructions contradict.
     Doubtful(FrameRule),
-    /// A row that framehop takes; the frame's address in ccsd's own space.
+    /// framehop follows the frame pointer; the frame's address in ccsd's own space.
     Framehop(u64),
     /// The frame itself, in which its function has kept the address of the frame.
     Realigned(Realigned),
@@ -78,6 +79,8 @@ pub struct ImageUnwind {
     /// Whether it is memory that a program writes its own code into.
     pub generated: bool,
     pub bytes: u64,
+    /// Who pays for them.
+    pub payer: Principal,
     tables: ImageTables,
     entry: u64,
     /// Where its code ends, when that has been looked up.
@@ -108,11 +111,17 @@ impl ImageUnwind {
         ImageUnwind { to_own: base.wrapping_sub(base_svma), base, ..ImageUnwind::default() }
     }
 
-    /// An image at `base` with so many bytes of unwind information. Sections are shared with framehop, not copied.
-    pub fn new(base: u64, bytes: u64, elf: &Arc<ElfFile>, sections: Arc<UnwindSections>) -> ImageUnwind {
+    /// An image at `base` with so many bytes of unwind information, for whose room somebody pays.
+    pub fn new(
+        base: u64,
+        (bytes, payer): (u64, Principal),
+        elf: &Arc<ElfFile>,
+        sections: Arc<UnwindSections>,
+    ) -> ImageUnwind {
         let base_svma = sections.base_svma;
         ImageUnwind {
             bytes,
+            payer,
             tables: ImageTables::new(sections),
             entry: elf.entry(),
             elf: Some(Arc::clone(elf)),
@@ -121,10 +130,15 @@ impl ImageUnwind {
         }
     }
 
+    /// Builds the indexes that are otherwise built when they are first needed.
+    pub fn build_indexes(&self) {
+        self.tables.build_indexes();
+    }
+
     #[inline]
     pub fn own(&self, address: u64) -> Option<u64> {
         let own = address.wrapping_add(self.to_own);
-        (own.wrapping_sub(self.base) < DEBUG_FRAME_SPAN).then_some(own)
+        (own.wrapping_sub(self.base) < IMAGE_SPACE).then_some(own)
     }
 
     /// How the frame at an address is left. `rules` has known addresses; the address is `new` if it is not among them.
@@ -150,7 +164,6 @@ impl ImageUnwind {
         let Some(own) = self.own(address) else { return RuleSource::Registers };
         let rule = match rules.find(own) {
             Some(rule) => rule,
-            // framehop falls back to the frame pointer silently, so what is new is looked at first.
             None => {
                 *new = true;
                 match self.examine(address, own, rules, context) {
@@ -160,23 +173,9 @@ impl ImageUnwind {
             }
         };
         match rule {
-            FrameRule::AskFramehop => RuleSource::Framehop(self.own_in_table(address, own)),
+            FrameRule::AskFramehop => RuleSource::Framehop(own),
             rule => RuleSource::Rule(rule),
         }
-    }
-
-    #[cold]
-    fn own_in_table(&mut self, address: u64, own: u64) -> u64 {
-        let sections = self.tables.sections();
-        let table = match (&sections.eh_frame, &sections.debug_frame) {
-            (Some(_), Some(_)) => match self.covered(address) {
-                Covered::Yes(table) | Covered::NoCaller(table) => table,
-                Covered::No => TableKind::EhFrame,
-            },
-            (None, Some(_)) => TableKind::DebugFrame,
-            (_, None) => TableKind::EhFrame,
-        };
-        if table == TableKind::DebugFrame { own.wrapping_add(DEBUG_FRAME_SPAN) } else { own }
     }
 
     /// Bytes that the answers take, beside the unwind information itself and its indexes.

@@ -1,25 +1,37 @@
 //! The images that stacks have led into, with their unwind information, each loaded when its first frame is met.
 
+use std::time::{Duration, Instant};
+
 use ccsd_symbolizer::UnwindSections;
+use ccsd_worker::{FileKey, Principal};
 use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
 
 use super::framehop_rows::FramehopRows;
 use super::image_unwind::ImageUnwind;
 use super::tables::ImageTables;
+use crate::process::image_room::ImageRoom;
 use crate::process::images::{ImageIndex, Images};
+use crate::time_budget::TimeBudget;
 use crate::usage::{Aside, aside};
 
-/// Distance of two images in ccsd's address space: twice framehop's largest module.
+/// Distance of two images in ccsd's address space: twice what one takes there.
 const IMAGE_SPAN: u64 = 1 << 33;
+
+/// Bytes of unwind information that are read at once, in some milliseconds.
+const SMALL: u64 = 8 << 20;
+/// What reading more than that of other users' files may take.
+const READING: Duration = Duration::from_millis(if cfg!(debug_assertions) { 5_000 } else { 500 });
 
 /// The images, and how much unwind information they hold. (A desktop's programs and libraries together have some 200 MiB.)
 pub struct LoadedImages {
     framehop: FramehopRows,
-    limit: u64,
     /// `None` until a frame falls into it.
     list: Vec<Option<ImageUnwind>>,
-    held: u64,
+    /// Bytes of unwind information.
+    held: ImageRoom,
+    /// For reading large ones of other users: samples wait for that.
+    time: TimeBudget,
     refused: HashSet<ImageIndex, FxBuildHasher>,
 }
 
@@ -28,9 +40,9 @@ impl LoadedImages {
     pub fn within(limit: u64) -> LoadedImages {
         LoadedImages {
             framehop: FramehopRows::default(),
-            limit,
             list: Vec::new(),
-            held: 0,
+            held: ImageRoom::new(limit),
+            time: TimeBudget::new(READING, true),
             refused: HashSet::default(),
         }
     }
@@ -55,7 +67,7 @@ impl LoadedImages {
 
     pub fn drop_image(&mut self, index: ImageIndex) -> bool {
         let Some(image) = self.list.get_mut(index.0 as usize).and_then(Option::take) else { return false };
-        self.held = self.held.saturating_sub(image.bytes);
+        self.held.give(image.payer, image.bytes);
         if image.bytes > 0 {
             // There may be room now for those that were refused: their next frame tries.
             for refused in &self.refused {
@@ -64,12 +76,13 @@ impl LoadedImages {
                 }
             }
         }
+        #[cfg(test)]
         self.framehop.remove(own_base(index));
         true
     }
 
     pub fn held(&self) -> u64 {
-        self.held
+        self.held.taken()
     }
 
     /// Bytes of what is remembered of single addresses, of all images. It takes a microsecond for some dozens of these.
@@ -77,7 +90,7 @@ impl LoadedImages {
         self.list.iter().flatten().map(ImageUnwind::remembered).sum()
     }
 
-    /// Frees all images, to be read again with their next frames. framehop's caches belong to what is remembered here.
+    /// Frees all images, to be read again with their next frames. framehop's cache belongs to what is remembered here.
     pub fn drop_all(&mut self) {
         for position in 0..self.list.len() {
             self.drop_image(ImageIndex(position as u32));
@@ -106,8 +119,18 @@ impl LoadedImages {
         let bare = ImageUnwind::bare(base, generated);
         let Some(image) = image else { return bare };
         let Some(elf) = &image.elf else { return bare };
+        if let Some(user) = images.door().user() {
+            self.held.set_user(user.uid);
+        }
+        let payer = image.key.as_ref().map(FileKey::principal).unwrap_or_default().without_place();
+        let is_timed = self.held.is_other(payer) && elf.unwind_size() > SMALL;
+        let began = Instant::now();
+        if is_timed && !self.has_time(payer, began) {
+            self.refused.insert(index);
+            return bare;
+        }
         // Nothing is read that does not fit.
-        let fits = |bytes: u64| self.held.checked_add(bytes).is_some_and(|held| held <= self.limit);
+        let fits = |bytes: u64| self.held.has(payer, bytes);
         let sections = fits(elf.unwind_size()).then(|| elf.unwind_sections());
         let go = sections.as_ref().and_then(|_| elf.go_functions());
         let bytes_of = |sections: &UnwindSections| {
@@ -119,10 +142,23 @@ impl LoadedImages {
             self.refused.insert(index);
             return bare;
         };
-        self.held += bytes;
-        // A 32-bit offset is all that framehop has; frames beyond it are left with every register.
+        self.held.add(payer, bytes);
+        #[cfg(test)]
         self.framehop.add(&image.name, base, &sections);
-        ImageUnwind::new(base, bytes, elf, sections)
+        let loaded = ImageUnwind::new(base, (bytes, payer), elf, sections);
+        if is_timed {
+            loaded.build_indexes();
+            self.time.spend(Some(payer), began.elapsed(), Duration::ZERO);
+        }
+        loaded
+    }
+
+    fn has_time(&mut self, payer: Principal, now: Instant) -> bool {
+        if !self.time.has_begun() {
+            self.time.begin(now);
+        }
+        self.time.grow(now);
+        !self.time.left(Some(payer), Duration::ZERO).is_zero()
     }
 }
 
@@ -140,7 +176,7 @@ mod tests {
     use ccsd_profile::TruncationReason;
 
     use super::super::StackUnwinder;
-    use super::super::framehop_rows::DEBUG_FRAME_SPAN;
+    use super::super::framehop_rows::IMAGE_SPACE;
     use super::super::outcome::UnwindStop;
     use super::*;
     use crate::unwind::known_rules::KnownRules;
@@ -199,19 +235,31 @@ mod tests {
             images.insert_for_test(ElfFile::open(program).unwrap())
         };
         let (first, second) = (insert(), insert());
-        let mut loaded = LoadedImages::within(64 << 20);
+        const LIMIT: u64 = 64 << 20;
+        let mut loaded = LoadedImages::within(LIMIT);
         let bytes = loaded.get(first, &images).unwrap().bytes;
-        assert!(bytes > 0 && loaded.held == bytes);
-        loaded.held = loaded.limit - bytes + 1;
+        assert!(bytes > 0 && loaded.held() == bytes);
+        loaded.held.add(Principal::Own, LIMIT - 2 * bytes + 1);
         let bare = loaded.get(second, &images).unwrap();
         assert_eq!(bare.bytes, 0);
         assert!(matches!(bare.no_way(0), UnwindStop::Because(TruncationReason::NoUnwindInfo)));
-        assert_eq!((loaded.refused(), loaded.held), (1, loaded.limit - bytes + 1));
+        assert_eq!((loaded.refused(), loaded.held()), (1, LIMIT - bytes + 1));
         // The next frame does not ask again, but where another image has gone.
         assert_eq!(loaded.get(second, &images).unwrap().bytes, 0);
         assert!(loaded.drop_image(first));
         assert_eq!(loaded.get(second, &images).unwrap().bytes, bytes);
-        assert_eq!((loaded.refused(), loaded.held), (1, loaded.limit - bytes + 1));
+        assert_eq!((loaded.refused(), loaded.held()), (1, LIMIT - bytes + 1));
+    }
+
+    #[test]
+    fn other_users_tables_leave_room_and_time() {
+        let mut loaded = LoadedImages::within(64 << 20);
+        let (one, other, now) = (Principal::User(1), Principal::User(2), Instant::now());
+        assert!(!loaded.held.has(one, 17 << 20) && loaded.held.has(Principal::Own, 64 << 20));
+        assert!(loaded.has_time(one, now));
+        loaded.time.spend(Some(one), 10 * READING, Duration::ZERO);
+        assert!(!loaded.has_time(one, now) && loaded.has_time(other, now));
+        assert!(loaded.has_time(one, now + 1000 * READING));
     }
 
     #[test]
@@ -220,9 +268,9 @@ mod tests {
             let base = own_base(ImageIndex(3));
             let image = ImageUnwind::at(base, base_svma);
             assert_eq!(image.own(base_svma), Some(base));
-            assert_eq!(image.own(base_svma + DEBUG_FRAME_SPAN - 1), Some(base + DEBUG_FRAME_SPAN - 1));
+            assert_eq!(image.own(base_svma + IMAGE_SPACE - 1), Some(base + IMAGE_SPACE - 1));
             let next = base_svma + (own_base(ImageIndex(4)) - base);
-            for beyond in [base_svma.wrapping_sub(1), base_svma + DEBUG_FRAME_SPAN, next, next + 0x1000] {
+            for beyond in [base_svma.wrapping_sub(1), base_svma + IMAGE_SPACE, next, next + 0x1000] {
                 assert_eq!(image.own(beyond), None, "{beyond:#x}");
             }
         }

@@ -6,7 +6,7 @@
 //! | source | what it says | registers |
 //! |---|---|---|
 //! | [`known_rules`], [`rule`] | the rules of rows that stack pointer and frame pointer are enough for: nearly every frame | two |
-//! | [`framehop_rows`] | what framehop can express beyond that | two |
+//! | [`framehop_rows`] | the frame pointer, where an image's bytes are not there | two |
 //! | [`realigned`] | what GCC keeps in a frame that it has realigned | two |
 //! | [`generated`], [`arch::code`](crate::arch::code) | the instructions where no table is | two |
 //! | [`cfi`] | any row, as gimli evaluates it | all |
@@ -19,8 +19,7 @@
 //!
 //! - Every image stands once in an address space of ccsd's own, and frames are looked up there. Unwind rules are then
 //!   shared by all processes that map the image, and no `fork`, `exec` or `munmap` ever invalidates them. Only code
-//!   addresses are translated. (The PLT's rule looks at the instruction pointer's low four bits, which stay the
-//!   target's.)
+//!   addresses are translated.
 //! - All rows of a function are read with its first address, and kept: most samples are at a new address of a known
 //!   function.
 //!

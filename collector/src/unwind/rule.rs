@@ -11,6 +11,8 @@ use crate::arch::step::CallerPointers;
 /// How a frame is left. The return address is always the last word below the frame's address (CFA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameRule {
+    /// For images whose bytes are not there: framehop goes on by the frame pointer. It never reads the tables of a program:
+    /// of an expression it would wait for the end.
     AskFramehop,
     Outermost,
     /// As code compiled with frame pointers: `rbp` points to the caller's, and the frame begins behind the next word.

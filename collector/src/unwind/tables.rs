@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use ccsd_symbolizer::{EhFrameIndex, FdeIndex, MAX_ENTRY_BYTES, UnwindSections, eh_frame};
 use gimli::{
-    BaseAddresses, CfaRule, DebugFrame, Encoding, EndianSlice, Evaluation, Expression, FrameDescriptionEntry,
-    LittleEndian, Operation, Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection, UnwindTableRow,
+    BaseAddresses, CfaRule, DebugFrame, Encoding, EndianSlice, Evaluation, EvaluationResult, Expression,
+    FrameDescriptionEntry, LittleEndian, Location, Register, RegisterRule, UnwindContext, UnwindExpression,
+    UnwindSection, UnwindTableRow, Value,
 };
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -95,6 +96,19 @@ impl ImageTables {
         self.eh_frame.get_or_init(|| EhFrameIndex::new(&self.sections))
     }
 
+    /// Builds both.
+    pub fn build_indexes(&self) {
+        self.eh_frame_index();
+        if let Some(data) = self.sections.debug_frame.as_deref() {
+            self.debug_frame_index(&debug_frame(data), &self.sections.bases());
+        }
+    }
+
+    fn debug_frame_index(&self, section: &DebugFrame<Slice<'_>>, bases: &BaseAddresses) -> &FdeIndex {
+        self.debug_frame.get_or_init(|| FdeIndex::build(section, bases))
+    }
+
+    #[cfg(test)]
     pub fn sections(&self) -> &UnwindSections {
         &self.sections
     }
@@ -122,9 +136,9 @@ impl ImageTables {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnwindMethod {
-    /// By a rule, or by framehop. The other rows of its function, if these have been read, too.
+    /// By a rule. The other rows of its function, if these have been read, too.
     Plain(FrameRule, Option<FunctionRules>),
-    /// Neither can leave it.
+    /// With every register.
     Careful,
 }
 
@@ -133,30 +147,50 @@ pub fn way(tables: &ImageTables, address: u64, context: &mut RowContext) -> Unwi
         let rules = &function.rows;
         let distance = u32::try_from(address - function.range.start).unwrap_or(u32::MAX);
         let row = rules.partition_point(|(start, _)| *start <= distance).checked_sub(1).and_then(|row| rules.get(row));
-        return row
-            .and_then(|row| row.1)
-            .map_or(UnwindMethod::Careful, |rule| UnwindMethod::Plain(rule, Some(function)));
+        if let Some(rule) = row.and_then(|row| row.1) {
+            return UnwindMethod::Plain(rule, Some(function));
+        }
     }
-    match with_row_in(context, tables, address, |row, found| rule(tables, found.table, row)) {
-        Ok(Some(rule)) => UnwindMethod::Plain(rule, None),
-        Ok(None) | Err(Stuck::NotCovered) => UnwindMethod::Careful,
-        Err(_) => UnwindMethod::Plain(FrameRule::AskFramehop, None),
-    }
+    let rule = with_row_in(context, tables, address, |row, found| {
+        FrameRule::of(row).or_else(|| rule_by_expression(tables, found.table, row, address))
+    });
+    rule.ok().flatten().map_or(UnwindMethod::Careful, |rule| UnwindMethod::Plain(rule, None))
 }
 
-fn rule(tables: &ImageTables, table: TableKind, row: &UnwindTableRow<usize>) -> Option<FrameRule> {
-    if let Some(rule) = FrameRule::of(row) {
-        return Some(rule);
+/// The rule at one address of a row that says by an expression of address and stack pointer where the frame begins, as that
+/// of a procedure linkage table does.
+fn rule_by_expression(
+    tables: &ImageTables,
+    table: TableKind,
+    row: &UnwindTableRow<usize>,
+    address: u64,
+) -> Option<FrameRule> {
+    const ANYWHERE: [u64; 2] = [0x7ffe_0000_1000, 0x5555_0000_4fe8];
+    let CfaRule::Expression(expression) = row.cfa() else { return None };
+    let keeps_bp = matches!(row.register(FP), None | Some(RegisterRule::Undefined | RegisterRule::SameValue));
+    if row.register(RA) != Some(RegisterRule::Offset(-8)) || !keeps_bp {
+        return None;
     }
-    let cfa = match row.cfa() {
-        CfaRule::RegisterAndOffset { register, .. } => *register == SP || *register == FP,
-        // That of the PLT reads no memory, and framehop evaluates it.
-        CfaRule::Expression(expression) => is_simple(tables, table, expression),
+    let bytes = |sp: u64| {
+        let mut evaluation = evaluation(tables, table, expression)?;
+        let mut state = evaluation.evaluate().ok()?;
+        for _ in 0..MAX_EVALUATION_STEPS {
+            let register = match state {
+                EvaluationResult::Complete => break,
+                EvaluationResult::RequiresRegister { register, .. } => register,
+                _ => return None,
+            };
+            let value = [(SP, sp), (RA, address)].into_iter().find(|(known, _)| *known == register)?.1;
+            state = evaluation.resume_with_register(Value::Generic(value)).ok()?;
+        }
+        match evaluation.as_result().first().map(|piece| &piece.location) {
+            Some(Location::Address { address }) => address.checked_sub(sp),
+            _ => None,
+        }
     };
-    let plain = |rule: Option<RegisterRule<usize>>| {
-        matches!(rule, None | Some(RegisterRule::Undefined | RegisterRule::SameValue | RegisterRule::Offset(_)))
-    };
-    (cfa && plain(row.register(RA)) && plain(row.register(FP))).then_some(FrameRule::AskFramehop)
+    let [one, other] = ANYWHERE.map(bytes);
+    let bytes = one.filter(|bytes| Some(*bytes) == other && *bytes > 0 && bytes.is_multiple_of(8))?;
+    Some(FrameRule::StackPointer { words: u32::try_from(bytes / 8).ok()? })
 }
 
 /// All rows of the entry of `.eh_frame` for an address, if they are not too many, and stand for all of its addresses.
@@ -181,7 +215,7 @@ fn function(tables: &ImageTables, address: u64, context: &mut RowContext) -> Opt
             return None;
         }
         let start = u32::try_from(row.start_address().checked_sub(range.start)?).ok()?;
-        rows.push((start, rule(tables, TableKind::EhFrame, row)));
+        rows.push((start, FrameRule::of(row)));
     }
     Some(FunctionRules { range, rows })
 }
@@ -192,43 +226,6 @@ pub fn covers(tables: &ImageTables, address: u64) -> Option<(TableKind, bool)> {
         (found.table, matches!(row.register(RA), None | Some(RegisterRule::Undefined)))
     })
     .ok()
-}
-
-/// Whether an expression is short, goes straight on, and reads no memory. framehop evaluates any, for ever if need be.
-fn is_simple(tables: &ImageTables, table: TableKind, expression: &UnwindExpression<usize>) -> bool {
-    let Some((expression, encoding)) = self::expression(tables, table, expression) else { return false };
-    let mut operations = expression.operations(encoding);
-    for _ in 0..MAX_OPERATIONS {
-        match operations.next() {
-            Ok(None) => return true,
-            Ok(Some(
-                Operation::RegisterOffset { .. }
-                | Operation::UnsignedConstant { .. }
-                | Operation::SignedConstant { .. }
-                | Operation::PlusConstant { .. }
-                | Operation::And
-                | Operation::Or
-                | Operation::Xor
-                | Operation::Not
-                | Operation::Neg
-                | Operation::Plus
-                | Operation::Minus
-                | Operation::Mul
-                | Operation::Shl
-                | Operation::Shr
-                | Operation::Shra
-                | Operation::Eq
-                | Operation::Ge
-                | Operation::Gt
-                | Operation::Le
-                | Operation::Lt
-                | Operation::Ne
-                | Operation::Nop,
-            )) => {}
-            Ok(Some(_)) | Err(_) => return false,
-        }
-    }
-    false
 }
 
 pub fn evaluation<'a>(
@@ -281,7 +278,7 @@ pub fn with_row<T>(
 }
 
 pub fn has_rule(tables: &ImageTables, address: u64, rule: FrameRule) -> bool {
-    with_row(tables, address, |row, found| self::rule(tables, found.table, row) == Some(rule)).unwrap_or(false)
+    with_row(tables, address, |row, _| FrameRule::of(row) == Some(rule)).unwrap_or(false)
 }
 
 pub fn entry_range(tables: &ImageTables, address: u64) -> Option<Range<u64>> {
@@ -302,7 +299,7 @@ fn with_row_in<T>(
         return row(context, &section, &bases, TableKind::EhFrame, &fde, address, then);
     }
     let section = debug_frame(tables.sections.debug_frame.as_deref().ok_or(Stuck::NotCovered)?);
-    let index = tables.debug_frame.get_or_init(|| FdeIndex::build(&section, &bases));
+    let index = tables.debug_frame_index(&section, &bases);
     let fde = index.find(&section, &bases, address).ok_or(Stuck::NotCovered)?;
     row(context, &section, &bases, TableKind::DebugFrame, &fde, address, then)
 }
@@ -316,7 +313,7 @@ fn row<'a, S: UnwindSection<Slice<'a>>, T>(
     address: u64,
     then: impl FnOnce(&UnwindTableRow<usize>, RowOrigin) -> T,
 ) -> Result<T, Stuck> {
-    // It would take long, in framehop, too. So it counts as not there.
+    // To run it would take long: it counts as missing.
     if fde.entry_len().max(fde.cie().entry_len()) > MAX_ENTRY_BYTES {
         return Err(Stuck::NotCovered);
     }

@@ -38,8 +38,8 @@ const REST: Duration = Duration::from_secs(1);
 /// session waits for these names, it does nothing else. Without an answer it asks again later.
 const CODE_TURN: Duration = Duration::from_millis(100);
 const CODE_PATIENCE: Duration = Duration::from_secs(2);
-/// How many times as long a question about a file of this machine may take that waits for others: as many as may be asked
-/// before it. The files of others are not waited for so long.
+/// How many times as long a question about names in a file of this machine may take that waits for others: as many as may be
+/// asked before it. Other users' files have no such time.
 const MAX_WAITS: u32 = (CONNECTIONS - QUICK) as u32;
 const MAX_GREETING: usize = 1024;
 /// Maximum workers started within [`Patience::starts`].
@@ -300,7 +300,8 @@ impl Worker {
             _ => (self.patience.answer, self.patience.answer),
         };
         let most = question.max_answer(key);
-        let with_waits = patience * if self.principal == Principal::Own { MAX_WAITS } else { 1 };
+        let may_wait = self.principal == Principal::Own && matches!(question, WorkerRequest::Names { .. });
+        let with_waits = patience * if may_wait { MAX_WAITS } else { 1 };
         loop {
             let mut turn = self.take(key, quick, turn_patience)?;
             let asked = turn.connection.exchange(question, attach, most, (patience, with_waits), &mut want);
@@ -555,7 +556,7 @@ impl ClientConnection {
                     let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
                     self.channel.send(&WorkerRequest::Files, &files)?;
                 }
-                // Others have their own time for that.
+                // The time of others does not count as that of this question.
                 WorkerReply::Waits(waits) => {
                     deadline = if waits { last } else { last.min(Instant::now() + patience) };
                 }

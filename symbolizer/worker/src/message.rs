@@ -42,7 +42,7 @@ pub struct FileKey {
     size: u64,
     modified: (i64, i64),
     changed: (i64, i64),
-    /// Who answers for the file, for a process with workers.
+    /// Who answers for the file.
     principal: Principal,
     /// Whether this process must not read it; see [`FileKey::is_remote`].
     is_remote: bool,

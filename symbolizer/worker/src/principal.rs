@@ -45,6 +45,15 @@ pub enum Principal {
 }
 
 impl Principal {
+    /// Somebody who is not root of this machine.
+    pub const SOMEWHERE: Principal = Principal::Elsewhere { namespace: 0, device: 0 };
+
+    /// The same, all containers as one.
+    #[must_use]
+    pub fn without_place(self) -> Principal {
+        if matches!(self, Principal::Elsewhere { .. }) { Principal::SOMEWHERE } else { self }
+    }
+
     /// The owner of a file as it is.
     pub(crate) fn of_user(uid: u32) -> Principal {
         if uid == 0 || uid == geteuid().as_raw() { Principal::Own } else { Principal::User(uid) }
@@ -143,10 +152,8 @@ impl Principals {
             let mut bytes = Vec::new();
             let table = File::open(format!("/proc/{pid}/mountinfo")).ok()?;
             table.take(MAX_OTHER_TABLE_BYTES).read_to_end(&mut bytes).ok()?;
-            let has_own_root = user_namespace(pid).is_some_and(|of| Some(of) == user_namespace(std::process::id()))
-                && root_of(pid).is_some_and(|root| Some(root) == root_of(std::process::id()));
-            *last =
-                Some(OtherMounts { pid, namespace, read: Instant::now(), has_own_root, mounts: parse_mounts(&bytes) });
+            let (read, has_own_root, mounts) = (Instant::now(), is_of_machine(pid), parse_mounts(&bytes));
+            *last = Some(OtherMounts { pid, namespace, read, has_own_root, mounts });
         }
         let known = last.as_ref()?;
         let mount = known.mounts.get(&id)?.clone();
@@ -168,6 +175,13 @@ fn root_of(pid: u32) -> Option<(u32, u32, u64)> {
     let path = format!("/proc/{pid}/root/");
     let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
     Some((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
+}
+
+/// Whether a process has this process's root directory and user namespace.
+pub(crate) fn is_of_machine(pid: u32) -> bool {
+    let own = std::process::id();
+    user_namespace(pid).is_some_and(|of| Some(of) == user_namespace(own))
+        && root_of(pid).is_some_and(|root| Some(root) == root_of(own))
 }
 
 /// The number of a process's user namespace, from `user:[4026531837]`.

@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 use ccsd_symbolizer::jit::{self, JitParser, Parsed};
 use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, Headers, Symbols};
 use hashbrown::HashMap;
+use nix::unistd::geteuid;
 
 use crate::client::{NoAnswer, Usage};
 use crate::message::{FileKey, ImageKey, MAX_ADDRESSES, Nonsense, WorkerReply, WorkerRequest};
-use crate::principal::{FileLocation, Principal};
+use crate::principal::{FileLocation, Principal, is_of_machine};
 use crate::workers::Workers;
 
 const INSTALLED: &str = "/usr/lib/debug";
@@ -59,6 +60,16 @@ pub fn end_idle() {
     }
 }
 
+/// Who answers for what a process does: its user, or, if that is root of a container, somebody there. Somebody, too, if the
+/// process has gone.
+pub fn principal_of_process(pid: u32, user: Option<u32>) -> Principal {
+    match user.map(principal_of) {
+        Some(Principal::Own) if !is_of_machine(pid) => Principal::SOMEWHERE,
+        Some(principal) => principal,
+        None => Principal::SOMEWHERE,
+    }
+}
+
 /// Who answers for what a user does: with workers, a subordinate user id counts for the user who owns its range.
 pub fn principal_of(uid: u32) -> Principal {
     match (Principal::of_user(uid), READER.get()) {
@@ -67,7 +78,8 @@ pub fn principal_of(uid: u32) -> Principal {
     }
 }
 
-/// The key of an open file that the process `pid` maps, if one does. Without workers, the file's owner answers for it.
+/// The key of an open file that the process `pid` maps, if one does. Without workers, root's process distinguishes files by
+/// their owners; what a user's process reads, that user has chosen.
 ///
 /// # Errors
 /// Those of `fstat(2)`.
@@ -75,7 +87,7 @@ pub fn file_key(file: &File, pid: Option<u32>) -> io::Result<FileKey> {
     let meta = file.metadata()?;
     Ok(match READER.get() {
         None => {
-            let principal = Principal::of_user(meta.uid());
+            let principal = if geteuid().is_root() { Principal::of_user(meta.uid()) } else { Principal::Own };
             FileKey::new(&meta, FileLocation { principal, is_remote: false })
         }
         Some(reader) => FileKey::new(&meta, reader.workers.principals().place(file, &meta, pid)),

@@ -1,0 +1,117 @@
+//! A budget of time for work that users can make long, of which each leaves some for the others.
+
+use std::time::{Duration, Instant};
+
+use ccsd_worker::Principal;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+/// The part of a session's time by which a budget grows again.
+const PART: u32 = 16;
+/// Less than this is no time to work in.
+pub const LEAST: Duration = Duration::from_micros(100);
+
+/// Users are unknown where a process has ended before it could be looked at; these share a budget.
+pub type Owner = Option<Principal>;
+
+/// What an owner has spent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    /// Within what there was for the owner: others have so much less.
+    shared: Duration,
+    /// Beyond it, as a question that takes long: the owner alone has less.
+    beyond: Duration,
+}
+
+/// A budget of time that grows back.
+#[derive(Debug)]
+pub struct TimeBudget {
+    most: Duration,
+    /// Whether several owners share it: each gets half of what the others leave.
+    is_shared: bool,
+    spent: HashMap<Owner, Spent, FxBuildHasher>,
+    /// What all have spent within it.
+    total: Duration,
+    /// Up to when it has grown. Without a beginning nothing waits, and it does not grow.
+    since: Option<Instant>,
+}
+
+impl TimeBudget {
+    pub fn new(most: Duration, is_shared: bool) -> TimeBudget {
+        TimeBudget { most, is_shared, spent: HashMap::default(), total: Duration::ZERO, since: None }
+    }
+
+    pub fn begin(&mut self, now: Instant) {
+        self.since = Some(now);
+    }
+
+    pub fn has_begun(&self) -> bool {
+        self.since.is_some()
+    }
+
+    #[cfg(test)]
+    pub fn total(&self) -> Duration {
+        self.total
+    }
+
+    pub fn grow(&mut self, now: Instant) {
+        let Some(since) = self.since else { return };
+        let grown = now.saturating_duration_since(since) / PART;
+        if grown < LEAST {
+            return;
+        }
+        self.since = Some(now);
+        let left = self.total.saturating_sub(grown);
+        let part = if left.is_zero() { 0.0 } else { left.div_duration_f64(self.total) };
+        self.total = left;
+        self.spent.retain(|_, spent| {
+            spent.shared = spent.shared.mul_f64(part);
+            spent.beyond = spent.beyond.saturating_sub(grown);
+            !(spent.shared.is_zero() && spent.beyond.is_zero())
+        });
+    }
+
+    /// What is left for an owner, if there is so much more.
+    pub fn left(&self, owner: Owner, more: Duration) -> Duration {
+        let Spent { shared, beyond } = self.spent.get(&owner).copied().unwrap_or_default();
+        let for_all = (self.most + more).saturating_sub(self.total.saturating_sub(shared));
+        (if self.is_shared { for_all / 2 } else { for_all }).saturating_sub(shared).saturating_sub(beyond)
+    }
+
+    pub fn spend(&mut self, owner: Owner, time: Duration, more: Duration) {
+        let shared = time.min(self.left(owner, more));
+        let spent = self.spent.entry(owner).or_default();
+        spent.shared += shared;
+        spent.beyond += time - shared;
+        self.total += shared;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_grow_back_in_time() {
+        const MOST: Duration = Duration::from_secs(2);
+        let user = |number| Some(Principal::User(number));
+        let (mut budget, began) = (TimeBudget::new(MOST, true), Instant::now());
+        budget.begin(began);
+        for number in [2, 3] {
+            budget.spend(user(number), MOST, Duration::ZERO);
+        }
+        // One has taken a half, the other a quarter; what both took beyond that is not missing to a third.
+        let left = |budget: &TimeBudget, number| budget.left(user(number), Duration::ZERO);
+        let about = |time: Duration, expected: Duration| time.abs_diff(expected) < Duration::from_millis(5);
+        assert!(about(left(&budget, 4), MOST / 8), "{budget:?}");
+        budget.grow(began + MOST * PART * 3 / 8);
+        // Half of that is left to pay, by each in proportion; and an eighth of the rest by the one.
+        assert!(about(budget.total, MOST * 3 / 8), "{budget:?}");
+        let spent = budget.spent[&user(2)];
+        assert!(about(spent.shared, MOST / 4) && about(spent.beyond, MOST / 8), "{spent:?}");
+        // Not ever more.
+        budget.grow(began + 1000 * MOST * PART);
+        assert_eq!(left(&budget, 2), MOST / 2);
+        assert!(budget.spent.is_empty());
+    }
+}
