@@ -134,8 +134,11 @@ impl Debuginfod {
         if let Some(file) = open_if_build(&path, build_id) {
             return Ok(Some(file));
         }
+        // What those may have that are not asked any more is not known.
+        let silent = self.servers.iter().find(|server| !server.answers);
+        let absent = silent.map_or(Ok(None), |server| Err(format!("not asked for: {} has failed before", server.url)));
         if self.missing.contains(build_id) {
-            return Ok(None);
+            return absent;
         }
         if self.began.elapsed() >= MAX_RUN || self.fetched >= MAX_RUN_BYTES {
             return Err(format!(
@@ -180,7 +183,7 @@ impl Debuginfod {
             Some(problem) => Err(problem),
             None => {
                 self.missing.insert(build_id.to_vec());
-                Ok(None)
+                absent
             }
         }
     }
@@ -291,9 +294,16 @@ mod tests {
         let mut client = Debuginfod::with_cache(vec![gone, url], dir.path().to_owned());
         assert!(client.fetch(&[1; 20]).is_err());
         assert!(!client.servers[0].answers && client.servers[1].answers);
-        assert!(client.fetch(&[1; 20]).unwrap().is_none());
-        assert!(client.fetch(&[1; 20]).unwrap().is_none());
+        for _ in 0..2 {
+            assert!(client.fetch(&[1; 20]).unwrap_err().starts_with("not asked for: http://"));
+        }
         assert_eq!(asked.load(Ordering::Relaxed), 2);
+        let (url, asked) = serve(vec![answer("404 Not Found", b"", 0); 3]);
+        let mut client = Debuginfod::with_cache(vec![url], dir.path().to_owned());
+        for _ in 0..2 {
+            assert!(client.fetch(&[1; 20]).unwrap().is_none());
+        }
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
     }
 
     #[test]

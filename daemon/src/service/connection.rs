@@ -337,10 +337,10 @@ impl Connection {
         }
         let ended = match end {
             Some(ended) => ended,
-            // The session was forgotten.
+            // The session was forgotten, or its updates do not fit each other.
             None if encoder.is_none() => return self.say(&Reply::Refused(gone(session))),
             None => {
-                let why = format!("session {session} was forgotten before all of it was read");
+                let why = format!("session {session} was forgotten before all of it was read, or is damaged");
                 Some(SessionEnd::Failed(why))
             }
         };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ccsd_collector::{system, usage};
 use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
@@ -23,6 +24,8 @@ const SMALL_RING_BYTES: usize = 64 << 10;
 /// What the rings of a CPU lock beside the one for samples: another, and a page for each.
 const BESIDE_BYTES: u64 = 72 << 10;
 const EVENTS: usize = 256;
+/// Time between two messages about sessions that are ended for their memory.
+const SHED_LOGGED: Duration = Duration::from_secs(60);
 
 /// Requests to the table. The last field of each is the channel for the answer.
 pub enum Ask {
@@ -114,6 +117,8 @@ pub struct SessionTable {
     /// CPU time of this thread that was charged to somebody, nanoseconds.
     charged_ns: u64,
     shutting_down: bool,
+    /// When it was logged last that a session was ended for its memory.
+    shed_logged: Option<Instant>,
     /// Dropped when all sessions have ended.
     all_ended: Option<Sender<()>>,
 }
@@ -131,6 +136,7 @@ impl SessionTable {
             next_id: 1,
             charged_ns: 0,
             shutting_down: false,
+            shed_logged: None,
             all_ended: None,
         }
     }
@@ -411,7 +417,11 @@ impl SessionTable {
             taken >> 20,
             entry.bytes.amount() >> 20
         );
-        tracing::warn!(session = id, uid = entry.owner.uid, "session {id} ends: {why}");
+        // A user may have that happen again and again.
+        if self.shed_logged.is_none_or(|logged| logged.elapsed() >= SHED_LOGGED) {
+            self.shed_logged = Some(Instant::now());
+            tracing::warn!(session = id, uid = entry.owner.uid, "session {id} ends: {why}");
+        }
         entry.end(SessionEnd::Failed(why), None);
         entry.sheds = true;
     }

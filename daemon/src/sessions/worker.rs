@@ -433,7 +433,12 @@ impl SessionWorker {
                 .map(|error| SessionEnd::Failed(format!("the profile is broken: {error}"))),
         };
         if let Some(end) = refused {
-            self.log(&format!("ends: {}", end.text()));
+            match &end {
+                SessionEnd::Failed(why) => {
+                    tracing::warn!(session = self.summary.id, "session {} ends: {why}", self.summary.id);
+                }
+                _ => self.log(&format!("ends: {}", end.text())),
+            }
             self.ending = Some(end);
             self.is_refused = true;
             self.stop(None);
@@ -485,7 +490,7 @@ impl SessionWorker {
         }
     }
 
-    /// Users start as many sessions as they like: what these do is not for everybody's journal.
+    /// Logs what happens to sessions of root and the group. Users start as many sessions as they like.
     fn log(&self, what: &str) {
         let id = self.summary.id;
         match self.principal {

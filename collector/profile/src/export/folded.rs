@@ -10,13 +10,17 @@ use super::request::Export;
 use super::walk::{GAP_FRAME, frame_index, frame_name, walk};
 
 /// Bytes of text that are held at once to put it in order and to add up what has the same text.
-const MOST_BYTES: usize = 256 << 20;
+pub(super) const MOST_BYTES: usize = 256 << 20;
 
-/// Every stack with its weight, ordered by text; if that is more than [`MOST_BYTES`], some of the stacks, each time that
-/// it is. Semicolons in names become colons.
-fn chunks(export: &Export<'_>, mut done: impl FnMut(BTreeMap<String, u64>)) {
+/// Every stack with its weight, ordered by text. Semicolons in names become colons. Stacks of more than `most` bytes are first
+/// given to `full`, which makes room, or says that no more are wanted.
+fn stacks(
+    export: &Export<'_>,
+    most: usize,
+    mut full: impl FnMut(&mut BTreeMap<String, u64>) -> bool,
+) -> BTreeMap<String, u64> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
-    let mut bytes = 0;
+    let (mut bytes, mut are_wanted) = (0, true);
     let profile = export.profile;
     let labels = profile.full_labels();
     let mut names: Vec<String> = (0..profile.cost_centres().len())
@@ -24,6 +28,9 @@ fn chunks(export: &Export<'_>, mut done: impl FnMut(BTreeMap<String, u64>)) {
         .collect();
     names.push(frame_name(&labels, GAP_FRAME).into_owned());
     walk(export, |stack| {
+        if !are_wanted {
+            return;
+        }
         let name = |&id: &_| names.get(frame_index(profile, id)).map_or("[unknown]", String::as_str);
         let names: Vec<&str> = stack.functions.iter().map(name).collect();
         let text = names.join(";");
@@ -33,47 +40,119 @@ fn chunks(export: &Export<'_>, mut done: impl FnMut(BTreeMap<String, u64>)) {
             0
         });
         *sum = sum.saturating_add(stack.weight);
-        if bytes > MOST_BYTES {
+        if bytes > most {
             bytes = 0;
-            done(std::mem::take(&mut lines));
+            are_wanted = full(&mut lines);
         }
     });
-    done(lines);
+    lines
 }
 
 /// Every stack with its weight, ordered by text.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] if that is too much to draw.
-pub(super) fn lines(export: &Export<'_>) -> io::Result<BTreeMap<String, u64>> {
-    let (mut all, mut count) = (BTreeMap::new(), 0);
-    chunks(export, |lines| {
-        all = lines;
-        count += 1;
+/// [`io::ErrorKind::InvalidInput`] if they have more than `most` bytes: too much to draw.
+pub(super) fn lines(export: &Export<'_>, most: usize) -> io::Result<BTreeMap<String, u64>> {
+    let mut fits = true;
+    let lines = stacks(export, most, |lines| {
+        lines.clear();
+        fits = false;
+        false
     });
-    if count > 1 {
+    if !fits {
         let why = format!(
             "the stacks are more than {} MiB of text, too much to draw: choose some of them (--focus, --hide), or another format",
-            MOST_BYTES >> 20
+            most >> 20
         );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    Ok(all)
+    Ok(lines)
 }
 
 /// Of very many stacks, some may come more than once: readers add them up.
 pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()> {
+    write_within(export, MOST_BYTES, out)
+}
+
+fn write_within(export: &Export<'_>, most: usize, out: &mut impl Write) -> io::Result<()> {
     if export.comments {
         for remark in export.remarks() {
             writeln!(out, "# {} 0", remark.replace(';', ","))?;
         }
     }
+    let mut write = |lines: &mut BTreeMap<String, u64>| {
+        std::mem::take(lines).into_iter().try_for_each(|(stack, weight)| writeln!(out, "{stack} {weight}"))
+    };
     let mut written = Ok(());
-    chunks(export, |lines| {
-        let mut write = |(stack, weight)| writeln!(out, "{stack} {weight}");
-        if written.is_ok() {
-            written = lines.into_iter().try_for_each(&mut write);
-        }
+    let mut rest = stacks(export, most, |lines| {
+        written = write(lines);
+        written.is_ok()
     });
-    written
+    written?;
+    write(&mut rest)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::view::Selection;
+    use crate::{ContextId, ImageId};
+    use crate::{CostCentre, Image, LineId, Metric, Process, Profile, ProfileLimits, SessionInfo, Thread, Unit};
+
+    /// Two threads with the same stacks.
+    fn profile() -> Profile {
+        let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
+        let mut profile = Profile::new(SessionInfo { metrics, ..SessionInfo::default() }, ProfileLimits::default());
+        let name = || "demo".to_owned();
+        let (parent, membership) = (None, None);
+        let process = Process { pid: 1, start_time: 1, exec_generation: 0, parent, membership, name: name() };
+        let process = profile.add_process(process);
+        let image: ImageId = profile.add_image(Image { name: name(), build_id: Vec::new() });
+        for tid in 1..3 {
+            let thread = profile.add_thread(Thread { process, tid, name: name() });
+            for number in 0..20u32 {
+                let context =
+                    ["main".to_owned(), format!("f{number}")].into_iter().fold(ContextId::ROOT, |context, name| {
+                        let function = profile.add_cost_centre(CostCentre {
+                            image,
+                            linkage_name: Some(name),
+                            display_name: None,
+                            start: None,
+                            file: None,
+                            line: 0,
+                            local: false,
+                        });
+                        profile.contexts_mut().push(context, function)
+                    });
+                profile.charge(thread, context, LineId::UNKNOWN, &[u64::from(number + 1)]);
+            }
+        }
+        profile
+    }
+
+    /// The same weights by stack, however little text is held at once.
+    #[test]
+    fn few_bytes_at_once_give_the_same_sums() {
+        let profile = profile();
+        let selection = Selection::all();
+        let export = Export { comments: false, ..Export::new(&profile, &selection) };
+        let written = |most| {
+            let mut out = Vec::new();
+            write_within(&export, most, &mut out).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+            for line in text.lines() {
+                let (stack, weight) = line.rsplit_once(' ').unwrap();
+                *sums.entry(stack.to_owned()).or_default() += weight.parse::<u64>().unwrap();
+            }
+            (text.lines().count(), sums)
+        };
+        let (whole, pieces) = (written(MOST_BYTES), written(0));
+        assert_eq!(whole.1.len(), 20);
+        assert!(pieces.0 > whole.0, "{pieces:?}");
+        assert_eq!(pieces.1, whole.1);
+        assert!(lines(&export, MOST_BYTES).is_ok());
+        assert_eq!(lines(&export, 0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
 }

@@ -24,7 +24,9 @@ pub fn write_difference(
     absolute: bool,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let (old, new) = (folded::lines(before)?, folded::lines(after)?);
+    // Three times the text is held: of both, and of all lines.
+    let most = folded::MOST_BYTES / 2;
+    let (old, new) = (folded::lines(before, most)?, folded::lines(after, most)?);
     let (old_total, new_total) = (total(&old)?, total(&new)?);
     if new_total == 0 {
         return Err(io::Error::new(
@@ -63,7 +65,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     // As in a page, what only starts the program is left out.
     let selection = export.selection.clone().hide(profile.startup_functions());
     let export = &Export { selection: &selection, ..*export };
-    let stacks = folded::lines(export)?;
+    let stacks = folded::lines(export, folded::MOST_BYTES)?;
     total(&stacks)?;
     let lines: Vec<String> = stacks.into_iter().map(|(stack, weight)| format!("{stack} {weight}")).collect();
     if lines.is_empty() {
