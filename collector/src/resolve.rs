@@ -139,6 +139,7 @@ impl Resolver {
 
     /// Enters the next image, in order of [`ImageIndex`].
     pub fn add_image(&mut self, profile: &mut Profile, image: MappedImage) {
+        let author = image.author();
         let MappedImage { name, elf, key, debug, .. } = image;
         let build_id = elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
         let id = profile.add_image(Image { name: name.clone(), build_id });
@@ -149,6 +150,7 @@ impl Resolver {
             lacks_lines: ImageSymbols::lines_may_come(elf.as_ref()),
             elf,
             key,
+            author,
             was_read,
             debug,
             names: None,
@@ -172,6 +174,7 @@ impl Resolver {
     pub fn reopen(&mut self, profile: &mut Profile, index: ImageIndex, from: MappedImage) {
         let Some(image) = self.images.get_mut(index.0 as usize) else { return };
         self.left.drop_names(image);
+        image.author = from.author();
         (image.elf, image.key, image.debug) = (from.elf, from.key, from.debug);
         image.lacks_lines = ImageSymbols::lines_may_come(image.elf.as_ref());
         if !std::mem::replace(&mut image.was_read, true) {

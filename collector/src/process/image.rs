@@ -29,6 +29,12 @@ pub struct MappedImage {
 }
 
 impl MappedImage {
+    /// Whose file decides how much there is to read: this machine's, or that of who pays.
+    pub fn author(&self) -> Principal {
+        let is_of_machine = self.key.as_ref().is_none_or(|key| key.principal() == Principal::Own);
+        if is_of_machine { Principal::Own } else { self.payer }
+    }
+
     pub fn new(name: &str, key: Option<FileKey>, payer: Principal) -> MappedImage {
         MappedImage { name: name.to_owned(), elf: None, key, debug: DebugFileFinder::none(), payer }
     }

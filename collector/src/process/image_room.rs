@@ -1,7 +1,7 @@
 //! Room for images, of which one user's files leave some for those of others.
 //!
-//! Root and the session's own user may take all. All other users together get a half, and each of them at most half of what
-//! the others leave of it; all containers count as one. Who maps a file pays for it, unless it is another user's.
+//! Root and the session's own user may take all. All other users and containers leave an eighth for them, and each of them
+//! gets at most half of what the others leave of the rest. Who maps a file pays for it, unless it is another user's.
 
 use ccsd_worker::Principal;
 use hashbrown::HashMap;
@@ -42,7 +42,7 @@ impl ImageRoom {
             return fits;
         }
         let taken = self.others.get(&payer).copied().unwrap_or(0);
-        let left = (self.limit / 2).saturating_sub(self.of_others - taken);
+        let left = (self.limit - self.limit / 8).saturating_sub(self.of_others - taken);
         taken.saturating_add(amount) <= left / 2
     }
 
@@ -85,17 +85,17 @@ mod tests {
         let mut room = ImageRoom::new(1024);
         let fill = |room: &mut ImageRoom, owner| (0..).take_while(|_| room.take(owner, 1)).count();
         let user = Principal::User;
-        assert_eq!((fill(&mut room, user(1)), fill(&mut room, user(2)), fill(&mut room, user(3))), (256, 128, 64));
-        assert!(!room.has(user(1), 1) && room.has(user(4), 32));
-        assert_eq!(fill(&mut room, Principal::Own), 1024 - 256 - 128 - 64);
+        assert_eq!((fill(&mut room, user(1)), fill(&mut room, user(2)), fill(&mut room, user(3))), (448, 224, 112));
+        assert!(!room.has(user(1), 1) && room.has(user(4), 56));
+        assert_eq!(fill(&mut room, Principal::Own), 1024 - 448 - 224 - 112);
         assert!(!room.has(user(4), 1) && room.has(user(4), 0));
-        room.give(user(2), 128);
+        room.give(user(2), 224);
         assert_eq!(room.others.len(), 2);
-        assert_eq!(fill(&mut room, user(4)), 96);
+        assert_eq!(fill(&mut room, user(4)), 168);
         // In a session of a user, that user's files are the own ones.
         let mut room = ImageRoom::new(1024);
         room.own = user(7);
-        assert_eq!((fill(&mut room, user(1)), fill(&mut room, user(7))), (256, 768));
+        assert_eq!((fill(&mut room, user(1)), fill(&mut room, user(7))), (448, 576));
         room.give(user(7), 8);
         assert!(room.take(Principal::Own, 8) && !room.take(Principal::Own, 1));
     }

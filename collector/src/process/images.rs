@@ -509,9 +509,12 @@ impl Images {
 fn payer(pid: u32, key: Option<&FileKey>) -> Principal {
     match key.map(FileKey::principal) {
         Some(user @ Principal::User(_)) => user,
-        Some(owner) if pid == 0 => owner.without_place(),
-        None if pid == 0 => Principal::Own,
-        _ => ccsd_worker::principal_of_process(pid, procfs::own_pid_and_user(pid).1).without_place(),
+        owner if pid == 0 => owner.unwrap_or_default(),
+        owner => match ccsd_worker::principal_of_process(pid, procfs::own_pid_and_user(pid).1) {
+            // A container, which the file may tell from others.
+            Principal::SOMEWHERE => owner.filter(|owner| *owner != Principal::Own).unwrap_or(Principal::SOMEWHERE),
+            user => user,
+        },
     }
 }
 
@@ -555,7 +558,7 @@ mod tests {
         assert!(!images.may_keep(&file, Principal::Own) && images.stats().without_file == 1);
         images.most_files = 1 << 20;
         assert!(images.may_keep(&file, Principal::Own) && images.stats().without_file == 1);
-        images.files = ImageRoom::new(3);
+        images.files = ImageRoom::new(1);
         assert!(!images.may_keep(&file, Principal::User(1)) && images.stats().without_file == 2);
     }
 

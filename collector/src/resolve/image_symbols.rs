@@ -25,6 +25,8 @@ pub(super) struct ImageSymbols {
     pub(super) name: String,
     pub(super) elf: Option<Arc<ElfFile>>,
     pub(super) key: Option<FileKey>,
+    /// See [`MappedImage::author`](crate::process::images::MappedImage::author).
+    pub(super) author: Principal,
     pub(super) was_read: bool,
     /// Whether it is stripped and has a build id: functions that it exports keep offsets, as those without a name do, as
     /// long as no debug file of it was found.
@@ -46,11 +48,6 @@ impl ImageSymbols {
     /// Whether debug information of a file may be found later.
     pub(super) fn lines_may_come(elf: Option<&Arc<ElfFile>>) -> bool {
         elf.is_some_and(|elf| elf.build_id().is_some() && !elf.has_names())
-    }
-
-    /// Who answers for the file; all containers as one.
-    pub(super) fn owner(&self) -> Principal {
-        self.key.as_ref().map(FileKey::principal).unwrap_or_default().without_place()
     }
 
     /// What this process keeps of its names, bytes.

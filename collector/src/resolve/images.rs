@@ -45,7 +45,7 @@ impl Resolver {
         if is_again && !self.rereading.may() {
             return Told::NotNow;
         }
-        let owner = image.owner();
+        let owner = image.author;
         // An image that has been read answers at once, as a rule.
         let is_slow = image.names.is_none() || image.is_slow;
         if is_slow && !self.reading_time.may_ask(owner) {
@@ -108,12 +108,12 @@ impl Resolver {
         let mut total = self.image_bytes();
         let held = ImageSymbols::held_bytes;
         while total > self.budget.debug_information {
-            let of_others = self.images.iter().filter(|image| !self.reading_time.is_unlimited(image.owner()));
+            let of_others = self.images.iter().filter(|image| !self.reading_time.is_unlimited(image.author));
             let are_over = of_others.map(held).sum::<u64>() > self.budget.debug_information / 2;
             let with_symbols = self.images.iter_mut().filter(|image| held(image) > 0);
             // Other users' images have half of the budget; the rest of it is lent.
             let order =
-                |image: &&mut ImageSymbols| (!are_over || self.reading_time.is_unlimited(image.owner()), image.used);
+                |image: &&mut ImageSymbols| (!are_over || self.reading_time.is_unlimited(image.author), image.used);
             let Some(oldest) = with_symbols.min_by_key(order) else { return };
             // The only one is being used, and would be read again at once.
             if held(oldest) == total {

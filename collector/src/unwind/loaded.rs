@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ccsd_symbolizer::UnwindSections;
-use ccsd_worker::{FileKey, Principal};
+use ccsd_worker::Principal;
 use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
 
@@ -122,7 +122,7 @@ impl LoadedImages {
         if let Some(user) = images.door().user() {
             self.held.set_user(user.uid);
         }
-        let payer = image.key.as_ref().map(FileKey::principal).unwrap_or_default().without_place();
+        let payer = image.author();
         let is_timed = self.held.is_other(payer) && elf.unwind_size() > SMALL;
         let began = Instant::now();
         if is_timed && !self.has_time(payer, began) {
@@ -255,7 +255,7 @@ mod tests {
     fn other_users_tables_leave_room_and_time() {
         let mut loaded = LoadedImages::within(64 << 20);
         let (one, other, now) = (Principal::User(1), Principal::User(2), Instant::now());
-        assert!(!loaded.held.has(one, 17 << 20) && loaded.held.has(Principal::Own, 64 << 20));
+        assert!(!loaded.held.has(one, 29 << 20) && loaded.held.has(Principal::Own, 64 << 20));
         assert!(loaded.has_time(one, now));
         loaded.time.spend(Some(one), 10 * READING, Duration::ZERO);
         assert!(!loaded.has_time(one, now) && loaded.has_time(other, now));

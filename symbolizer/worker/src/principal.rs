@@ -48,12 +48,6 @@ impl Principal {
     /// Somebody who is not root of this machine.
     pub const SOMEWHERE: Principal = Principal::Elsewhere { namespace: 0, device: 0 };
 
-    /// The same, all containers as one.
-    #[must_use]
-    pub fn without_place(self) -> Principal {
-        if matches!(self, Principal::Elsewhere { .. }) { Principal::SOMEWHERE } else { self }
-    }
-
     /// The owner of a file as it is.
     pub(crate) fn of_user(uid: u32) -> Principal {
         if uid == 0 || uid == geteuid().as_raw() { Principal::Own } else { Principal::User(uid) }
