@@ -278,6 +278,11 @@ fn by_a_daemon() {
             assert_eq!(thread["kernel_stack"], Value::Array(Vec::new()));
         }
     }
+    // What JSON escapes fits, too.
+    let command = "\"\\".repeat(30_000);
+    let wordy = Running::start_command(Command::new("sh").args(["-c", "printf r; read line", &command]));
+    let ended = dump(0, &["--daemon", "--json"], wordy.pid());
+    assert!(ended.status.success() && ended.stdout.len() > 2 * command.len(), "{}", ended.stderr);
     // The daemon does not lend its rights.
     for (args, parts) in [(&[][..], &["nor by a daemon", "may not profile"][..]), (&["--daemon"], &["may not profile"])]
     {
