@@ -31,7 +31,9 @@ fn main() -> ExitCode {
             assert!(accounting.contexts.new_contexts > 2 * accounting.contexts.contexts, "{accounting:?}");
             assert!(recorded.profile.has_generations());
             assert!(accounting.elided * 100 <= accounting.received, "{accounting:?}");
-            assert!(!recorded.ended.stderr.contains("no room within"), "{:?}", recorded.ended);
+            // That of the C library is too much, if a sample is in it.
+            let mut full = recorded.ended.stderr.lines().filter(|line| line.contains("no room within"));
+            assert!(full.all(|line| line.contains("for all debug information (1 times)")), "{:?}", recorded.ended);
             let shown = recorded.samples("main").inherited;
             assert!(shown * 100 >= accounting.received * 99, "{shown} {accounting:?}");
             assert!(recorded.samples("bottom").own * 10 >= accounting.received * 8, "{:?}", recorded.names());
