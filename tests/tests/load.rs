@@ -73,9 +73,9 @@ fn memory_of_a_user() {
         }
         sessions += 1;
     };
-    // On a slow machine some were ended meanwhile, for what they had grown to, and others fit.
     assert!(sessions > 0);
-    refused.assert_refused(2, &["of the daemon's memory", "64 MiB are the most", "ccsd daemon stop"]);
+    // By memory or, if little was taken of it until then, by number.
+    refused.assert_refused(2, &["are the most for one user", "ccsd daemon stop"]);
     let of_root = daemon.detached(&[], fixture.pid());
     let running = || daemon.sessions().into_iter().filter(|session| session["ended"].is_null());
     let of_nobody = running().filter(|session| session["owner_uid"] == NOBODY);
