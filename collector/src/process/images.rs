@@ -97,6 +97,8 @@ pub struct Images {
     reopened: Vec<ImageIndex>,
     /// Bytes of the list, about. Later files of a program that maps new ones without end are `[unknown]`.
     bytes: ImageRoom,
+    /// Images that the profile has room for, of users other than the session's own.
+    count: ImageRoom,
     /// Open files.
     files: ImageRoom,
     /// The number that the file of an image may not have, because there are too many then.
@@ -136,6 +138,8 @@ impl Images {
             closed: HashSet::new(),
             reopened: Vec::new(),
             bytes: ImageRoom::new(images.saturating_mul(2 * IMAGE_BYTES) as u64),
+            // A profile has room for half as many as the list; see `Budget`.
+            count: ImageRoom::new((images / 2) as u64),
             files: ImageRoom::new(most_files),
             most_files,
             share: None,
@@ -167,8 +171,9 @@ impl Images {
         let door = Owner::door(owner);
         let mut images = Images { debug_roots: DebugRoots::through(door.clone()), door, ..self };
         if let Some(owner) = owner {
-            images.bytes.set_user(owner.uid);
-            images.files.set_user(owner.uid);
+            for room in [&mut images.bytes, &mut images.count, &mut images.files] {
+                room.set_user(owner.uid);
+            }
         }
         images
     }
@@ -195,7 +200,11 @@ impl Images {
     }
 
     fn take_room(&mut self, payer: Principal, bytes: usize) -> bool {
-        let fits = self.bytes.take(payer, bytes as u64);
+        let is_other = self.count.is_other(payer);
+        let fits = (!is_other || self.count.has(payer, 1)) && self.bytes.take(payer, bytes as u64);
+        if fits && is_other {
+            self.count.add(payer, 1);
+        }
         self.stats.left_out += u64::from(!fits);
         fits
     }
@@ -575,6 +584,15 @@ mod tests {
         let mut images = Images::within(8);
         assert_eq!(images.by_name(&"x".repeat(4096)), ImageIndex::UNKNOWN);
         assert_ne!(images.by_name("short"), ImageIndex::UNKNOWN);
+    }
+
+    #[test]
+    fn images_of_a_user_leave_room_in_the_profile() {
+        let mut images = Images::within(1024);
+        let mut fill = |payer| (0..700).filter(|_| images.take_room(payer, 1)).count();
+        // The profile has room for 512.
+        assert_eq!((fill(Principal::User(1)), fill(Principal::User(2)), fill(Principal::Own)), (224, 112, 700));
+        assert_eq!(images.stats().left_out, 700 - 224 + 700 - 112);
     }
 
     fn with_sections(count: u16) -> ElfFile {
