@@ -243,7 +243,8 @@ impl Sampler {
     pub fn turn(&mut self, schedule: &mut Schedule) -> bool {
         self.source.channels.watchdog.beat();
         let now = now_ns();
-        let most = self.hurry.sleep_ms(now, MAX_SLEEP_MS);
+        let usual = if self.source.pipeline.tracker.is_rereading() { 0 } else { MAX_SLEEP_MS };
+        let most = self.hurry.sleep_ms(now, usual);
         let until_interval = schedule.next_interval.saturating_sub(now).div_ceil(1_000_000);
         self.sleep.for_ms(u16::try_from(until_interval).unwrap_or(most).min(most));
         let command = match self.source.channels.commands.try_recv() {

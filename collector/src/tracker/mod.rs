@@ -3,12 +3,12 @@
 //! Records of forks, ends, names and mappings change it in order of time. Where records are missing, /proc is asked.
 
 mod admission;
+mod reread;
 pub mod scan;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::backoff::Backoff;
 use crate::budget::Budget;
 use crate::clock::now_ns;
 use crate::host::membership::Memberships;
@@ -22,6 +22,7 @@ use crate::process::recorded_files::RecordedFiles;
 use crate::process::{LiveProcess, LiveThread, NEVER, OverflowCounts, ProcessKey, ProcessTable, ThreadKey};
 use crate::procfs::{self, MapEntry};
 use admission::Admission;
+use reread::{PORTION_NS, Rereading};
 use scan::ForkLog;
 
 /// Time between two looks at whether images that could not be read at first can be now, nanoseconds.
@@ -88,9 +89,7 @@ pub struct Tracker {
     waiting_child: Option<u32>,
     /// The forks recorded while the target's threads are being looked for.
     forks: ForkLog,
-    /// Records about mappings, forks or names were lost since the processes were last read.
-    records_lost: bool,
-    reread: Backoff,
+    rereading: Rereading,
     /// When images that could not be read were last asked for again.
     retried: u64,
     stats: TrackerStats,
@@ -140,8 +139,7 @@ impl Tracker {
             samples_idle: false,
             waiting_child: None,
             forks: ForkLog::default(),
-            records_lost: false,
-            reread: Backoff::default(),
+            rereading: Rereading::default(),
             retried: 0,
             stats: TrackerStats::default(),
         }
@@ -405,7 +403,7 @@ impl Tracker {
     fn goes_on_with_other_rights(&mut self, pid: u32) -> bool {
         self.table.expect_end(pid);
         // The record of the mapping may be lost.
-        if self.records_lost && procfs::is_exiting(pid) {
+        if self.rereading.may_miss_records() && procfs::is_exiting(pid) {
             return false;
         }
         let has_events = self.layout == EventLayout::Cpus || self.table.is_of_recording();
@@ -533,31 +531,39 @@ impl Tracker {
 
     /// Records about mappings, forks or names were lost, or no event gave them: processes are read again.
     pub fn records_were_lost(&mut self) {
-        self.records_lost = true;
+        self.rereading.records_were_lost();
     }
 
-    /// Reads from /proc what records did not tell: all processes after losses, and full ones. `at_end` there is no
-    /// later.
+    /// Whether processes are yet to be read anew.
+    pub fn is_rereading(&self) -> bool {
+        self.rereading.is_going_on()
+    }
+
+    /// Reads from /proc what records did not tell: after losses a portion of all processes, and full ones. `at_end` there
+    /// is no later.
     pub fn read_missed(&mut self, at_end: bool) {
-        if self.records_lost {
+        if self.rereading.may_miss_records() {
             self.reread_processes(at_end);
         }
         self.table.read_missed(&mut self.images);
     }
 
-    /// Not at once if it took long the last time: meanwhile rings fill, and what maps so much goes on.
     #[cold]
     fn reread_processes(&mut self, at_end: bool) {
         let began = now_ns();
-        if !at_end && !self.reread.is_due(began) {
-            return;
+        self.rereading.begin_if_due(began, at_end, || self.table.pids());
+        let mut now = began;
+        while (at_end || now.saturating_sub(began) < PORTION_NS)
+            && let Some(pid) = self.rereading.next()
+        {
+            // It may have ended since the round began.
+            if self.table.knows_process(pid) {
+                // Whose descendant it is is uncertain, too. One that is refused stays, and so do its threads.
+                let _ = self.enter(pid);
+            }
+            now = now_ns();
         }
-        for pid in self.table.pids() {
-            // Whose descendant it is is uncertain, too. One that is refused stays, and so do its threads.
-            let _ = self.enter(pid);
-        }
-        self.records_lost = false;
-        self.reread.done(began, now_ns());
+        self.rereading.end_portion(began, now);
     }
 
     /// Retries unreadable images now and then. Returns those that can be read: addresses in them change.
