@@ -7,6 +7,7 @@ mod thread_stack;
 mod thread_time;
 mod tick_time;
 mod unseen;
+mod whole_stacks;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use crate::watchdog::{LOOK, Watchdog, WatchdogWait};
 use crate::{system, usage};
 use thread_stack::{ChargeTarget, Outside, ThreadState};
 use tick_time::UnseenTime;
+use whole_stacks::WholeStacks;
 
 /// The state of the aggregating thread.
 pub struct Aggregator {
@@ -64,6 +66,7 @@ pub struct Aggregator {
     /// Images that the sampler had no room for, as far as they are counted.
     images_left_out: u64,
     threads: HashMap<ThreadKey, ThreadState, FxBuildHasher>,
+    whole_stacks: WholeStacks,
     /// Names of containers, where they may be known.
     containers: Option<ContainerNames>,
     /// Whether contexts and charges have got room that other tables do not use.
@@ -99,6 +102,7 @@ impl Aggregator {
             rates: RateHistory::new(spec.rate_hz, None),
             processes: HashMap::default(),
             threads: HashMap::default(),
+            whole_stacks: WholeStacks::default(),
             containers: None,
             lent: false,
         }
@@ -347,6 +351,7 @@ impl Aggregator {
                     }
                 }
                 BatchItem::ThreadEnd(key) => {
+                    self.whole_stacks.end(key);
                     if let Some(thread) = self.threads.remove(&key) {
                         self.unseen.end_thread(thread.id, thread.unsampled);
                         self.charge_ended(thread.tick, thread.id);
@@ -451,11 +456,7 @@ impl Aggregator {
             let _ = self.follow(thread, time, stack, outside);
             return;
         }
-        let last = |shared: usize, own: usize| -> Vec<Frame> {
-            let reserve = state.steps.reserve().iter().take(shared);
-            reserve.chain(state.steps.own().iter().take(own)).map(|step| step.frame).collect()
-        };
-        let outer = last(common.shared as usize, common.own as usize);
+        let outer: Vec<Frame> = state.first_frames(common.shared as usize, common.own as usize).collect();
         let age_ns = time.saturating_sub(state.whole_at);
         let is_last_whole = state.root == Some(StackRoot::Complete);
         let place = |gap: Gap| (stack.len().saturating_sub(gap.outer as usize).max(1), gap.reason);
@@ -469,10 +470,8 @@ impl Aggregator {
                 found.gap = (gap.outer > 0).then_some(place);
                 found.earlier = outer;
             }
-            (StackRoot::Truncated(_), _) if is_last_whole => {
-                found.earlier = last(state.steps.shared(), state.steps.own().len());
-            }
-            (StackRoot::Truncated(_), _) => found.earlier.clone_from(&state.whole),
+            (StackRoot::Truncated(_), _) if is_last_whole => found.earlier = state.last_frames().collect(),
+            (StackRoot::Truncated(_), _) => found.earlier = self.whole_stacks.of(thread).to_vec(),
             _ => {}
         }
         // The stacks that follow may have something in common with this one.
@@ -486,8 +485,11 @@ impl Aggregator {
 
     #[inline]
     fn follow(&mut self, thread: ThreadKey, time: u64, stack: &[Frame], outside: Outside) -> Option<ChargeTarget> {
-        let thread = self.threads.get_mut(&thread)?;
-        Some(thread.follow(&mut self.profile, &mut self.resolver, time, stack, outside))
+        let state = self.threads.get_mut(&thread)?;
+        if state.will_be_cut(outside) {
+            self.whole_stacks.keep(thread, state.last_frames());
+        }
+        Some(state.follow(&mut self.profile, &mut self.resolver, time, stack, outside))
     }
 }
 

@@ -38,9 +38,6 @@ fn push_frame(
     ((context, route), caller)
 }
 
-/// Frames kept of the last whole stack, to show in a crash report where the thread came from.
-const MAX_WHOLE: usize = 64;
-
 /// A thread as the profile knows it, and its last stack, root first.
 pub(super) struct ThreadState {
     pub(super) id: ThreadId,
@@ -57,8 +54,6 @@ pub(super) struct ThreadState {
     pub(super) generation: u32,
     /// When the last sample was taken whose stack was found whole, nanoseconds; 0 if there was none.
     pub(super) whole_at: u64,
-    /// The outermost frames of that sample's stack, outermost first, if stacks that were not found whole have followed it.
-    pub(super) whole: Vec<Frame>,
     /// CPU time that samples do not stand for.
     pub(super) unsampled: ThreadTime,
     /// Of a thread that ticks sample, the time that samples stand for.
@@ -80,16 +75,31 @@ impl ThreadState {
             until: u64::MAX,
             generation: 0,
             whole_at: 0,
-            whole: Vec::new(),
             unsampled: ThreadTime::default(),
             tick: TickTime::default(),
             cycles: CycleRest::default(),
         }
     }
 
-    /// Bytes that its last stacks take.
+    /// Bytes that its last stack takes.
     pub(super) fn stack_bytes(&self) -> usize {
-        self.steps.bytes() + self.whole.capacity() * size_of::<Frame>()
+        self.steps.bytes()
+    }
+
+    /// Whether its last stack was found whole, and one from `outside` is not.
+    #[inline]
+    pub(super) fn will_be_cut(&self, outside: Outside) -> bool {
+        self.root == Some(StackRoot::Complete) && (outside.root != StackRoot::Complete || outside.gap.is_some())
+    }
+
+    /// The frames of its last stack, outermost first.
+    pub(super) fn last_frames(&self) -> impl Iterator<Item = Frame> + '_ {
+        self.first_frames(self.steps.shared(), usize::MAX)
+    }
+
+    /// The frames of its last stack that are `shared` and then `own`; see [`Common`].
+    pub(super) fn first_frames(&self, shared: usize, own: usize) -> impl Iterator<Item = Frame> + '_ {
+        self.steps.reserve().iter().take(shared).chain(self.steps.own().iter().take(own)).map(|step| step.frame)
     }
 
     /// Finds the contexts of the remembered frames again: of the last stack, and of the `shared` frames of the reserve.
@@ -108,15 +118,6 @@ impl ThreadState {
             let outer = outer.map_or((ContextId::ROOT, RouteId::EMPTY), |outer| (outer.context, outer.route));
             (step.context, step.route) = push_frame(outer, called, resolver.sites(&resolved), profile).0;
         });
-    }
-
-    /// Keeps the outer part of the last stack, which was whole, as what follows is not.
-    #[cold]
-    fn keep_whole(&mut self) {
-        let reserve = self.steps.reserve().iter().take(self.steps.shared());
-        let outermost = reserve.chain(self.steps.own()).take(MAX_WHOLE).map(|step| step.frame);
-        self.whole.clear();
-        self.whole.extend(outermost);
     }
 
     #[inline]
@@ -147,10 +148,7 @@ impl ThreadState {
         let kept = common.own as usize + more;
         let leaf_changed = more < stack.len() || kept < self.steps.own().len() || self.cut_short;
         // What comes after a gap is not in the place that its position says.
-        let last = std::mem::replace(&mut self.root, gap.is_none().then_some(root));
-        if self.root != last && last == Some(StackRoot::Complete) {
-            self.keep_whole();
-        }
+        self.root = gap.is_none().then_some(root);
         self.steps.begin(Common { own: common.own + more as u32, ..common });
         let (mut context, mut route) = match self.steps.last() {
             Some(step) => (step.context, step.route),
