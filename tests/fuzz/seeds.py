@@ -14,7 +14,11 @@ __attribute__((noinline)) int leaf(int x) { return x * 3; }
 __attribute__((noinline)) int frame(int x) { volatile int a[40]; a[x & 31] = leaf(x); return a[3]; }
 __attribute__((noinline)) int sized(int x) { char *p = alloca(x & 63); *p = frame(x); return *p; }
 __attribute__((noinline)) int aligned(int x) { _Alignas(64) int a[16]; a[x & 15] = sized(x); __asm__("" :: "r"(a)); return a[0]; }
+#ifdef LOOPS
+int main(int c, char **v) { for (long i = 0; i < LOOPS; i++) c += aligned(c); return 0; }
+#else
 int main(int c, char **v) { return aligned(c); }
+#endif
 """
 
 
@@ -106,25 +110,22 @@ def stacks():
                     yield head + struct.pack("<60Q", *saved)
 
 
-# Where x86_64 has its kernel and Debian its libraries, and where nothing is: the names of a kernel that does not run and of
-# files that are not there are not read, which takes a hundred times as long as the recording.
-HERE = struct.pack("<Q", 0xFFFFFFFF81000000), b"/usr/"
-ELSEWHERE = struct.pack("<Q", 0xFFFFFFFFA1000000), b"/usx/"
+# Where x86_64 has its kernel, and where nothing is: the names of a kernel that does not run are not read. Nor are those of
+# a program that is gone. Reading the machine's own files would take a hundred times as long as the recording.
+KERNEL, NO_KERNEL = struct.pack("<Q", 0xFFFFFFFF81000000), struct.pack("<Q", 0xFFFFFFFFA1000000)
 
 
 def perf_data():
     with tempfile.TemporaryDirectory() as directory:
         if not shutil.which("perf"):
             return
-        for options in [["-g"], ["--call-graph", "dwarf,512"], ["-e", "cpu-clock:u,task-clock:u"], ["-z"]]:
+        program = compiled(directory, "-O1", "-static", "-DLOOPS=30000000L")
+        for options in [["-e", "cpu-clock", "-g"], ["-e", "cpu-clock", "--call-graph", "dwarf,512"],
+                        ["-e", "cpu-clock:u,task-clock:u"], ["-e", "cpu-clock:u", "-g", "-z"]]:
             out = pathlib.Path(directory, "perf.data")
-            done = subprocess.run(["perf", "record", "-q", "-e", "cpu-clock", "-F", "199", *options, "-o", out, "--", "sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"],
-                                  capture_output=True)
+            done = subprocess.run(["perf", "record", "-q", "-F", "199", *options, "-o", out, "--", program], capture_output=True)
             if done.returncode == 0 and out.stat().st_size < 1 << 16:
-                recording = out.read_bytes()
-                for here, elsewhere in zip(HERE, ELSEWHERE):
-                    recording = recording.replace(here, elsewhere)
-                yield recording
+                yield out.read_bytes().replace(KERNEL, NO_KERNEL)
 
 
 def perf_script():
