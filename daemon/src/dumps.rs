@@ -2,31 +2,42 @@
 //!
 //! A dump stops threads for a moment and costs the daemon CPU time. So a process has one dump at a time, few run at
 //! once, and untrusted users are rate-limited.
+//!
+//! A process can keep whoever reads its memory waiting for ever: with a file system in user space it holds the lock of its
+//! mappings. So each dump has a thread, which is left behind if it takes too long.
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ccsd_collector::Denied;
 use ccsd_collector::dump::{Dump, End, dump};
+use ccsd_collector::{Denied, procfs};
+use crossbeam_channel::bounded;
 
 use crate::authority::Authority;
 use crate::ledger::{Ledger, LedgerCharge, LedgerPrincipal, Resource};
 use crate::protocol::message::{Refusal, RefusalKind};
 
 const WINDOW: Duration = Duration::from_secs(10);
+/// How long a dump is waited for. One that nothing holds up takes 10 s at most.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Dumps of one user's processes that may have been left behind and go on.
+const MAX_LEFT_BEHIND: usize = 4;
 /// Entries of all stacks of a dump that are sent: about 14 MB of text.
 const MAX_ENTRIES: usize = 1 << 21;
 
 #[derive(Debug)]
 pub struct Dumps {
     ledger: Ledger,
-    state: Mutex<DumpsState>,
+    state: Arc<Mutex<DumpsState>>,
+    patience: Duration,
 }
 
 #[derive(Debug, Default)]
 struct DumpsState {
     running: Vec<u32>,
+    /// Those of them that are not waited for any more, and the users of the processes, if known.
+    left_behind: HashMap<u32, Option<u32>>,
     /// Recent dumps. Those that are not recent any more stay charged until the next dump.
     recent: VecDeque<(Instant, LedgerCharge)>,
 }
@@ -38,21 +49,22 @@ pub struct DumpText {
     _bytes: LedgerCharge,
 }
 
-struct RunningDump<'a> {
-    dumps: &'a Dumps,
+struct RunningDump {
+    state: Arc<Mutex<DumpsState>>,
     pid: u32,
-    _charge: LedgerCharge,
 }
 
-impl Drop for RunningDump<'_> {
+impl Drop for RunningDump {
     fn drop(&mut self) {
-        self.dumps.state(|state| state.running.retain(|&pid| pid != self.pid));
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.running.retain(|&pid| pid != self.pid);
+        state.left_behind.remove(&self.pid);
     }
 }
 
 impl Dumps {
     pub fn new(ledger: Ledger) -> Dumps {
-        Dumps { ledger, state: Mutex::default() }
+        Dumps { ledger, state: Arc::default(), patience: PATIENCE }
     }
 
     fn state<T>(&self, with: impl FnOnce(&mut DumpsState) -> T) -> T {
@@ -70,8 +82,8 @@ impl Dumps {
     /// those of [`dump`].
     pub fn take(&self, user: Authority, pid: u32) -> Result<Dump, Refusal> {
         let began = check(user, pid)?;
-        let _running = self.begin(user, pid, Instant::now())?;
-        let mut dump = dump(pid, user.owner())?;
+        let (_charge, running) = self.begin(user, pid, Instant::now())?;
+        let mut dump = self.in_time(running, move || dump(pid, user.owner()))??;
         // The process may have changed its user, or its id may have been reused.
         let now = check(user, pid)?;
         if now != began || dump.start_time != began {
@@ -85,7 +97,43 @@ impl Dumps {
         Ok(dump)
     }
 
-    fn begin(&self, user: Authority, pid: u32, now: Instant) -> Result<RunningDump<'_>, Refusal> {
+    /// What `take` takes, unless it does not come to an end.
+    fn in_time<T: Send + 'static>(
+        &self,
+        running: RunningDump,
+        take: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let pid = running.pid;
+        let user = procfs::own_pid_and_user(pid).1;
+        let busy = |message: String| Refusal::new(RefusalKind::Busy, message);
+        let left_behind = self.state(|state| state.left_behind.values().filter(|&&of| of == user).count());
+        if left_behind >= MAX_LEFT_BEHIND {
+            let message = "dumps of the same user's processes have been held up, and go on; end these processes first";
+            return Err(busy(format!("PID {pid} is not looked at: {left_behind} {message}")));
+        }
+        let (sender, taken) = bounded(1);
+        let work = move || {
+            // Who has asked may not wait any more.
+            let _ = sender.send(take());
+            drop(running);
+        };
+        let started = std::thread::Builder::new().name("ccsd-dump".to_owned()).spawn(work);
+        started.map_err(|error| busy(format!("cannot start a thread for the dump: {error}")))?;
+        taken.recv_timeout(self.patience).map_err(|_| {
+            self.state(|state| {
+                if state.running.contains(&pid) {
+                    state.left_behind.insert(pid, user);
+                }
+            });
+            busy(format!(
+                "the memory of PID {pid} could not be read in {} s: something holds it up, perhaps a file system that does \
+                 not answer",
+                self.patience.as_secs()
+            ))
+        })
+    }
+
+    fn begin(&self, user: Authority, pid: u32, now: Instant) -> Result<(LedgerCharge, RunningDump), Refusal> {
         let principal = self.ledger.principal(user.uid, user.trusted);
         self.state(|state| {
             if state.running.contains(&pid) {
@@ -98,7 +146,7 @@ impl Dumps {
                 state.recent.push_back((now, self.ledger.take(principal, Resource::Dumped, 1)?));
             }
             state.running.push(pid);
-            Ok(RunningDump { dumps: self, pid, _charge: charge })
+            Ok((charge, RunningDump { state: self.state.clone(), pid }))
         })
     }
 }
@@ -153,6 +201,39 @@ mod tests {
         assert_eq!(of_root.len(), 4);
         drop((users, of_root));
         assert!((0..100).all(|_| dumps.begin(root, 1, now).is_ok()));
+    }
+
+    #[test]
+    fn what_does_not_end_is_left_behind() {
+        let dumps = Dumps { patience: Duration::from_millis(1), ..dumps() };
+        let (root, now) = (Authority { trusted: true, ..USER }, Instant::now());
+        let (release, held) = bounded::<()>(0);
+        // Processes that are none: whose they are is not known, so that they count as one user's.
+        let pids = (u32::MAX - 100)..;
+        for (before, pid) in (0..MAX_LEFT_BEHIND).zip(pids.clone()) {
+            let held = held.clone();
+            let (charge, running) = dumps.begin(root, pid, now).unwrap();
+            let refused = dumps.in_time(running, move || held.recv().is_ok()).unwrap_err();
+            assert!(refused.message.contains("could not be read"), "{}", refused.message);
+            drop(charge);
+            assert_eq!(dumps.state(|state| (state.running.len(), state.left_behind.len())), (before + 1, before + 1));
+            // It still has its one dump.
+            assert!(dumps.begin(root, pid, now).is_err());
+        }
+        let (_charge, running) = dumps.begin(root, 7_000_000, now).unwrap();
+        let refused = dumps.in_time(running, || ()).unwrap_err();
+        assert!(refused.message.contains("4 dumps"), "{}", refused.message);
+        // Others' are not concerned.
+        let own = std::process::id();
+        let patient =
+            Dumps { patience: Duration::from_secs(1_000), ledger: dumps.ledger.clone(), state: dumps.state.clone() };
+        let (_charge, running) = patient.begin(root, own, now).unwrap();
+        assert_eq!(patient.in_time(running, || 5).unwrap(), 5);
+        drop(release);
+        while dumps.state(|state| state.left_behind.len()) > 0 {
+            std::thread::yield_now();
+        }
+        assert!(dumps.begin(root, pids.start, now).is_ok());
     }
 
     #[test]

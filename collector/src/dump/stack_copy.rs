@@ -73,6 +73,12 @@ impl StackCopier {
         process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(piece)], &remote).unwrap_or(0)
     }
 
+    /// Two bytes of code, if they are in memory.
+    pub fn code(&self, address: u64) -> Option<[u8; 2]> {
+        let mut code = [0; 2];
+        (self.present(address, code.len()) == code.len() && self.read(address, &mut code) == code.len()).then_some(code)
+    }
+
     /// Bytes of the next piece that can be read without waiting for a page: from a disk, or from a program that
     /// provides it and may be the stopped one.
     fn present(&self, address: u64, len: usize) -> usize {

@@ -8,13 +8,10 @@
 //! traced; then the tracing thread ends, so that the kernel lets it go, and a new one goes on.
 
 use std::fs::File;
-use std::io::IoSliceMut;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::prctl;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::Pid;
 
 use crate::arch::{UNREADABLE, is_foreign_call};
 use crate::clock::now_ns;
@@ -157,10 +154,14 @@ impl Taking {
         let why = match &look.place {
             _ if look.state == TaskState::Uninterruptible => Some("it is in uninterruptible sleep"),
             // One that is stopped has been interrupted already.
-            SyscallStatus::InCall(call) if look.state != TaskState::Stopped && is_32_bit(pid, call.ip) => {
-                Some("what its 32-bit system call would lose is not known")
+            SyscallStatus::InCall(call) if look.state != TaskState::Stopped => {
+                // A system call was made that may have the number of a call of i386.
+                match call.ip.checked_sub(2).and_then(|at| copier.code(at)) {
+                    Some(code) if is_foreign_call(code) => Some("what its 32-bit system call would lose is not known"),
+                    Some(_) => not_to_be_interrupted(call),
+                    None => Some("what its system call would lose is not known: its code is not in memory"),
+                }
             }
-            SyscallStatus::InCall(call) if look.state != TaskState::Stopped => not_to_be_interrupted(call),
             _ => None,
         };
         if let Some(why) = why
@@ -297,16 +298,6 @@ impl Taking {
         };
         nothing(tid, look, missing)
     }
-}
-
-/// Whether a system call was made that has the number of a call of i386.
-fn is_32_bit(pid: u32, ip: u64) -> bool {
-    let mut code = [0; 2];
-    let Some(base) = ip.checked_sub(2).and_then(|base| usize::try_from(base).ok()) else { return false };
-    let Ok(pid) = i32::try_from(pid) else { return false };
-    let remote = [RemoteIoVec { base, len: code.len() }];
-    let read = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(&mut code)], &remote);
-    read == Ok(2) && is_foreign_call(code)
 }
 
 fn too_late(pid: u32, tid: u32) -> TracerState {
