@@ -36,6 +36,8 @@ pub struct Upkeep {
     sessions: Sessions,
     started: u64,
     file: ConfigFile,
+    /// The socket that the configuration named at the start.
+    socket: Option<AbsolutePath>,
     reloads: Mutex<Reloads>,
     metrics_problem: Mutex<Option<String>>,
     state_dir: Mutex<PathBuf>,
@@ -86,7 +88,18 @@ impl Upkeep {
         let lock = Mutex::new(take(None, config).map_err(|(_, error)| error)?);
         let watches = Watches::start(config.clone(), sessions.ledger().clone(), &supervisor)?;
         let metrics_problem = Mutex::default();
-        Ok(Arc::new(Upkeep { watches, supervisor, sessions, started, file, reloads, metrics_problem, state_dir, lock }))
+        Ok(Arc::new(Upkeep {
+            watches,
+            supervisor,
+            sessions,
+            started,
+            file,
+            socket: config.socket.clone(),
+            reloads,
+            metrics_problem,
+            state_dir,
+            lock,
+        }))
     }
 
     /// Takes the lock again if the state directory was moved or replaced.
@@ -234,6 +247,9 @@ impl Upkeep {
             Some(Ok(config)) => {
                 tracing::info!("the configuration was reloaded: {} watches", config.watches.len());
                 config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+                if config.socket != self.socket {
+                    tracing::warn!("another `socket` takes effect when the daemon is started again");
+                }
                 self.state_dir.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&config.state_dir.0);
                 let sessions = config.sessions;
                 self.sessions.configure(sessions.memory_of_user.0, sessions.arguments, sessions.paranoid_users);
