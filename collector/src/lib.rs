@@ -25,6 +25,7 @@ mod budget;
 pub mod child;
 mod clock;
 mod crash;
+mod deadline;
 pub mod dump;
 mod error;
 mod host;
@@ -57,6 +58,7 @@ pub use budget::Budget;
 /// An ELF file as profiles read it, to check whether a file is the profiled one.
 pub use ccsd_symbolizer::debuginfod;
 pub use ccsd_symbolizer::{Authors, Door, ElfFile, FileIdentity, FileRoot, ForUser, ImageError, source_files};
+pub use deadline::Deadline;
 pub use error::{Error, Result};
 pub use host::container_names::ContainerNames;
 pub use host::membership::cgroup_path;

@@ -39,7 +39,7 @@ use crate::process::filter::ProcessFilter;
 use crate::process::owner::Owner;
 use crate::procfs;
 use crate::sched_priority::{Urgency, become_favoured, become_ordinary, become_urgent};
-use crate::usage::{Aside, aside_ns, thread_cpu_ns};
+use crate::usage::{Aside, aside_ns, thread_work_ns};
 use attach::{RefusedPids, refusal};
 use group_events::GroupEvents;
 use hurry::{Hurry, LateReads};
@@ -323,7 +323,7 @@ impl Sampler {
     /// Reads what the events counted, and how the kernel splits the live processes' time in user and system.
     fn read_counters(&mut self) {
         let RecordSource { events, pipeline, time, .. } = &mut self.source;
-        pipeline.sampler.cpu_ns = thread_cpu_ns();
+        pipeline.sampler.cpu_ns = thread_work_ns();
         pipeline.sampler.images_ns = aside_ns(Aside::Images);
         pipeline.sampler.held_bytes = pipeline.unwinding.held_bytes().saturating_add(pipeline.tracker.held_bytes());
         pipeline.tracker.count_live();

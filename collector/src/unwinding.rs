@@ -39,6 +39,11 @@ impl Unwinding {
         }
     }
 
+    /// For a session of this user.
+    pub fn set_user(&mut self, user: u32) {
+        self.unwinder.set_user(user);
+    }
+
     /// Unwinds a sample and remembers the stack. `is_dying`: a signal has killed the thread, and its stack will be
     /// shown.
     #[inline]

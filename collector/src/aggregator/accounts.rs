@@ -198,6 +198,11 @@ fn troubles(counts: &BatchCounts) -> impl Iterator<Item = String> {
             counts.rings.lost_tracking.saturating_add(counts.rings.lost.saturating_sub(counts.lost_samples())),
             "records about mappings and threads were lost by the kernel; all processes were looked at anew",
         ),
+        line(
+            counts.tracker.not_followed.late,
+            "processes of other users were known late, because reading their mappings takes long or is held up: until then \
+             their code is [unknown]",
+        ),
         line(counts.tracker.others, "samples of other programs were taken and dropped"),
         line(counts.tracker.unjudged, "samples were dropped before ccsd knew whether to sample their processes"),
         line(counts.tracker.withheld, "samples were dropped, because ccsd did not know whether this user may see their processes"),

@@ -12,17 +12,19 @@ use hashbrown::{HashMap, HashSet};
 
 use super::debug_roots::DebugRoots;
 pub use super::image::{ImageIndex, MappedImage};
-use super::image_room::ImageRoom;
 use super::jit_code::{self, JitCode, JitCodes};
 use super::mapped_file::MappedFile;
 use super::owner::Owner;
 use super::recent_files::RecentFiles;
 use super::recorded_files::{MappedObject, RecordedFiles};
+use super::shared_room::SharedRoom;
 use crate::budget::Budget;
+use crate::deadline::Deadline;
 use crate::perf::files::FileShare;
 use crate::perf::ring_buffer::PAGE;
-use crate::procfs;
+use crate::procfs::{self, MapEntry};
 use crate::system;
+use crate::time_budget::{LEAST, TimeBudget};
 use crate::usage::{Aside, aside};
 
 /// Open images from which on unmapped ones are closed. A busy desktop has some 500 libraries mapped in all its
@@ -42,6 +44,9 @@ const MAX_RETRY: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The same of each image afterwards. What is not known then is awaited, and samples go on.
 const MAX_OPEN: Duration = Duration::from_millis(20);
+
+/// Time for reading the mappings of other users' processes; see [`TimeBudget`]. One with 65,000 takes some 35 ms.
+const MAPS: Duration = Duration::from_secs(2);
 
 /// The shortest and the longest pause between two attempts to read images that are awaited.
 const RETRIES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -96,14 +101,18 @@ pub struct Images {
     closed: HashSet<ImageIndex>,
     reopened: Vec<ImageIndex>,
     /// Bytes of the list, about. Later files of a program that maps new ones without end are `[unknown]`.
-    bytes: ImageRoom,
+    bytes: SharedRoom,
     /// Images that the profile has room for, of users other than the session's own.
-    count: ImageRoom,
+    count: SharedRoom,
     /// Open files.
-    files: ImageRoom,
+    files: SharedRoom,
     /// The number that the file of an image may not have, because there are too many then.
     most_files: u64,
     share: Option<Arc<dyn FileShare>>,
+    /// Other users' processes are asked for their files and mappings within a deadline, and reading the mappings takes so
+    /// much time at most.
+    deadline: Deadline,
+    maps_time: TimeBudget,
     awaited: VecDeque<Awaited>,
     patience: Duration,
     /// When those are asked for next, and the pause before.
@@ -137,12 +146,14 @@ impl Images {
             sweep_at: SWEEP_AT,
             closed: HashSet::new(),
             reopened: Vec::new(),
-            bytes: ImageRoom::new(images.saturating_mul(2 * IMAGE_BYTES) as u64),
+            bytes: SharedRoom::new(images.saturating_mul(2 * IMAGE_BYTES) as u64),
             // A profile has room for half as many as the list; see `Budget`.
-            count: ImageRoom::new((images / 2) as u64),
-            files: ImageRoom::new(most_files),
+            count: SharedRoom::new((images / 2) as u64),
+            files: SharedRoom::new(most_files),
             most_files,
             share: None,
+            deadline: Deadline::default(),
+            maps_time: TimeBudget::new(MAPS, true),
             awaited: VecDeque::new(),
             patience: PATIENCE,
             retry_at: Instant::now(),
@@ -174,8 +185,48 @@ impl Images {
             for room in [&mut images.bytes, &mut images.count, &mut images.files] {
                 room.set_user(owner.uid);
             }
+            images.deadline = Deadline::of(owner.uid);
         }
         images
+    }
+
+    /// The same where no samples wait while processes are looked at.
+    #[must_use]
+    pub fn patient(self) -> Images {
+        Images { deadline: self.deadline.patient(), ..self }
+    }
+
+    /// The executable mappings of a process; empty where it has none, has ended, or may not be looked at. With them the
+    /// other user whose it is, if it is one's. Errors: that user has taken too much time or does not answer.
+    pub fn read_maps(&mut self, pid: u32) -> Result<(Vec<MapEntry>, Option<Principal>), Principal> {
+        let read = move || procfs::executable_maps(pid).unwrap_or_default();
+        let Some(user) = self.deadline.other_user(pid) else { return Ok((read(), None)) };
+        let maps = if self.may_read_maps(user) { self.deadline.ask(user, read) } else { None };
+        maps.map(|maps| (maps, Some(user))).ok_or(user)
+    }
+
+    /// Counts the time that a user's mappings have taken.
+    pub fn spend_maps_time(&mut self, user: Principal, time: Duration) {
+        self.maps_time.spend(Some(user), time, Duration::ZERO);
+    }
+
+    /// Whether there is time to read mappings of a user's processes.
+    pub fn may_read_maps(&mut self, user: Principal) -> bool {
+        let now = Instant::now();
+        if !self.maps_time.has_begun() {
+            self.maps_time.begin(now);
+        }
+        self.maps_time.grow(now);
+        self.maps_time.left(Some(user), Duration::ZERO) >= LEAST
+    }
+
+    /// Opens what a process has mapped.
+    fn open_mapped(&mut self, mapped: MappedFile<'_>) -> Option<File> {
+        let Some(user) = self.deadline.other_user(mapped.pid) else { return mapped.open(&self.door) };
+        let (path, build_id, door) = (mapped.path.to_vec(), mapped.build_id.to_vec(), self.door.clone());
+        let MappedFile { pid, start, end, device, inode, .. } = mapped;
+        let open = move || MappedFile { pid, start, end, device, inode, build_id: &build_id, path: &path }.open(&door);
+        self.deadline.ask(user, open).flatten()
     }
 
     /// The same for a recording.
@@ -229,7 +280,7 @@ impl Images {
 
     fn open_file(&mut self, mapped: MappedFile<'_>) -> ImageIndex {
         let name = mapped.name();
-        let file = if mapped.inode == 0 { None } else { mapped.open(&self.door) };
+        let file = if mapped.inode == 0 { None } else { self.open_mapped(mapped) };
         let key = |file: &File| ccsd_worker::file_key(file, Some(mapped.pid)).ok();
         let found = file.and_then(|file| Some((key(&file)?, file)));
         let may_keep = |(key, file): &(FileKey, File)| self.may_keep(file, payer(mapped.pid, Some(key)));
@@ -264,7 +315,7 @@ impl Images {
             images.jit.own(code, mapped.pid, start_time, &images.door, add)
         };
         if jit_code::is_dump(mapped.path)
-            && let Some(file) = mapped.open(&self.door)
+            && let Some(file) = self.open_mapped(mapped)
             && let Some(index) = own(self)
         {
             self.jit.add_dump(index, file);
@@ -567,7 +618,7 @@ mod tests {
         assert!(!images.may_keep(&file, Principal::Own) && images.stats().without_file == 1);
         images.most_files = 1 << 20;
         assert!(images.may_keep(&file, Principal::Own) && images.stats().without_file == 1);
-        images.files = ImageRoom::new(1);
+        images.files = SharedRoom::new(1);
         assert!(!images.may_keep(&file, Principal::User(1)) && images.stats().without_file == 2);
     }
 

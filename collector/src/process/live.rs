@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ccsd_profile::Membership;
+use ccsd_worker::Principal;
 
 use super::jit_code::JitCode;
 use super::mappings::Mappings;
@@ -41,6 +42,8 @@ pub struct LiveProcess {
     /// When its mappings are read again, if more do not fit.
     pub(super) full: Backoff,
     pub(super) threads: u32,
+    /// Who answers for it, as far as that has been looked at.
+    pub(super) user: Option<Principal>,
     /// Whether it may have threads that are not known: it was found running, and not all that runs is looked for.
     pub(super) has_unknown_threads: bool,
     pub(super) untracked: u32,

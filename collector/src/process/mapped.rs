@@ -1,7 +1,9 @@
 //! What processes have mapped, from records and /proc. Mappings beyond the limit are not entered.
 
 use std::sync::Arc;
+use std::time::Instant;
 
+use ccsd_worker::Principal;
 use hashbrown::{HashMap, HashSet};
 
 use super::images::{ImageIndex, Images};
@@ -13,14 +15,31 @@ use crate::clock::now_ns;
 use crate::perf::record::Mmap;
 use crate::procfs::{self, MapEntry};
 
+/// Time between two looks at whether mappings that were not read in time can be now, nanoseconds.
+const UNREAD_NS: u64 = 100_000_000;
+
 impl ProcessTable {
-    pub(super) fn room_for_mappings(&self) -> usize {
-        self.limit.saturating_sub(self.entered_bytes()) / MAPPING_BYTES
+    pub(super) fn room_for_mappings(&mut self, pid: u32) -> usize {
+        self.room_for(pid) / MAPPING_BYTES
     }
 
     /// Enters a process that was there before, with its mappings, from /proc; what is unreadable stays empty, or as it was.
+    /// Another user's may be read later.
     pub fn read_process(&mut self, pid: u32, images: &mut Images) {
-        self.read_mappings(pid, procfs::executable_maps(pid).unwrap_or_default(), images);
+        let began = Instant::now();
+        match images.read_maps(pid) {
+            Ok((maps, user)) => {
+                self.unread.remove(&pid);
+                self.read_mappings(pid, maps, images);
+                if let Some(user) = user {
+                    images.spend_maps_time(user, began.elapsed());
+                }
+            }
+            Err(user) => {
+                self.read_mappings(pid, Vec::new(), images);
+                self.left_out.late += u64::from(self.unread.insert(pid, user).is_none());
+            }
+        }
     }
 
     /// As [`ProcessTable::read_process`], with these mappings.
@@ -30,7 +49,7 @@ impl ProcessTable {
         let mut mappings = Mappings::default();
         // Those that it has had so far go.
         let had = self.processes.get(&pid).map_or(0, |process| process.mappings.count());
-        let room = self.room_for_mappings().saturating_add(had);
+        let room = self.room_for_mappings(pid).saturating_add(had);
         let mut code = self.processes.get(&pid).and_then(|process| process.jit.clone());
         if maps.is_empty() && had > 0 {
             // It has ended, or access is denied. Its remaining samples ran in the mappings that are known.
@@ -77,7 +96,7 @@ impl ProcessTable {
         if !self.asks_proc && !self.processes.contains_key(&mmap.pid) {
             self.enter_recorded(mmap.pid);
         }
-        let room = self.room_for_mappings();
+        let room = self.room_for_mappings(mmap.pid);
         let Some(process) = self.processes.get_mut(&mmap.pid) else { return };
         process.awaits_mapping = false;
         let had = process.mappings.count();
@@ -97,7 +116,7 @@ impl ProcessTable {
             // What it really has mapped is not known.
         } else if !entered && process.full.is_due(now_ns()) {
             self.read_again(mmap.pid, images);
-            let room = self.room_for_mappings();
+            let room = self.room_for_mappings(pid);
             if let Some(process) = self.processes.get_mut(&mmap.pid) {
                 let had = process.mappings.count();
                 entered = process.mappings.insert_within(mapping, had.saturating_add(room));
@@ -120,10 +139,20 @@ impl ProcessTable {
 
     /// To be called now and then: reads the mappings of processes that were due too early before.
     pub fn read_missed(&mut self, images: &mut Images) {
+        let now = now_ns();
+        if !self.unread.is_empty() && now >= self.unread_at {
+            self.unread_at = now.saturating_add(UNREAD_NS);
+            self.unread.retain(|pid, _| self.processes.contains_key(pid));
+            let unread: Vec<(u32, Principal)> = self.unread.iter().map(|(&pid, &user)| (pid, user)).collect();
+            for (pid, user) in unread {
+                if images.may_read_maps(user) {
+                    self.read_process(pid, images);
+                }
+            }
+        }
         if self.missed.is_empty() {
             return;
         }
-        let now = now_ns();
         let due = |pid: &u32| self.processes.get(pid).is_none_or(|process| process.full.is_due(now));
         let pids: Vec<u32> = self.missed.iter().copied().filter(due).collect();
         for pid in pids {

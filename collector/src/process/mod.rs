@@ -6,7 +6,6 @@
 pub mod debug_roots;
 pub mod filter;
 pub mod image;
-pub mod image_room;
 pub mod images;
 pub mod jit_code;
 mod live;
@@ -16,11 +15,14 @@ pub mod mappings;
 pub mod owner;
 mod recent_files;
 pub mod recorded_files;
+pub mod shared_room;
 mod untracked_threads;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ccsd_profile::Membership;
+use ccsd_worker::Principal;
 use hashbrown::{HashMap, HashSet};
 
 use crate::backoff::Backoff;
@@ -29,6 +31,7 @@ use crate::perf::record::Fork;
 use crate::procfs;
 use images::Images;
 use mappings::{Mapping, Mappings};
+use shared_room::SharedRoom;
 use untracked_threads::{UntrackedThread, UntrackedThreads};
 
 pub use live::{LiveProcess, LiveThread, ProcessKey, ThreadKey};
@@ -60,6 +63,12 @@ const MAPPING_BYTES: usize = 2 * size_of::<Mapping>();
 const _: () = assert!(size_of::<(u32, LiveThread)>() * 16 / 7 <= THREAD_BYTES * 3 / 4);
 const _: () = assert!(size_of::<(u32, LiveProcess)>() * 16 / 7 <= PROCESS_BYTES);
 
+/// The part of the room from which on users have shares of it, how often these are counted, nanoseconds, and of how many
+/// processes the user is looked up then, which takes some 15 us.
+const SHARES_FROM: usize = 4;
+const SHARES_NS: u64 = 50_000_000;
+const USERS_AT_ONCE: usize = 256;
+
 /// How often it is looked whether a process has ended whose last known thread has.
 const LOOKS_FOR_END: u8 = 2;
 
@@ -72,6 +81,8 @@ pub struct OverflowCounts {
     pub threads: u64,
     /// Mappings: code in them is in no image.
     pub mappings: u64,
+    /// Other users' processes whose mappings were not read in time. What they run until these are is in no image.
+    pub late: u64,
 }
 
 /// All live processes and threads of a session.
@@ -86,12 +97,20 @@ pub struct ProcessTable {
     mapped: usize,
     /// Processes with a mapping that did not fit, when it was too early to read their mappings again.
     missed: HashSet<u32>,
+    /// Other users' processes whose mappings could not be read in time, and when that is tried again.
+    unread: HashMap<u32, Principal>,
+    unread_at: u64,
+    /// What each user takes, as of the last look, and when that was; known from where much is taken.
+    shares: SharedRoom,
+    shares_at: u64,
     left_out: OverflowCounts,
     untracked: UntrackedThreads,
     /// Aggregate entry for the untracked threads of a process, by process id.
     others: HashMap<u32, LiveThread>,
     processes: HashMap<u32, LiveProcess>,
     threads: HashMap<u32, LiveThread>,
+    /// The process and number of each of `threads`: those of one process are found however many there are.
+    by_process: BTreeSet<(u32, u32)>,
     next_process: u32,
     next_thread: u32,
     /// Calls of `execve`: each makes a new process, and a new thread, of old ones.
@@ -126,11 +145,16 @@ impl ProcessTable {
             copies_left: usize::MAX,
             mapped: 0,
             missed: HashSet::new(),
+            unread: HashMap::new(),
+            unread_at: 0,
+            shares: SharedRoom::new((limit - untracked) as u64),
+            shares_at: 0,
             left_out: OverflowCounts::default(),
             untracked: UntrackedThreads::within(untracked),
             others: HashMap::new(),
             processes: HashMap::new(),
             threads: HashMap::new(),
+            by_process: BTreeSet::new(),
             next_process: 0,
             next_thread: 0,
             execs: 0,
@@ -146,6 +170,13 @@ impl ProcessTable {
     /// The processes of a recording: all that is known of them is in records.
     pub fn for_recording(limit: usize) -> ProcessTable {
         ProcessTable { asks_proc: false, copies_left: MAX_COPIED, ..ProcessTable::within(limit, 0) }
+    }
+
+    /// The same for a session of this user.
+    #[must_use]
+    pub fn of_user(mut self, user: u32) -> ProcessTable {
+        self.shares.set_user(user);
+        self
     }
 
     /// The same in which no process is permitted before [`ProcessTable::permit`] says so, but by descent.
@@ -175,8 +206,60 @@ impl ProcessTable {
         self.left_out
     }
 
-    fn has_room_for_thread(&self) -> bool {
-        self.limit.saturating_sub(self.entered_bytes()) >= self.thread_bytes
+    fn has_room_for_thread(&mut self, pid: u32) -> bool {
+        self.room_for(pid) >= self.thread_bytes
+    }
+
+    /// Bytes that a process's threads and mappings may take beside what is taken. Where much is, each user has a share.
+    fn room_for(&mut self, pid: u32) -> usize {
+        let left = self.limit.saturating_sub(self.entered_bytes());
+        if !self.has_shares() {
+            return left;
+        }
+        let now = now_ns();
+        if now.saturating_sub(self.shares_at) >= SHARES_NS {
+            self.shares_at = now;
+            self.count_shares();
+        }
+        let user = self.look_up_user(pid);
+        match self.shares.is_other(user) {
+            true => left.min(usize::try_from(self.shares.left(user)).unwrap_or(usize::MAX)),
+            false => left,
+        }
+    }
+
+    /// Whether so much is taken that users have shares.
+    fn has_shares(&self) -> bool {
+        self.asks_proc && self.entered_bytes() > self.limit / SHARES_FROM
+    }
+
+    /// Counts what a process has taken since the last look at the shares.
+    fn count_taken(&mut self, pid: u32, bytes: usize) {
+        if bytes > 0 && self.has_shares() {
+            let user = self.look_up_user(pid);
+            self.shares.add(user, bytes as u64);
+        }
+    }
+
+    fn look_up_user(&mut self, pid: u32) -> Principal {
+        match self.processes.get_mut(&pid) {
+            Some(process) => *process.user.get_or_insert_with(|| user_of(pid)),
+            None => user_of(pid),
+        }
+    }
+
+    fn count_shares(&mut self) {
+        let (mut shares, mut looked_up) = (self.shares.emptied(), 0);
+        for (&pid, process) in &mut self.processes {
+            if process.user.is_none() && looked_up < USERS_AT_ONCE {
+                looked_up += 1;
+                process.user = Some(user_of(pid));
+            }
+            let threads = (process.threads as usize).saturating_mul(self.thread_bytes);
+            let bytes = PROCESS_BYTES + threads + process.mappings.count() * MAPPING_BYTES;
+            shares.add(process.user.unwrap_or(Principal::SOMEWHERE), bytes as u64);
+        }
+        self.shares = shares;
     }
 
     /// Says from when on a known process is permitted, or [`NEVER`]. What it forks after that is, too.
@@ -279,7 +362,7 @@ impl ProcessTable {
             if !self.asks_proc && !self.processes.contains_key(&pid) {
                 return self.others(OTHER_PROCESS, tid);
             }
-            if !self.has_room_for_thread() {
+            if !self.has_room_for_thread(pid) {
                 return self.others(pid, tid);
             }
             self.forget_untracked(pid, tid);
@@ -392,6 +475,7 @@ impl ProcessTable {
             jit: None,
             full: Backoff::default(),
             threads,
+            user: None,
             has_unknown_threads: false,
             untracked,
             awaits_mapping: false,
@@ -411,7 +495,7 @@ impl ProcessTable {
             }
         }
         if !self.threads.contains_key(&tid) {
-            if !self.has_room_for_thread() {
+            if !self.has_room_for_thread(pid) {
                 return self.leave_out(pid, tid);
             }
             match self.untracked.get(tid) {
@@ -426,6 +510,8 @@ impl ProcessTable {
         let thread = LiveThread::new(key, pid, name, false);
         if self.threads.insert(tid, thread).is_none() {
             process.threads += 1;
+            self.by_process.insert((pid, tid));
+            self.count_taken(pid, self.thread_bytes);
         }
     }
 
@@ -441,14 +527,16 @@ impl ProcessTable {
             let found = found.filter(|&from| from > time && from != NEVER);
             // An earlier process with this pid has ended, even if its exit was not seen.
             self.remove_process(pid);
+            // It is the parent's user's until it executes a program.
+            let room = self.room_for_mappings(parent_pid).min(self.copies_left);
             let parent = self.processes.get(&parent_pid);
+            let user = parent.and_then(|parent| parent.user);
             let inherited = parent.map(|parent| parent.permitted_from).filter(|&from| from <= time);
             let permitted_from = found.or(inherited).unwrap_or(self.newcomers_from);
             let code = parent.and_then(|parent| parent.jit.clone());
             let membership = parent.and_then(|parent| parent.membership.clone());
             let key = parent.map(|parent| parent.key);
             let inherited = parent.map(|parent| &parent.mappings);
-            let room = self.room_for_mappings().min(self.copies_left);
             let mappings = match inherited {
                 Some(mappings) if mappings.count() <= room => mappings.clone(),
                 Some(mappings) => {
@@ -463,13 +551,16 @@ impl ProcessTable {
                 return;
             }
             let start_time = if self.asks_proc { boot_ticks(time) } else { 0 };
+            let taken = PROCESS_BYTES + mappings.count() * MAPPING_BYTES;
             self.add_process(pid, key, start_time, 0, name.clone(), mappings);
             self.permit(pid, permitted_from);
             if let Some(child) = self.processes.get_mut(&pid) {
                 child.jit = code;
                 child.membership = membership;
                 child.parent_pid = parent_pid;
+                child.user = user;
             }
+            self.count_taken(pid, taken);
         }
         self.add_thread(pid, tid, name);
     }
@@ -534,6 +625,7 @@ impl ProcessTable {
     pub fn move_process(&mut self, pid: u32, membership: Arc<Membership>) {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         process.membership = Some(membership);
+        process.user = None;
         if !process.announced {
             return;
         }
@@ -543,11 +635,16 @@ impl ProcessTable {
         self.next_process += 1;
         process.exec_generation += 1;
         self.execs += 1;
-        let of_it = self.threads.values_mut().filter(|thread| thread.pid == pid);
-        for thread in of_it.chain(self.others.get_mut(&pid)).filter(|thread| thread.announced) {
-            self.ended.push(thread.key);
-            (thread.key, thread.announced) = (ThreadKey(self.next_thread), false);
-            self.next_thread += 1;
+        for tid in self.threads_of(pid).into_iter().map(Some).chain([None]) {
+            let thread = match tid {
+                Some(tid) => self.threads.get_mut(&tid),
+                None => self.others.get_mut(&pid),
+            };
+            if let Some(thread) = thread.filter(|thread| thread.announced) {
+                self.ended.push(thread.key);
+                (thread.key, thread.announced) = (ThreadKey(self.next_thread), false);
+                self.next_thread += 1;
+            }
         }
     }
 
@@ -586,7 +683,7 @@ impl ProcessTable {
 
     /// A thread ended, and with the last one its process.
     pub fn exit(&mut self, pid: u32, tid: u32) {
-        let thread = self.threads.remove(&tid);
+        let thread = self.remove_thread(tid);
         self.ended.extend(thread.as_ref().filter(|thread| thread.announced).map(|thread| thread.key));
         let is_unknown = thread.is_none() && !self.forget_untracked(pid, tid);
         let Some(process) = self.processes.get_mut(&pid) else { return };
@@ -598,6 +695,16 @@ impl ProcessTable {
         } else if is_last && !is_unknown {
             self.drop_process(pid);
         }
+    }
+
+    fn remove_thread(&mut self, tid: u32) -> Option<LiveThread> {
+        let thread = self.threads.remove(&tid)?;
+        self.by_process.remove(&(thread.pid, tid));
+        Some(thread)
+    }
+
+    fn threads_of(&self, pid: u32) -> Vec<u32> {
+        self.by_process.range((pid, 0)..=(pid, u32::MAX)).map(|&(_, tid)| tid).collect()
     }
 
     fn drop_process(&mut self, pid: u32) -> bool {
@@ -614,8 +721,10 @@ impl ProcessTable {
     /// Forgets a process and its threads.
     pub fn remove_process(&mut self, pid: u32) {
         if self.drop_process(pid) {
-            let threads = self.threads.extract_if(|_, thread| thread.pid == pid);
-            self.ended.extend(threads.filter(|(_, thread)| thread.announced).map(|(_, thread)| thread.key));
+            for tid in self.threads_of(pid) {
+                let thread = self.remove_thread(tid).filter(|thread| thread.announced);
+                self.ended.extend(thread.map(|thread| thread.key));
+            }
         }
     }
 
@@ -659,6 +768,11 @@ impl ProcessTable {
     pub fn take_ended_processes(&mut self) -> impl Iterator<Item = ProcessKey> + '_ {
         self.ended_processes.drain(..)
     }
+}
+
+/// Who answers for a process that is there now.
+fn user_of(pid: u32) -> Principal {
+    ccsd_worker::principal_of_process(pid, procfs::own_pid_and_user(pid).1)
 }
 
 #[cfg(test)]

@@ -44,6 +44,7 @@ fn threads_beyond_the_limit_are_their_process_s_others() {
     let mut table = table_of_entered_bytes(PROCESS_BYTES + 8 * THREAD_BYTES);
     let pid = u32::MAX - 1000;
     table.read_process(pid, &mut images);
+    be_of_root(&mut table, pid);
     table.add_thread(pid, pid, "main".to_owned());
     for tid in pid + 1..pid + 20 {
         table.fork(Fork { pid, tid, parent_pid: pid, parent_tid: pid }, 0);
@@ -78,6 +79,11 @@ fn threads_beyond_the_limit_are_their_process_s_others() {
     assert_eq!(table.held_bytes(), 0);
 }
 
+/// Says that root answers for a process that is none.
+fn be_of_root(table: &mut ProcessTable, pid: u32) {
+    table.processes.get_mut(&pid).unwrap().user = Some(Principal::Own);
+}
+
 /// A table of so many bytes, and a part more for untracked threads.
 fn table_of_entered_bytes(bytes: usize) -> ProcessTable {
     ProcessTable::within(bytes * UNTRACKED_PART / (UNTRACKED_PART - 1) + UNTRACKED_PART, 0)
@@ -89,6 +95,7 @@ fn threads_without_room_are_known_by_number_and_counted_once() {
     let mut table = table_of_entered_bytes(PROCESS_BYTES + 8 * THREAD_BYTES);
     let pid = u32::MAX - 2000;
     table.read_process(pid, &mut images);
+    be_of_root(&mut table, pid);
     (pid..pid + 8).for_each(|tid| table.add_thread(pid, tid, String::new()));
     assert_eq!((table.threads.len(), table.left_out().threads), (8, 0));
     // One that is sampled before its record, and one whose record comes first.
@@ -136,6 +143,7 @@ fn mappings_beyond_the_limit_are_not_entered() {
     let mut table = table_of_entered_bytes(limit);
     let pid = u32::MAX - 1000;
     table.read_process(pid, &mut images);
+    be_of_root(&mut table, pid);
     table.add_thread(pid, pid, "main".to_owned());
     let map = |table: &mut ProcessTable, images: &mut Images, pid, at: u64| {
         let (start, len, path) = (at << 20, 4096, b"//anon".to_vec());
@@ -298,4 +306,61 @@ fn announced_threads_end_however_that_becomes_known() {
     assert_eq!(ended(&mut table), []);
     table.exit(pid, pid);
     assert_eq!((ended(&mut table), table.is_empty()), (vec![main], true));
+}
+
+#[test]
+fn threads_are_found_by_their_process() {
+    let mut table = table_of_entered_bytes(40 * THREAD_BYTES);
+    // A xorshift generator: forks, threads, executed programs, and ends, of 6 processes with 12 threads.
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 33) % below
+    };
+    for step in 0..20_000 {
+        let (pid, other) = (random(6) as u32 + 1, random(6) as u32 + 1);
+        let tid = if random(2) == 0 { pid } else { 10 + random(12) as u32 };
+        match random(6) {
+            0 => table.fork(Fork { pid, tid: pid, parent_pid: other, parent_tid: other }, step),
+            1 | 2 => table.add_thread(pid, tid, String::new()),
+            3 => table.exec(pid, pid, "x"),
+            4 => table.remove_process(pid),
+            _ => {
+                let pid = table.threads.get(&tid).map_or(pid, |thread| thread.pid);
+                table.exit(pid, tid);
+            }
+        }
+        let listed: BTreeSet<(u32, u32)> = table.threads.iter().map(|(&tid, thread)| (thread.pid, tid)).collect();
+        assert_eq!(table.by_process, listed, "{step}");
+        for (&pid, process) in &table.processes {
+            assert_eq!(process.threads as usize, table.threads_of(pid).len(), "{step}: {pid}");
+        }
+    }
+}
+
+#[test]
+fn however_much_a_user_takes_there_is_room_for_root_and_others() {
+    let mut table = table_of_entered_bytes(1_000 * THREAD_BYTES);
+    let (user, other) = (Principal::User(7), Principal::User(8));
+    let fill = |table: &mut ProcessTable, pid: u32, user| {
+        table.fork(Fork { pid, tid: pid, parent_pid: 0, parent_tid: 0 }, 0);
+        table.processes.get_mut(&pid).unwrap().user = Some(user);
+        (1..2_000).for_each(|thread| table.add_thread(pid, pid + thread, String::new()));
+        table.processes[&pid].threads
+    };
+    // Where there is no such process, it is looked up in vain.
+    let no_pid = u32::MAX - 20_000;
+    let about = |threads: u32, expected: u32| threads.abs_diff(expected) <= 4;
+    let threads = fill(&mut table, no_pid, user);
+    assert!(about(threads, 437), "{threads}");
+    let threads = fill(&mut table, no_pid + 3_000, other);
+    assert!(about(threads, 219), "{threads}");
+    let threads = fill(&mut table, no_pid + 6_000, Principal::Own);
+    assert!(about(threads, 344), "{threads}");
+    assert!(table.left_out().threads > 4_000);
+    // What is forked is the parent's user's.
+    table.fork(Fork { pid: no_pid + 9_000, tid: no_pid + 9_000, parent_pid: no_pid, parent_tid: no_pid }, 0);
+    assert_eq!(table.processes[&(no_pid + 9_000)].user, Some(user));
 }

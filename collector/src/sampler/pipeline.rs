@@ -52,9 +52,13 @@ impl Pipeline {
         };
         // Where samples have one weight, no values of counters are kept.
         let rings = if matches!(weighing, WeightSource::Period) { 0 } else { rings };
+        let mut unwinding = Unwinding::within(budget);
+        if let Some(owner) = owner {
+            unwinding.set_user(owner.uid);
+        }
         Pipeline {
             tracker: Tracker::new(spec, layout, rings, owner, budget),
-            unwinding: Unwinding::within(budget),
+            unwinding,
             batch: BatchBuilder::within(budget.batch),
             events: ActiveEvents::new(spec),
             weighing,

@@ -99,6 +99,7 @@ impl Tracker {
     /// No process yet. `rings` is the number of rings whose counters are read with samples; threads have values of each.
     pub fn new(spec: &EventSpec, layout: EventLayout, rings: usize, owner: Option<Owner>, budget: &Budget) -> Tracker {
         let table = ProcessTable::within(budget.live, rings);
+        let table = if let Some(owner) = owner { table.of_user(owner.uid) } else { table };
         Tracker {
             admission: Admission::new(owner),
             inherit: spec.inherit,
@@ -118,9 +119,9 @@ impl Tracker {
 
     /// A process as it is now, alone. For an owner by these lines of its `maps`: it may run another program by now.
     pub fn for_process(pid: u32, owner: Option<Owner>, maps: Option<Vec<MapEntry>>) -> Tracker {
-        let (mut table, mut images) = (ProcessTable::default(), Images::default().of(owner));
+        let (mut table, mut images) = (ProcessTable::default(), Images::default().of(owner).patient());
         match owner {
-            None => table.read_process(pid, &mut images),
+            None => table.read_mappings(pid, procfs::executable_maps(pid).unwrap_or_default(), &mut images),
             Some(_) => table.read_mappings(pid, maps.unwrap_or_default(), &mut images),
         }
         Tracker::of(table, images)

@@ -10,8 +10,8 @@ use rustc_hash::FxBuildHasher;
 use super::framehop_rows::FramehopRows;
 use super::image_unwind::ImageUnwind;
 use super::tables::ImageTables;
-use crate::process::image_room::ImageRoom;
 use crate::process::images::{ImageIndex, Images};
+use crate::process::shared_room::SharedRoom;
 use crate::time_budget::TimeBudget;
 use crate::usage::{Aside, aside};
 
@@ -29,7 +29,7 @@ pub struct LoadedImages {
     /// `None` until a frame falls into it.
     list: Vec<Option<ImageUnwind>>,
     /// Bytes of unwind information.
-    held: ImageRoom,
+    held: SharedRoom,
     /// For reading large ones of other users: samples wait for that.
     time: TimeBudget,
     refused: HashSet<ImageIndex, FxBuildHasher>,
@@ -41,7 +41,7 @@ impl LoadedImages {
         LoadedImages {
             framehop: FramehopRows::default(),
             list: Vec::new(),
-            held: ImageRoom::new(limit),
+            held: SharedRoom::new(limit),
             time: TimeBudget::new(READING, true),
             refused: HashSet::default(),
         }

@@ -23,12 +23,17 @@ use std::cell::{Cell, RefCell};
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
+use ccsd_worker::Principal;
+use hashbrown::HashMap;
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
+use rustc_hash::FxBuildHasher;
 
 use crate::clock::now_ns;
+use crate::deadline::Deadline;
 use crate::perf::ring_buffer::Bytes;
+use crate::process::ProcessKey;
 use crate::unwind::pages::Pages;
 
 /// The first piece that is read beyond the copy. Most stacks that pass the copy pass it by less.
@@ -41,6 +46,8 @@ const SHARE_OF_TIME: u64 = 20;
 /// Nanoseconds that reading may take at once, after a pause. (A test that is kept waiting in the midst of it goes on.)
 const MAX_NS_AT_ONCE: u64 = if cfg!(test) { 3_600_000_000_000 } else { 50_000_000 };
 const MAX_CODE_BYTES: usize = 4096;
+/// Processes of which it is kept whose they are.
+const MAX_USERS: usize = 1024;
 /// Words that [`UserStack::compare`] looks at at most.
 pub const MAX_PROBES: usize = 16;
 /// Words so close together are read as one piece: the number of pieces costs, not their bytes.
@@ -62,6 +69,10 @@ pub const NOTHING_READ: StackWord = (0, 0);
 #[derive(Debug, Default)]
 pub struct Memory {
     pid: i32,
+    process: Option<ProcessKey>,
+    /// Of processes that were read, whether they are another user's.
+    users: HashMap<ProcessKey, Option<Principal>, FxBuildHasher>,
+    deadline: Deadline,
     piece: Vec<u8>,
     piece_start: u64,
     next_piece: usize,
@@ -108,6 +119,7 @@ impl Memory {
     /// Begins with a sample of `pid`, taken at `time` (nanoseconds).
     pub fn begin(&mut self, pid: u32, time: u64) {
         self.pid = i32::try_from(pid).unwrap_or(0);
+        self.process = None;
         self.time = time;
         self.piece.clear();
         self.next_piece = FIRST_PIECE;
@@ -121,6 +133,16 @@ impl Memory {
             self.budget_ns = self.budget_ns.saturating_add(gained).min(MAX_NS_AT_ONCE);
             self.budget_at = time;
         }
+    }
+
+    /// For a session of this user.
+    pub fn set_user(&mut self, user: u32) {
+        self.deadline = Deadline::of(user);
+    }
+
+    /// Says which process the sample is of.
+    pub fn set_process(&mut self, process: ProcessKey) {
+        self.process = Some(process);
     }
 
     /// Says that the sample's thread will not run again. There is no later sample to read its stack for, so that the budget is whole.
@@ -236,12 +258,50 @@ impl Memory {
         }
         self.left -= bytes as u64;
         self.read_at = now_ns();
-        let read = match self.pages.cut(self.pid, self.time, self.read_at, remote) {
-            Ok(0) => Err(Errno::EFAULT),
-            Ok(pieces) => process_vm_readv(Pid::from_raw(self.pid), local, &remote[..pieces]),
-            Err(why) => Err(why),
+        let read = match self.other_user() {
+            None => read_pages(&mut self.pages, (self.pid, self.time, self.read_at), local, remote),
+            Some(user) => self.ask_for_pages(user, local, remote),
         };
         self.budget_ns = self.budget_ns.saturating_sub(now_ns().saturating_sub(self.read_at));
+        read
+    }
+
+    /// Whose process the sample is of, if another user's, who can make reading it last for ever.
+    fn other_user(&mut self) -> Option<Principal> {
+        let pid = self.pid.unsigned_abs();
+        let Some(process) = self.process else { return self.deadline.other_user(pid) };
+        if self.users.len() >= MAX_USERS {
+            self.users.clear();
+        }
+        *self.users.entry(process).or_insert_with(|| self.deadline.other_user(pid))
+    }
+
+    /// [`read_pages`] of another user's process, within a deadline, else EAGAIN.
+    fn ask_for_pages(
+        &mut self,
+        user: Principal,
+        local: &mut [IoSliceMut<'_>],
+        remote: &[RemoteIoVec],
+    ) -> nix::Result<usize> {
+        let (sample, mut remote) = ((self.pid, self.time, self.read_at), remote.to_vec());
+        let (mut pages, mut bytes) =
+            (std::mem::take(&mut self.pages), vec![0; local.iter().map(|piece| piece.len()).sum()]);
+        let answer = self.deadline.ask(user, move || {
+            let read = read_pages(&mut pages, sample, &mut [IoSliceMut::new(&mut bytes)], &mut remote);
+            (pages, bytes, read)
+        });
+        let Some((pages, bytes, read)) = answer else {
+            self.refusals.over_budget += 1;
+            self.left = 0;
+            return Err(Errno::EAGAIN);
+        };
+        self.pages = pages;
+        let mut rest = bytes.as_slice();
+        for piece in local {
+            let (filled, more) = rest.split_at(piece.len().min(rest.len()));
+            piece[..filled.len()].copy_from_slice(filled);
+            rest = more;
+        }
         read
     }
 
@@ -283,6 +343,20 @@ impl Memory {
             [RemoteIoVec { base: at, len: first }, RemoteIoVec { base: at.saturating_add(first), len: len - first }];
         let read = self.call(len, &mut [IoSliceMut::new(local)], &mut remote)?;
         bytes.get(..read).filter(|bytes| !bytes.is_empty()).map(Arc::from).ok_or(Errno::EFAULT)
+    }
+}
+
+/// Reads the pieces of the process `pid` up to the first page that is not there; `time` is the sample's. Errors: EFAULT where
+/// the first is not; those of [`Pages::cut`] and process_vm_readv(2).
+fn read_pages(
+    pages: &mut Pages,
+    (pid, time, now): (i32, u64, u64),
+    local: &mut [IoSliceMut<'_>],
+    remote: &mut [RemoteIoVec],
+) -> nix::Result<usize> {
+    match pages.cut(pid, time, now, remote)? {
+        0 => Err(Errno::EFAULT),
+        pieces => process_vm_readv(Pid::from_raw(pid), local, &remote[..pieces]),
     }
 }
 

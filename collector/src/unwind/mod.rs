@@ -197,6 +197,7 @@ impl StackUnwinder {
         // Taken out for the time of this call, because the stack borrows it beside all else.
         let mut memory = std::mem::take(&mut self.memory);
         memory.begin(sample.pid, sample.time);
+        memory.set_process(process);
         if self.dying {
             memory.set_dying();
         }
@@ -230,6 +231,11 @@ impl StackUnwinder {
             None => self.bound_rules(),
         }
         unwound
+    }
+
+    /// For a session of this user.
+    pub fn set_user(&mut self, user: u32) {
+        self.memory.set_user(user);
     }
 
     /// Says whether the next sample's thread was killed by a signal and does not run again: its memory stays as it was.

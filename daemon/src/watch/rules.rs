@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ccsd_collector::procfs::Stat;
-use ccsd_collector::{Executed, FileIdentity, ProcessFilter, ProcessSelection, cgroup_path};
+use ccsd_collector::{Deadline, Executed, FileIdentity, ProcessFilter, ProcessSelection, cgroup_path};
 use ccsd_profile::cgroup::units;
 use wildmatch::WildMatch;
 
@@ -41,11 +41,11 @@ pub struct Exe {
 pub type ProgramIdentity = (FileIdentity, (u64, u64));
 
 impl Facts {
-    /// Reads the attributes from a directory in /proc; the executable only if asked for.
-    pub fn read(dir: &Path, stat: &Stat, with_exe: bool) -> Facts {
+    /// Reads the attributes from a directory in /proc; the executable only with something to ask other users' processes by.
+    pub fn read(dir: &Path, stat: &Stat, deadline: Option<&Mutex<Deadline>>) -> Facts {
         Facts {
             cgroup: read(&dir.join("cgroup")).map(|bytes| cgroup_path(&bytes)).unwrap_or_default(),
-            exe: with_exe.then(|| Exe::read(dir, stat)).flatten(),
+            exe: deadline.and_then(|deadline| Exe::read(dir, stat, deadline)),
             comm: stat.comm.clone(),
             users: read(&dir.join("status")).and_then(|bytes| users(&bytes)),
         }
@@ -64,7 +64,7 @@ impl Facts {
 impl Exe {
     /// The owner of a process chooses these paths. They are looked up only in the kernel's memory: a mount that hangs
     /// must not stop the scan.
-    fn read(dir: &Path, stat: &Stat) -> Option<Exe> {
+    fn read(dir: &Path, stat: &Stat, deadline: &Mutex<Deadline>) -> Option<Exe> {
         let link = dir.join("exe");
         // The kernel resolves this link to the file itself, independent of mounts.
         let file = FileIdentity::from_link(&link).ok()?;
@@ -72,7 +72,7 @@ impl Exe {
         let is_there = FileIdentity::at_once(&path, false).is_ok_and(|here| here.is_regular && here == file);
         // A process may have changed this name, but only to another one of the file that it runs.
         let is_same = |path: &PathBuf| FileIdentity::at_once(path, true).is_ok_and(|here| here == file);
-        let executed = executed_path(dir).filter(|executed| *executed != path && is_same(executed));
+        let executed = executed_path(dir, deadline).filter(|executed| *executed != path && is_same(executed));
         let executed = executed.map(|path| path.to_string_lossy().into_owned());
         Some(Exe { path: path.to_string_lossy().into_owned(), program: (file, stat.program), is_there, executed })
     }
@@ -83,8 +83,21 @@ const AT_EXECFN: u64 = 31;
 /// `PATH_MAX` of the kernel.
 const PATH_BYTES: usize = 4096;
 
-/// The path that was given to `execve`, links included, if it is absolute.
-fn executed_path(dir: &Path) -> Option<PathBuf> {
+/// The path that was given to `execve`, links included, if it is absolute. Another user's process can keep whoever reads its
+/// memory waiting.
+fn executed_path(dir: &Path, deadline: &Mutex<Deadline>) -> Option<PathBuf> {
+    let pid = dir.file_name()?.to_str()?.parse().ok()?;
+    let mut deadline = deadline.lock().unwrap_or_else(PoisonError::into_inner);
+    match deadline.other_user(pid) {
+        None => read_executed_path(dir),
+        Some(user) => {
+            let dir = dir.to_owned();
+            deadline.ask(user, move || read_executed_path(&dir)).flatten()
+        }
+    }
+}
+
+fn read_executed_path(dir: &Path) -> Option<PathBuf> {
     let vector = read(&dir.join("auxv"))?;
     let words: Vec<u64> =
         vector.chunks_exact(8).filter_map(|word| Some(u64::from_ne_bytes(word.try_into().ok()?))).collect();
@@ -162,6 +175,8 @@ pub struct WatchRule {
     /// Processes that have matched, and their programs: they match even after an upgrade replaced the file. Shared by
     /// copies.
     admitted: Arc<Mutex<HashMap<ScannedProcess, ProgramIdentity>>>,
+    /// By which other users' processes are asked for what they have executed. Shared by copies.
+    deadline: Arc<Mutex<Deadline>>,
 }
 
 impl WatchRule {
@@ -188,6 +203,7 @@ impl WatchRule {
             names: watch.users().0,
             users: Arc::default(),
             admitted: Arc::default(),
+            deadline: Arc::default(),
         };
         rule.set_users(users);
         rule
@@ -207,10 +223,10 @@ impl WatchRule {
         self.of_everything
     }
 
-    /// Whether the rule needs the executable, which is not always visible.
+    /// By what processes are asked for their executable, if the rule needs that.
     #[must_use]
-    pub fn needs_exe(&self) -> bool {
-        self.exe.is_some()
+    pub fn asks_for_exe(&self) -> Option<&Mutex<Deadline>> {
+        self.exe.as_ref().map(|_| &*self.deadline)
     }
 
     pub fn fits(&self, process: ScannedProcess, facts: &Facts) -> bool {
@@ -280,7 +296,7 @@ impl ProcessFilter for WatchRule {
         let dir = Path::new("/proc").join(pid.to_string());
         let (stat, living) = read_living_thread(&dir)?;
         let process = ScannedProcess { pid, start_time: stat.start_time };
-        Some(self.fits(process, &Facts::read(&living, &stat, self.needs_exe())))
+        Some(self.fits(process, &Facts::read(&living, &stat, self.asks_for_exe())))
     }
 
     fn keeps_name(&self, name: &str) -> bool {
@@ -471,9 +487,10 @@ mod tests {
         let proc = PathBuf::from(format!("/proc/{}", child.id()));
         let stat = read_living_thread(&proc).unwrap().0;
         // The program is there before its arguments are.
-        let found =
-            std::iter::repeat_with(|| Exe::read(&proc, &stat).unwrap()).find(|exe| exe.executed.is_some()).unwrap();
-        let own = executed_path(Path::new("/proc/self"));
+        let deadline = Mutex::default();
+        let read = || Exe::read(&proc, &stat, &deadline).unwrap();
+        let found = std::iter::repeat_with(read).find(|exe| exe.executed.is_some()).unwrap();
+        let own = read_executed_path(Path::new("/proc/self"));
         child.kill().unwrap();
         let _ = child.wait();
         assert_eq!(found.executed.as_deref(), link.to_str());

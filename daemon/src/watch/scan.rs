@@ -130,7 +130,7 @@ impl Scanner {
     }
 
     fn fitting(&self, dir: &Path, process: ScannedProcess, stat: &Stat) -> (Vec<u32>, Vec<u32>) {
-        let facts = Facts::read(dir, stat, self.rules.iter().any(WatchRule::needs_exe));
+        let facts = Facts::read(dir, stat, self.rules.iter().find_map(WatchRule::asks_for_exe));
         let rules = (0u32..).zip(&self.rules);
         let (fitting, others): (Vec<_>, Vec<_>) = rules.partition(|(_, rule)| rule.fits(process, &facts));
         let near = others.into_iter().filter(|(_, rule)| rule.near_miss(process, &facts).is_some());
@@ -144,7 +144,7 @@ impl Scanner {
         let pid = self.known.iter().filter(|(_, known)| is_near(known)).map(|(pid, _)| *pid).min()?;
         let (stat, living) = read_living_thread(&self.proc.join(pid.to_string()))?;
         let (rule, process) = (self.rules.get(rule)?, ScannedProcess { pid, start_time: stat.start_time });
-        rule.near_miss(process, &Facts::read(&living, &stat, rule.needs_exe()))
+        rule.near_miss(process, &Facts::read(&living, &stat, rule.asks_for_exe()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Room for images, of which one user's files leave some for those of others.
+//! Room for images, threads and mappings, of which one user leaves some for others.
 //!
 //! Root and the session's own user may take all. All other users and containers leave an eighth for them, and each of them
 //! gets at most half of what the others leave of the rest. Who maps a file pays for it, unless it is another user's.
@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use nix::unistd::geteuid;
 
 #[derive(Debug)]
-pub struct ImageRoom {
+pub struct SharedRoom {
     limit: u64,
     taken: u64,
     /// The session's own user.
@@ -17,10 +17,10 @@ pub struct ImageRoom {
     of_others: u64,
 }
 
-impl ImageRoom {
-    pub fn new(limit: u64) -> ImageRoom {
+impl SharedRoom {
+    pub fn new(limit: u64) -> SharedRoom {
         let own = ccsd_worker::principal_of(geteuid().as_raw());
-        ImageRoom { limit, taken: 0, own, others: HashMap::new(), of_others: 0 }
+        SharedRoom { limit, taken: 0, own, others: HashMap::new(), of_others: 0 }
     }
 
     pub fn set_user(&mut self, user: u32) {
@@ -37,13 +37,23 @@ impl ImageRoom {
     }
 
     pub fn has(&self, payer: Principal, amount: u64) -> bool {
-        let fits = self.taken.saturating_add(amount) <= self.limit;
-        if !fits || amount == 0 || !self.is_other(payer) {
-            return fits;
+        amount <= self.left(payer)
+    }
+
+    /// How much more one may take.
+    pub fn left(&self, payer: Principal) -> u64 {
+        let left = self.limit.saturating_sub(self.taken);
+        if !self.is_other(payer) {
+            return left;
         }
         let taken = self.others.get(&payer).copied().unwrap_or(0);
-        let left = (self.limit - self.limit / 8).saturating_sub(self.of_others - taken);
-        taken.saturating_add(amount) <= left / 2
+        let rest = (self.limit - self.limit / 8).saturating_sub(self.of_others - taken);
+        left.min((rest / 2).saturating_sub(taken))
+    }
+
+    /// The same room, of which nothing is taken.
+    pub fn emptied(&self) -> SharedRoom {
+        SharedRoom { limit: self.limit, taken: 0, own: self.own, others: HashMap::new(), of_others: 0 }
     }
 
     /// Takes room; false if there is not so much.
@@ -82,8 +92,8 @@ mod tests {
 
     #[test]
     fn however_much_users_take_there_is_room_for_the_next_and_for_root() {
-        let mut room = ImageRoom::new(1024);
-        let fill = |room: &mut ImageRoom, owner| (0..).take_while(|_| room.take(owner, 1)).count();
+        let mut room = SharedRoom::new(1024);
+        let fill = |room: &mut SharedRoom, owner| (0..).take_while(|_| room.take(owner, 1)).count();
         let user = Principal::User;
         assert_eq!((fill(&mut room, user(1)), fill(&mut room, user(2)), fill(&mut room, user(3))), (448, 224, 112));
         assert!(!room.has(user(1), 1) && room.has(user(4), 56));
@@ -93,7 +103,7 @@ mod tests {
         assert_eq!(room.others.len(), 2);
         assert_eq!(fill(&mut room, user(4)), 168);
         // In a session of a user, that user's files are the own ones.
-        let mut room = ImageRoom::new(1024);
+        let mut room = SharedRoom::new(1024);
         room.own = user(7);
         assert_eq!((fill(&mut room, user(1)), fill(&mut room, user(7))), (448, 576));
         room.give(user(7), 8);
