@@ -153,6 +153,11 @@ pub fn has_ended(pid: u32) -> bool {
     }
 }
 
+/// Whether the main thread of a process has ended and was not waited for. Others may go on.
+pub fn is_zombie(pid: u32) -> bool {
+    stat(pid).is_ok_and(|stat| matches!(stat.state, 'Z' | 'X' | 'x'))
+}
+
 /// Whether a thread, or the main one of a process, is ending or has ended.
 pub fn is_exiting(tid: u32) -> bool {
     stat(tid).map_or_else(|error| is_gone(&error), |stat| stat.exiting)

@@ -13,6 +13,7 @@ mod engine;
 mod heap;
 pub mod last_good;
 pub mod ledger;
+mod lock_file;
 pub mod metrics;
 mod output;
 pub mod protocol;

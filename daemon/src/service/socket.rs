@@ -1,6 +1,6 @@
 //! The daemon's socket: its path, its lock and its permissions.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener;
@@ -11,6 +11,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Group, fchownat, geteuid};
 
 use crate::authority::GROUP;
+use crate::lock_file::{self, LockError};
 
 /// Path of the system daemon's socket.
 pub const SYSTEM_SOCKET: &str = "/run/ccsd/ccsd.sock";
@@ -148,39 +149,22 @@ fn give_to_group(path: &Path, group: Gid) -> io::Result<()> {
     Ok(fchownat(&handle, "", None, Some(group), AtFlags::AT_EMPTY_PATH)?)
 }
 
-/// Maximum number of lock files that may turn out to have been removed by an ending daemon.
-const LOCK_ATTEMPTS: usize = 10;
-
-/// Locks the file beside the socket. The kernel releases the lock however a daemon ends.
+/// Locks the file beside the socket.
 fn lock(path: &Path) -> Result<File, SocketError> {
     let name = lock_path(path);
-    for _ in 0..LOCK_ATTEMPTS {
-        let file = lock_once(path, &name)?;
-        let is_there =
-            |meta: fs::Metadata| file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (meta.dev(), meta.ino()));
-        if name.symlink_metadata().is_ok_and(is_there) {
-            return Ok(file);
-        }
-    }
-    Err(SocketError::Busy(path.to_owned()))
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    options.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
+    lock_file::lock(&name, &options).map_err(|error| match error {
+        LockError::Held(_) => SocketError::Busy(path.to_owned()),
+        LockError::Io(source) => SocketError::Io { what: "lock", path: name, source },
+    })
 }
 
 fn lock_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     PathBuf::from(name)
-}
-
-fn lock_once(path: &Path, name: &Path) -> Result<File, SocketError> {
-    let io = |what, source| SocketError::Io { what, path: name.to_owned(), source };
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW);
-    let file = options.open(name).map_err(|source| io("create", source))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(SocketError::Busy(path.to_owned())),
-        Err(TryLockError::Error(source)) => Err(io("lock", source)),
-    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! The lock on the state directory: one daemon per directory, and the directory is still the same.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{Read, Write};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::lock_file::{self, LockError};
+
 const NAME: &str = ".daemon";
-const MAX_BYTES: u64 = 32;
 
 /// Another daemon uses the state directory.
 #[derive(Debug, thiserror::Error)]
@@ -35,19 +35,11 @@ impl StateLock {
         let _ = DirBuilder::new().recursive(true).mode(0o750).create(dir);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o640).custom_flags(libc::O_NOFOLLOW);
-        let Ok(mut file) = options.open(dir.join(NAME)) else { return Ok(None) };
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut text = String::new();
-                let _ = file.take(MAX_BYTES).read_to_string(&mut text);
-                return Err(InUse { dir: dir.to_owned(), pid: text.trim().parse().ok() });
-            }
-            Err(TryLockError::Error(_)) => return Ok(None),
+        match lock_file::lock(&dir.join(NAME), &options) {
+            Ok(file) => Ok(Some(StateLock { dir: dir.to_owned(), file })),
+            Err(LockError::Held(pid)) => Err(InUse { dir: dir.to_owned(), pid }),
+            Err(LockError::Io(_)) => Ok(None),
         }
-        // Only for messages.
-        let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-        Ok(Some(StateLock { dir: dir.to_owned(), file }))
     }
 
     /// The locked directory.
