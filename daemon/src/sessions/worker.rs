@@ -68,7 +68,8 @@ pub struct Accounts {
     pub ledger: Ledger,
     /// Who is charged.
     pub principal: LedgerPrincipal,
-    /// The running session, and the memory that its rings lock. Dropped when its collection has ended.
+    /// The running session, and the memory that its rings lock. Dropped when its collection has ended, and its threads have:
+    /// what they wait for may keep them.
     pub running: [LedgerCharge; 2],
     /// What the session has in memory, without its streams.
     pub bytes: Arc<LedgerCharge>,
@@ -77,8 +78,10 @@ pub struct Accounts {
 /// The kernel's memory for an event: 51 MB were measured for 15,000 events.
 const EVENT_BYTES: u64 = 3400;
 
+/// What is charged as long as a thread of the session is there.
 #[derive(Debug)]
 struct SessionFiles {
+    _running: [LedgerCharge; 2],
     ledger: Ledger,
     principal: LedgerPrincipal,
     charge: LedgerCharge,
@@ -88,10 +91,10 @@ struct SessionFiles {
 }
 
 impl SessionFiles {
-    fn new(ledger: &Ledger, principal: LedgerPrincipal) -> SessionFiles {
+    fn new(ledger: &Ledger, principal: LedgerPrincipal, running: [LedgerCharge; 2]) -> SessionFiles {
         let charge = ledger.charge(principal, Resource::Files, 0);
         let [events, inherited, images] = [const { AtomicU64::new(0) }; 3];
-        SessionFiles { ledger: ledger.clone(), principal, charge, events, inherited, images }
+        SessionFiles { _running: running, ledger: ledger.clone(), principal, charge, events, inherited, images }
     }
 
     fn event_bytes(&self) -> u64 {
@@ -193,20 +196,22 @@ pub fn run(
     if !new.owner.trusted {
         become_unfavoured();
     }
-    let files = Arc::new(SessionFiles::new(&accounts.ledger, accounts.principal));
+    let Accounts { ledger, principal, running, bytes } = accounts;
+    let files = Arc::new(SessionFiles::new(&ledger, principal, running));
     let (session, guard, memory) = match open(&new, grant, &files) {
         Ok(opened) => opened,
         Err(refusal) => {
-            accounts.ledger.add_cpu(accounts.principal, usage::thread_cpu_ns());
+            ledger.add_cpu(principal, usage::thread_cpu_ns());
             // Before the client learns of it, and may ask again.
-            accounts.bytes.give_back();
-            drop((accounts, files));
+            bytes.give_back();
+            drop(files);
             let _ = reply.send(Err(refusal));
             return;
         }
     };
     session.set_generations(true);
-    let mut worker = SessionWorker::new(grant, &new, channels, session, guard, memory, (accounts, files));
+    let mut worker =
+        SessionWorker::new(grant, &new, channels, session, guard, memory, (ledger, principal, bytes, files));
     worker.tell();
     let _ = reply.send(Ok(id));
     // Dropped early: whether the client still exists is known from its connection.
@@ -283,7 +288,6 @@ fn restrict(options: &mut Options, owner: &Authority) -> Result<(), Refusal> {
 }
 
 struct RunningCharges {
-    _session: [LedgerCharge; 2],
     files: Arc<SessionFiles>,
     kernel: LedgerCharge,
 }
@@ -319,9 +323,8 @@ impl SessionWorker {
         session: Session,
         guard: Guard,
         memory: u64,
-        (accounts, files): (Accounts, Arc<SessionFiles>),
+        (ledger, principal, bytes, files): (Ledger, LedgerPrincipal, Arc<LedgerCharge>, Arc<SessionFiles>),
     ) -> SessionWorker {
-        let Accounts { ledger, principal, running, bytes } = accounts;
         let streams = [principal, LedgerPrincipal::Own].map(|who| ledger.charge(who, Resource::Bytes, 0)).into();
         let kernel = ledger.charge(principal, Resource::KernelBytes, 0);
         let info = session.info().clone();
@@ -346,7 +349,7 @@ impl SessionWorker {
             summary,
             channels,
             session: Some(session),
-            running: Some(RunningCharges { _session: running, files, kernel }),
+            running: Some(RunningCharges { files, kernel }),
             ring_bytes: ring_bytes as u64,
             bytes,
             ledger,
