@@ -1,12 +1,13 @@
 //! Scans for processes that match rules.
 //!
 //! A scan reads one small file per process; only new or changed ones are checked fully. Scans cost a small, fixed part
-//! of a CPU; see [`Scanner::pause`].
+//! of a CPU; see [`Scanner::pause`]. So where there are many processes, which any user can see to, they are rare, and in
+//! between only processes are looked at that are new or match.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -43,6 +44,10 @@ pub struct Scanner {
     known: HashMap<u32, KnownProcess>,
     looks: u64,
     cost: Duration,
+    /// What the last scan of new processes cost.
+    cost_of_new: Duration,
+    /// When all processes are looked at again.
+    all_at: Instant,
 }
 
 impl Scanner {
@@ -52,7 +57,15 @@ impl Scanner {
     }
 
     fn in_dir(rules: Vec<WatchRule>, proc: &Path) -> Scanner {
-        Scanner { proc: proc.to_owned(), rules, known: HashMap::new(), looks: 0, cost: Duration::ZERO }
+        Scanner {
+            proc: proc.to_owned(),
+            rules,
+            known: HashMap::new(),
+            looks: 0,
+            cost: Duration::ZERO,
+            cost_of_new: Duration::ZERO,
+            all_at: Instant::now(),
+        }
     }
 
     #[must_use]
@@ -63,11 +76,12 @@ impl Scanner {
     /// Makes the next scan check all processes: a rule's users are others now.
     pub fn check_all(&mut self) {
         self.known.values_mut().for_each(|known| known.looks = 0);
+        self.all_at = Instant::now();
     }
 
     #[must_use]
     pub fn pause(&self) -> Duration {
-        self.cost.saturating_mul(SHARE).clamp(LEAST, MOST)
+        pause_after(self.cost_of_new)
     }
 
     #[must_use]
@@ -75,23 +89,36 @@ impl Scanner {
         self.cost
     }
 
-    /// Scans all processes. Returns each rule's matches; unreadable processes match nothing. Calls `beat` at each
-    /// process.
+    /// Scans all processes, or those that are new or match, as it is due. Returns each rule's matches; unreadable processes
+    /// match nothing. Calls `beat` at each process.
     pub fn scan(&mut self, beat: impl Fn()) -> Vec<Vec<ScannedProcess>> {
+        let all = Instant::now() >= self.all_at;
+        let fits = self.scan_these(all, beat);
+        match all {
+            true => self.all_at = Instant::now() + pause_after(self.cost),
+            false => self.cost_of_new = self.cost,
+        }
+        fits
+    }
+
+    fn scan_these(&mut self, all: bool, beat: impl Fn()) -> Vec<Vec<ScannedProcess>> {
         let began = cpu_time();
-        self.looks += 1;
+        self.looks += u64::from(all);
         let mut fits = vec![Vec::new(); self.rules.len()];
         let entries = fs::read_dir(&self.proc).map(|entries| entries.flatten()).into_iter().flatten();
-        let pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-        for pid in pids {
+        let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+        pids.sort_unstable();
+        for &pid in &pids {
             beat();
             // The daemon does not watch itself: every sample would cause work for the next.
-            if pid != std::process::id() {
+            let is_new =
+                || self.known.get(&pid).is_none_or(|known| known.looks < CLOSE_LOOKS || !known.fits.is_empty());
+            if pid != std::process::id() && (all || is_new()) {
                 self.look_at(pid, &mut fits);
             }
         }
         let looks = self.looks;
-        self.known.retain(|_, known| known.seen == looks);
+        self.known.retain(|pid, known| if all { known.seen == looks } else { pids.binary_search(pid).is_ok() });
         let is_there = |found: &ScannedProcess| {
             self.known.get(&found.pid).is_some_and(|known| known.start_time == found.start_time)
         };
@@ -104,6 +131,11 @@ impl Scanner {
         let dir = self.proc.join(pid.to_string());
         let Some((stat, living)) = read_living_thread(&dir) else { return };
         if stat.kernel_thread {
+            // None becomes another.
+            let Stat { start_time, comm, program, .. } = stat;
+            let (fits, near) = (Vec::new(), Vec::new());
+            let thread = KnownProcess { start_time, comm, program, looks: CLOSE_LOOKS, fits, near, seen: self.looks };
+            self.known.insert(pid, thread);
             return;
         }
         let before = self.known.remove(&pid).filter(|known| known.start_time == stat.start_time);
@@ -146,6 +178,11 @@ impl Scanner {
         let (rule, process) = (self.rules.get(rule)?, ScannedProcess { pid, start_time: stat.start_time });
         rule.near_miss(process, &Facts::read(&living, &stat, rule.asks_for_exe()))
     }
+}
+
+/// The pause after a scan of this cost.
+fn pause_after(cost: Duration) -> Duration {
+    cost.saturating_mul(SHARE).clamp(LEAST, MOST)
 }
 
 /// CPU time of this thread: waiting for other threads is not a cost of scanning.
@@ -220,15 +257,16 @@ mod tests {
         proc.put(10, 100, "a", "/a.slice/a.service");
         proc.put(11, 100, "b", "/b.service");
         let mut scanner = proc.scanner(&["exe = \"*/a\"", "unit = \"b.service\"", "user = \"11\""]);
-        let look =
-            |scanner: &mut Scanner| -> Vec<Vec<u32>> { scanner.scan(|| {}).iter().map(|fits| pids(fits)).collect() };
+        let look = |scanner: &mut Scanner| -> Vec<Vec<u32>> {
+            scanner.scan_these(true, || {}).iter().map(|fits| pids(fits)).collect()
+        };
         assert_eq!(look(&mut scanner), [[10], [11], [11]]);
         assert_eq!(look(&mut scanner), [[10], [11], [11]]);
         proc.put(11, 100, "a", "/b.service");
         proc.put(12, 200, "a", "/");
         proc.put(10, 300, "a", "/");
         assert_eq!(look(&mut scanner), [vec![10, 11, 12], vec![11], vec![11]]);
-        let found = scanner.scan(|| {}).swap_remove(0);
+        let found = scanner.scan_these(true, || {}).swap_remove(0);
         assert_eq!(found.iter().find(|found| found.pid == 10).unwrap().start_time, 300);
         fs::remove_dir_all(proc.0.path().join("10")).unwrap();
         assert_eq!(look(&mut scanner)[0], [11, 12]);
@@ -239,9 +277,9 @@ mod tests {
         let proc = Proc::new();
         proc.put(10, 100, "a", "/");
         let mut scanner = proc.scanner(&["unit = \"a.service\""]);
-        assert!(scanner.scan(|| {})[0].is_empty());
+        assert!(scanner.scan_these(true, || {})[0].is_empty());
         proc.put(10, 100, "a", "/a.service");
-        assert_eq!(pids(&scanner.scan(|| {})[0]), [10]);
+        assert_eq!(pids(&scanner.scan_these(true, || {})[0]), [10]);
     }
 
     #[test]
@@ -252,7 +290,7 @@ mod tests {
             proc.put(pid, 100, "a", service);
         }
         let mut scanner = proc.scanner(&["unit = \"a.service\"\nexe = \"*/a\"\nuser = [10, 11, 12, 13]"]);
-        (0..5).for_each(|_| assert_eq!(pids(&scanner.scan(|| {})[0]), [10, 11, 12, 13]));
+        (0..5).for_each(|_| assert_eq!(pids(&scanner.scan_these(true, || {})[0]), [10, 11, 12, 13]));
         // Another control group; another user; another file at the path, for a process that is not new.
         let file = |pid: u32, name: &str| proc.0.path().join(pid.to_string()).join(name);
         fs::write(file(10, "cgroup"), "0::/b.service\n").unwrap();
@@ -261,9 +299,9 @@ mod tests {
         fs::write(proc.program("a"), "").unwrap();
         [12, 13].iter().for_each(|&pid| proc.link(pid, "a (deleted)"));
         proc.put_stat(13, 101, "a");
-        assert_eq!(pids(&scanner.scan(|| {})[0]), [12]);
+        assert_eq!(pids(&scanner.scan_these(true, || {})[0]), [12]);
         fs::write(file(10, "cgroup"), "0::/a.service\n").unwrap();
-        let found = (0..=SELDOM).find(|_| pids(&scanner.scan(|| {})[0]) == [10, 12]);
+        let found = (0..=SELDOM).find(|_| pids(&scanner.scan_these(true, || {})[0]) == [10, 12]);
         assert!(found.is_some());
     }
 
@@ -272,13 +310,13 @@ mod tests {
         let proc = Proc::new();
         proc.put(10, 100, "a", "/");
         let mut scanner = proc.scanner(&["exe = \"*/b\""]);
-        (0..3).for_each(|_| assert!(scanner.scan(|| {})[0].is_empty()));
+        (0..3).for_each(|_| assert!(scanner.scan_these(true, || {})[0].is_empty()));
         // The process has executed a program: only the addresses of code and stack differ.
         let stat = "10 (a) S 1 1 1 0 -1 4194560 1 2 3 4 11 22 0 0 20 0 1 0 100 1 2 3 94000 95000 140000 1";
         fs::write(proc.0.path().join("10/stat"), stat).unwrap();
         fs::write(proc.program("b"), "").unwrap();
         proc.link(10, "b");
-        assert_eq!(pids(&scanner.scan(|| {})[0]), [10]);
+        assert_eq!(pids(&scanner.scan_these(true, || {})[0]), [10]);
     }
 
     #[test]
@@ -291,7 +329,7 @@ mod tests {
             fs::write(dir.join("stat"), stat).unwrap();
             fs::write(dir.join("status"), "Uid:\t0\t0\t0\t0\n").unwrap();
         }
-        assert_eq!(pids(&proc.scanner(&["comm = \"a\""]).scan(|| {})[0]), [3]);
+        assert_eq!(pids(&proc.scanner(&["comm = \"a\""]).scan_these(true, || {})[0]), [3]);
     }
 
     #[test]
@@ -299,16 +337,16 @@ mod tests {
         let proc = Proc::new();
         proc.put(10, 100, "a", "/");
         let mut scanner = proc.scanner(&["comm = \"a\"\nuser = 10", "comm = \"a\"\nuser = 11"]);
-        assert_eq!(scanner.scan(|| {}).iter().map(Vec::len).collect::<Vec<_>>(), [1, 0]);
+        assert_eq!(scanner.scan_these(true, || {}).iter().map(Vec::len).collect::<Vec<_>>(), [1, 0]);
         let dir = proc.0.path().join("10");
         let of = |state: char| format!("10 (a) {state} 1 1 1 0 -1 0 1 2 3 4 11 22 0 0 20 0 1 0 100 1 2 3 1");
         fs::write(dir.join("stat"), of('Z')).unwrap();
-        assert!(scanner.scan(|| {}).iter().all(Vec::is_empty), "it has ended");
+        assert!(scanner.scan_these(true, || {}).iter().all(Vec::is_empty), "it has ended");
         let thread = dir.join("task/12");
         fs::create_dir_all(&thread).unwrap();
         fs::write(thread.join("stat"), of('R').replace("(a)", "(thread)")).unwrap();
         fs::write(thread.join("status"), "Uid:\t11\t11\t11\t11\n").unwrap();
-        assert_eq!(scanner.scan(|| {}).iter().map(Vec::len).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(scanner.scan_these(true, || {}).iter().map(Vec::len).collect::<Vec<_>>(), [0, 1]);
     }
 
     #[test]
@@ -329,7 +367,7 @@ mod tests {
         fs::create_dir_all(proc.0.path().join("99999999999999999999")).unwrap();
         // A name chosen to look like the end of its field.
         proc.put(50, 9, "a) R 1 (b", "/");
-        let found = proc.scanner(&["comm = \"*\""]).scan(|| {});
+        let found = proc.scanner(&["comm = \"*\""]).scan_these(true, || {});
         assert_eq!(found[0], [ScannedProcess { pid: 50, start_time: 9 }]);
     }
 
@@ -337,16 +375,43 @@ mod tests {
     fn looking_takes_a_fixed_part_of_a_cpu() {
         let mut scanner = Proc::new().scanner(&[]);
         for (cost, pause) in [(0, 1_000), (2, 1_000), (15, 7_500), (100, 30_000)] {
-            scanner.cost = Duration::from_millis(cost);
-            assert_eq!(scanner.pause(), Duration::from_millis(pause));
+            assert_eq!(pause_after(Duration::from_millis(cost)), Duration::from_millis(pause));
         }
+        // A scan of all does not put off the next one of new processes.
+        (scanner.cost, scanner.cost_of_new) = (Duration::from_secs(1), Duration::from_millis(4));
+        assert_eq!(scanner.pause(), Duration::from_secs(2));
+    }
+
+    #[test]
+    fn new_and_matching_processes_are_looked_at_between_scans_of_all() {
+        let proc = Proc::new();
+        proc.put(10, 100, "a", "/");
+        proc.put(11, 100, "b", "/");
+        let mut scanner = proc.scanner(&["exe = \"*/a\""]);
+        let look = |scanner: &mut Scanner, all| pids(&scanner.scan_these(all, || {})[0]);
+        (0..CLOSE_LOOKS).for_each(|_| assert_eq!(look(&mut scanner, true), [10]));
+        // What has become another is found later; what is new is found now, and what matched is checked.
+        proc.put(11, 100, "a", "/");
+        proc.put(12, 200, "b", "/");
+        proc.put(13, 200, "a", "/");
+        assert_eq!(look(&mut scanner, false), [10, 13]);
+        proc.put(10, 100, "b", "/");
+        proc.put(12, 200, "a", "/");
+        assert_eq!(look(&mut scanner, false), [12, 13]);
+        // Another process has the number of one that has ended.
+        fs::remove_dir_all(proc.0.path().join("11")).unwrap();
+        fs::remove_dir_all(proc.0.path().join("13")).unwrap();
+        assert_eq!(look(&mut scanner, false), [12]);
+        proc.put(11, 300, "a", "/");
+        assert_eq!(look(&mut scanner, false), [11, 12]);
+        assert_eq!(look(&mut scanner, true), [11, 12]);
     }
 
     #[test]
     fn this_process_s_parent_is_there() {
         let parent = nix::unistd::getppid().as_raw().unsigned_abs();
         let config = Config::parse(b"[[watch]]\nname = \"x\"\nuser = \"*\"", Path::new("x")).unwrap();
-        let found = Scanner::new(vec![WatchRule::new(&config.watches[0], |_| None)]).scan(|| {});
+        let found = Scanner::new(vec![WatchRule::new(&config.watches[0], |_| None)]).scan_these(true, || {});
         assert!(pids(&found[0]).contains(&parent));
         assert!(!pids(&found[0]).contains(&std::process::id()));
     }
