@@ -15,6 +15,8 @@ pub struct Container<'a> {
     pub runtime: &'static str,
     /// Its id, or the name of a machine.
     pub id: Cow<'a, str>,
+    /// The number of the user in whose slice it is, and who chooses all names there.
+    pub user: Option<&'a str>,
 }
 
 impl Container<'_> {
@@ -22,12 +24,25 @@ impl Container<'_> {
     #[must_use]
     pub fn label(&self) -> String {
         let shown = if is_id(&self.id) { self.id.get(..SHORT_ID).unwrap_or(&self.id) } else { &self.id };
-        format!("{} {shown}", self.runtime)
+        match self.user {
+            Some(user) => format!("{} {user}/{shown}", self.runtime),
+            None => format!("{} {shown}", self.runtime),
+        }
     }
 
-    /// Whether a user means this one by `name`: a name, or the beginning of an id.
+    /// Whether `name` means this one: a name, or the beginning of an id; `USER/` before it where it is a user's.
     #[must_use]
     pub fn is_called(&self, name: &str) -> bool {
+        match (self.user, name.split_once('/')) {
+            (None, _) => self.has_id(name),
+            (Some(user), Some((of, name))) => user == of && self.has_id(name),
+            (Some(_), None) => false,
+        }
+    }
+
+    /// Whether a name, or the beginning of an id, is its own. Users give theirs the ids of others'.
+    #[must_use]
+    pub fn has_id(&self, name: &str) -> bool {
         self.id == name || (is_id(&self.id) && name.len() >= SHORT_ID / 2 && self.id.starts_with(name))
     }
 }
@@ -40,9 +55,14 @@ pub fn units(cgroup: &str) -> impl Iterator<Item = &str> {
         let name = name.strip_prefix('_').unwrap_or(name);
         // A user's slice holds the user's manager and sessions, and system services for this user only.
         let is_misplaced = of_user.is_some_and(|user| is_service_of_nobody(name, user));
-        of_user = name.strip_prefix("user-").and_then(|name| name.strip_suffix(".slice")).or(of_user);
+        of_user = user_of_slice(name).or(of_user);
         (!std::mem::replace(&mut done, !name.ends_with(".slice")) && !is_misplaced).then_some(name)
     })
+}
+
+/// The number of the user whose slice has this name.
+fn user_of_slice(name: &str) -> Option<&str> {
+    name.strip_prefix("user-").and_then(|name| name.strip_suffix(".slice"))
 }
 
 /// Whether a service in the slice of user id `user` does not belong there; services such as `user@NUMBER.service` do.
@@ -65,10 +85,14 @@ pub fn unit(cgroup: &str) -> Option<&str> {
 pub fn container(cgroup: &str) -> Option<Container<'_>> {
     let mut of_kubernetes = false;
     let mut before = "";
+    let mut of_user = None;
     for name in cgroup.split('/').filter(|name| !name.is_empty()) {
         of_kubernetes |= name.starts_with("kubepods");
         if let Some(found) = container_of(before, name, of_kubernetes) {
-            return Some(found);
+            return Some(Container { user: of_user, ..found });
+        }
+        if before == "user.slice" {
+            of_user = user_of_slice(name).or(of_user);
         }
         before = name;
     }
@@ -77,7 +101,7 @@ pub fn container(cgroup: &str) -> Option<Container<'_>> {
 
 /// The container that a part of a path names; `before` is the part before it.
 fn container_of<'a>(before: &str, name: &'a str, of_kubernetes: bool) -> Option<Container<'a>> {
-    let found = |runtime, id: &'a str| Some(Container { runtime, id: Cow::Borrowed(id) });
+    let found = |runtime, id: &'a str| Some(Container { runtime, id: Cow::Borrowed(id), user: None });
     let scope = name.strip_suffix(".scope").unwrap_or(name);
     if of_kubernetes {
         // `cri-containerd-ID.scope`, `crio-ID.scope`, `docker-ID.scope`, or the id alone below the pod.
@@ -105,10 +129,10 @@ fn container_of<'a>(before: &str, name: &'a str, of_kubernetes: bool) -> Option<
         }
     }
     if let Some(machine) = name.strip_suffix(".service").and_then(|name| name.strip_prefix("systemd-nspawn@")) {
-        return Some(Container { runtime: "nspawn", id: unescaped(machine) });
+        return Some(Container { runtime: "nspawn", id: unescaped(machine), user: None });
     }
     if let Some(machine) = name.strip_suffix(".scope").and_then(|name| name.strip_prefix("machine-")) {
-        return Some(Container { runtime: "machine", id: unescaped(machine) });
+        return Some(Container { runtime: "machine", id: unescaped(machine), user: None });
     }
     match name.strip_prefix("lxc.payload.") {
         Some(machine) => found("lxc", machine),
@@ -231,6 +255,12 @@ mod tests {
         assert_eq!(docker.label(), "docker 0123456789ab");
         assert!(docker.is_called(ID) && docker.is_called("0123456789ab") && docker.is_called("012345"));
         assert!(!docker.is_called("01234") && !docker.is_called("1234567") && !docker.is_called(""));
+        // In a slice of their own, users call groups what they like.
+        let path = format!("/user.slice/user-1000.slice/user@1000.service/docker-{ID}.scope");
+        let of_user = container(&path).unwrap();
+        assert_eq!(of_user.label(), "docker 1000/0123456789ab");
+        assert!(of_user.is_called("1000/012345") && of_user.has_id(ID));
+        assert!(!of_user.is_called(ID) && !of_user.is_called("100/012345") && !docker.is_called("1000/012345"));
         let machine = container("/machine.slice/machine-web\\x2d1.scope").unwrap();
         assert!(machine.is_called("web-1") && !machine.is_called("web") && machine.label() == "machine web-1");
     }
