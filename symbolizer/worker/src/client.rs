@@ -142,12 +142,36 @@ struct ClientState {
     failures: u64,
     starts: VecDeque<Instant>,
     /// Killed workers that have not ended yet, for example because they hang in a read.
-    dying: Vec<(Child, WorkerSlot)>,
+    dying: Vec<DyingWorker>,
     blame: Blame,
     /// Until when its place is another principal's.
     rests_until: Option<Instant>,
     /// Whether it was logged that no more workers are started for now.
     said: bool,
+}
+
+/// A process that the kernel may keep for ever. As long as it is there, its principal gets no other.
+#[derive(Debug)]
+struct DyingWorker {
+    child: Child,
+    /// Its place, which it holds up to a time: others need it.
+    slot: Option<WorkerSlot>,
+    until: Instant,
+}
+
+impl DyingWorker {
+    fn new(child: Child, slot: WorkerSlot) -> DyingWorker {
+        DyingWorker { child, slot: Some(slot), until: Instant::now() + DYING_PATIENCE }
+    }
+
+    /// Whether it has ended. Gives up its place if that takes long.
+    fn has_ended(&mut self) -> bool {
+        let has_ended = has_ended(&mut self.child);
+        if has_ended || Instant::now() >= self.until {
+            self.slot = None;
+        }
+        has_ended
+    }
 }
 
 #[derive(Debug)]
@@ -244,7 +268,7 @@ impl Worker {
         state.blame.interrupted();
         state.rests_until = Some(Instant::now() + REST);
         let _ = running.child.kill();
-        state.dying.push((running.child, running.slot));
+        state.dying.push(DyingWorker::new(running.child, running.slot));
         self.freed.notify_all();
     }
 
@@ -420,13 +444,14 @@ impl Worker {
         let generation = state.generation;
         let mut dying = std::mem::take(&mut state.dying);
         drop(state);
-        // They hold the places of this principal.
+        // One that the kernel keeps holds no place after a time, but is all that its principal gets.
         let until = if self.principal == Principal::Own { now } else { now + DYING_PATIENCE };
         while !dying.is_empty() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
-            dying.retain_mut(|(child, _)| !has_ended(child));
+            dying.retain_mut(|dying| !dying.has_ended());
         }
-        let begun = self.begin(generation);
+        let may = self.principal == Principal::Own || dying.is_empty();
+        let begun = if may { self.begin(generation) } else { Err(ErrorKind::ResourceBusy.into()) };
         let mut state = self.lock();
         state.dying.append(&mut dying);
         state.starting = false;
@@ -436,7 +461,7 @@ impl Worker {
             Ok(()) => Ok(state),
             Err(error) => {
                 if error.kind() == ErrorKind::ResourceBusy {
-                    // Other principals have all places: nothing was started.
+                    // Other principals have all places, or the last one has not ended: nothing was started.
                     state.starts.pop_back();
                 } else {
                     tracing::warn!("the process that reads images {} cannot start: {error}", self.principal);
@@ -474,7 +499,7 @@ impl Worker {
 
 impl ClientState {
     fn reap(&mut self) {
-        self.dying.retain_mut(|(child, _)| !has_ended(child));
+        self.dying.retain_mut(|dying| !dying.has_ended());
     }
 
     /// Detects the end of the worker before it is asked. Its current questions may have been the cause, the next one
@@ -494,7 +519,7 @@ impl ClientState {
         let _ = running.child.kill();
         let how = how.map(told).unwrap_or_default();
         tracing::warn!("the process that reads images {principal} was replaced: {fault}{how}");
-        self.dying.push((running.child, running.slot));
+        self.dying.push(DyingWorker::new(running.child, running.slot));
     }
 }
 

@@ -120,9 +120,14 @@ impl Principals {
             (uid, _) if uid == geteuid().as_raw() => Principal::Own,
             (uid, _) => Principal::User(self.users.owner(uid)),
         };
-        // What is not known may be anywhere.
-        let mount = own.or_else(|| Some(others()?.0));
-        FileLocation { principal, is_remote: mount.is_none_or(|mount| mount.is_remote()) }
+        // What is not known may be anywhere. Below an overlay that a user has mounted may be what a program serves.
+        let is_remote = match (own, others) {
+            (Some(mount), _) => mount.is_remote(),
+            (None, others) => others().is_none_or(|(mount, _)| {
+                mount.is_remote() || mount.is_overlay() && pid.is_none_or(|pid| !is_in_own_user_namespace(pid))
+            }),
+        };
+        FileLocation { principal, is_remote }
     }
 
     /// A user, or who answers for the user's id.
@@ -173,9 +178,11 @@ fn root_of(pid: u32) -> Option<(u32, u32, u64)> {
 
 /// Whether a process has this process's root directory and user namespace.
 pub(crate) fn is_of_machine(pid: u32) -> bool {
-    let own = std::process::id();
-    user_namespace(pid).is_some_and(|of| Some(of) == user_namespace(own))
-        && root_of(pid).is_some_and(|root| Some(root) == root_of(own))
+    is_in_own_user_namespace(pid) && root_of(pid).is_some_and(|root| Some(root) == root_of(std::process::id()))
+}
+
+fn is_in_own_user_namespace(pid: u32) -> bool {
+    user_namespace(pid).is_some_and(|of| Some(of) == user_namespace(std::process::id()))
 }
 
 /// The number of a process's user namespace, from `user:[4026531837]`.
@@ -196,6 +203,10 @@ struct Mount {
 impl Mount {
     fn is_fuse(&self) -> bool {
         self.kind.starts_with("fuse")
+    }
+
+    fn is_overlay(&self) -> bool {
+        &*self.kind == "overlay"
     }
 
     fn is_remote(&self) -> bool {
