@@ -118,7 +118,8 @@ impl Aggregator {
     /// What a process belongs to, with the name of its container.
     fn with_container_name(&mut self, membership: Arc<Membership>) -> Arc<Membership> {
         let Some(names) = &mut self.containers else { return membership };
-        let container = cgroup::container(&membership.cgroup);
+        // Names of containers are those of root's.
+        let container = cgroup::container(&membership.cgroup).filter(|container| container.user.is_none());
         let name = container.map_or_else(String::new, |container| names.name(&container.id).to_owned());
         if name.is_empty() {
             return membership;

@@ -21,6 +21,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::budget::{Budget, Used};
+use crate::deadline::Deadline;
 use crate::process::images::{ImageIndex, MappedImage};
 use crate::system;
 use crate::unwind::Frame;
@@ -85,6 +86,8 @@ pub struct Resolver {
     left: DroppedImages,
     rereading: Rereading,
     reading_time: ReadingTime,
+    /// By which other users' processes are asked for the files with the names of their code.
+    deadline: Deadline,
     /// Through which the session opens files; it knows what was withheld.
     door: Door,
 }
@@ -114,6 +117,7 @@ impl Resolver {
             left: DroppedImages::default(),
             rereading: Rereading::default(),
             reading_time: ReadingTime::default(),
+            deadline: Deadline::default(),
             door: Door::default(),
         }
     }
@@ -126,6 +130,7 @@ impl Resolver {
         }
         if let Some(user) = door.user() {
             self.reading_time.set_user(user.uid);
+            self.deadline = Deadline::of(user.uid);
         }
         self.door = door;
         self

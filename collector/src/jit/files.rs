@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use ccsd_worker::FileKey;
 use nix::time::{ClockId, clock_gettime};
 
+use crate::deadline::Deadline;
 use crate::process::jit_code::JitSource;
 
 /// Bytes read in one look, so that an endless file does not hold up samples. A map of 100,000 functions has 10 MiB.
@@ -60,8 +61,19 @@ impl GrowingFile {
         identity(&self.file).is_some_and(|own| identity(other) == Some(own))
     }
 
-    /// Opens the perf map of a process, if there is one to be believed.
-    pub fn perf_map(source: &JitSource) -> Option<GrowingFile> {
+    /// Opens the perf map of a process, if there is one to be believed. Another user's process may have a `/tmp` that a
+    /// program serves.
+    pub fn perf_map(source: &JitSource, deadline: &mut Deadline) -> Option<GrowingFile> {
+        match deadline.other_user(source.pid) {
+            None => GrowingFile::find_perf_map(source),
+            Some(user) => {
+                let source = source.clone();
+                deadline.ask(user, move || GrowingFile::find_perf_map(&source)).flatten()
+            }
+        }
+    }
+
+    fn find_perf_map(source: &JitSource) -> Option<GrowingFile> {
         let name = format!("/perf-{}.map", source.own_pid);
         let opened = source.door.open_if(source.tmp.as_ref()?, Path::new(&name), |_| true);
         if opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
@@ -72,8 +84,17 @@ impl GrowingFile {
     }
 
     /// A jitdump that the process has mapped, if it is to be believed.
-    pub fn dump(file: File, source: &JitSource) -> Option<GrowingFile> {
-        is_believed(&file, source).then(|| GrowingFile::new(file, source.pid).ok()).flatten()
+    pub fn dump(file: File, source: &JitSource, deadline: &mut Deadline) -> Option<GrowingFile> {
+        let of = |file: File, source: &JitSource| {
+            is_believed(&file, source).then(|| GrowingFile::new(file, source.pid).ok()).flatten()
+        };
+        match deadline.other_user(source.pid) {
+            None => of(file, source),
+            Some(user) => {
+                let source = source.clone();
+                deadline.ask(user, move || of(file, &source)).flatten()
+            }
+        }
     }
 
     /// Reads on, until then. `feed` returns how many bytes it used, possibly more than it got. True if a whole look was

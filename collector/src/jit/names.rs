@@ -10,6 +10,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::files::{FileGrowth, GrowingFile};
 use crate::clock::now_ns;
+use crate::deadline::Deadline;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::jit_code::JitSource;
 
@@ -132,11 +133,11 @@ impl JitNames {
         self.source.inherited
     }
 
-    pub fn add_dump(&mut self, file: File) {
+    pub fn add_dump(&mut self, file: File, deadline: &mut Deadline) {
         if self.dumps.iter().any(|(known, _)| known.is_same(&file)) {
             return;
         }
-        match GrowingFile::dump(file, &self.source) {
+        match GrowingFile::dump(file, &self.source, deadline) {
             Some(file) if self.dumps.len() < MAX_DUMPS => self.dumps.push((file, JitDump::default())),
             Some(_) => self.note("it has more jitdumps than are read"),
             None => self.note("its jitdump belongs to another user"),
@@ -261,8 +262,8 @@ impl JitNames {
         self.looked = true;
     }
 
-    fn has_files(&self) -> bool {
-        self.map.is_some() || !self.dumps.is_empty() || GrowingFile::perf_map(&self.source).is_some()
+    fn has_files(&self, deadline: &mut Deadline) -> bool {
+        self.map.is_some() || !self.dumps.is_empty() || GrowingFile::perf_map(&self.source, deadline).is_some()
     }
 
     pub fn is_unread(&self) -> bool {
@@ -270,14 +271,14 @@ impl JitNames {
     }
 
     /// Reads on in the files, until then. Whether there was something new.
-    pub fn look(&mut self, until: Instant) -> bool {
+    pub fn look(&mut self, until: Instant, deadline: &mut Deadline) -> bool {
         self.looked = true;
         self.unread = false;
         // What was charged until now has the names that were known in the last look.
         let charged_until = std::mem::replace(&mut self.looked_at, now_ns());
         let mut grown = false;
         if self.map.is_none() {
-            self.map = GrowingFile::perf_map(&self.source).map(|file| (file, PerfMap::default()));
+            self.map = GrowingFile::perf_map(&self.source, deadline).map(|file| (file, PerfMap::default()));
         }
         if let Some((file, map)) = &mut self.map {
             let key = file.key().clone();
@@ -384,16 +385,22 @@ impl JitNames {
 
     /// The last look, when the process or the session has ended; `None` if there is no time for one. What still has no
     /// name will never have one.
-    pub fn finish(&mut self, profile: &mut Profile, inherited: Option<&JitNames>, until: Option<Instant>) -> u64 {
+    pub fn finish(
+        &mut self,
+        profile: &mut Profile,
+        inherited: Option<&JitNames>,
+        until: Option<Instant>,
+        deadline: &mut Deadline,
+    ) -> u64 {
         match until {
             Some(until) => {
                 for _ in 0..LAST_LOOKS {
-                    if !self.look(until) || Instant::now() >= until {
+                    if !self.look(until, deadline) || Instant::now() >= until {
                         break;
                     }
                 }
             }
-            None => self.unread |= self.has_files(),
+            None => self.unread |= self.has_files(deadline),
         }
         let named_samples = self.name_waiting(profile, inherited);
         if !self.waiting.is_empty() {

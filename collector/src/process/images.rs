@@ -220,12 +220,21 @@ impl Images {
         self.maps_time.left(Some(user), Duration::ZERO) >= LEAST
     }
 
-    /// Opens what a process has mapped.
-    fn open_mapped(&mut self, mapped: MappedFile<'_>) -> Option<File> {
-        let Some(user) = self.deadline.other_user(mapped.pid) else { return mapped.open(&self.door) };
+    /// Opens what a process has mapped, and says which file it is.
+    fn open_mapped(&mut self, mapped: MappedFile<'_>) -> Option<(FileKey, File)> {
+        let opened = |file: Option<File>, pid: u32| {
+            let file = file?;
+            Some((ccsd_worker::file_key(&file, Some(pid)).ok()?, file))
+        };
+        let Some(user) = self.deadline.other_user(mapped.pid) else {
+            return opened(mapped.open(&self.door), mapped.pid);
+        };
         let (path, build_id, door) = (mapped.path.to_vec(), mapped.build_id.to_vec(), self.door.clone());
         let MappedFile { pid, start, end, device, inode, .. } = mapped;
-        let open = move || MappedFile { pid, start, end, device, inode, build_id: &build_id, path: &path }.open(&door);
+        let open = move || {
+            let mapped = MappedFile { pid, start, end, device, inode, build_id: &build_id, path: &path };
+            opened(mapped.open(&door), pid)
+        };
         self.deadline.ask(user, open).flatten()
     }
 
@@ -280,9 +289,7 @@ impl Images {
 
     fn open_file(&mut self, mapped: MappedFile<'_>) -> ImageIndex {
         let name = mapped.name();
-        let file = if mapped.inode == 0 { None } else { self.open_mapped(mapped) };
-        let key = |file: &File| ccsd_worker::file_key(file, Some(mapped.pid)).ok();
-        let found = file.and_then(|file| Some((key(&file)?, file)));
+        let found = if mapped.inode == 0 { None } else { self.open_mapped(mapped) };
         let may_keep = |(key, file): &(FileKey, File)| self.may_keep(file, payer(mapped.pid, Some(key)));
         let Some((key, file)) = found.filter(may_keep) else {
             return self.intern(ImageIdentity::Name(name.clone()), &name, mapped.pid, || OpenedImage::NoImage);
@@ -312,10 +319,11 @@ impl Images {
                 let payer = payer(mapped.pid, None);
                 bytes.take(payer, IMAGE_BYTES as u64).then(|| Images::add_anonymous(list, payer))
             };
-            images.jit.own(code, mapped.pid, start_time, &images.door, add)
+            images.jit.own(code, mapped.pid, start_time, (&images.door, &mut images.deadline), add)
         };
         if jit_code::is_dump(mapped.path)
-            && let Some(file) = self.open_mapped(mapped)
+            && let Some((key, file)) = self.open_mapped(mapped)
+            && !key.is_remote()
             && let Some(index) = own(self)
         {
             self.jit.add_dump(index, file);

@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 use ccsd_symbolizer::{Door, FileRoot};
 
 use super::image::ImageIndex;
+use crate::deadline::Deadline;
 use crate::procfs;
 
 /// Live processes with generated code, each with a file or two open. Further ones share one nameless image.
@@ -27,7 +28,7 @@ pub struct JitCode {
 }
 
 /// Where a process's runtime writes the names of its code, as far as that can be told while it is alive.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct JitSource {
     pub pid: u32,
     /// As it numbers itself: in its own namespace.
@@ -49,7 +50,17 @@ impl JitSource {
         let (own_pid, user) = procfs::own_pid_and_user(pid);
         let root = FileRoot::at(&PathBuf::from(format!("/proc/{pid}/root"))).ok();
         let tmp = root.and_then(|root| door.below(&root, Path::new("/tmp")).ok());
-        JitSource { pid, own_pid: own_pid.unwrap_or(pid), user, tmp, door, start_time, inherited }
+        JitSource {
+            own_pid: own_pid.unwrap_or(pid),
+            user,
+            tmp,
+            ..JitSource::without_files(pid, start_time, inherited, door)
+        }
+    }
+
+    /// Of a process whose files cannot be had.
+    fn without_files(pid: u32, start_time: u64, inherited: Option<ImageIndex>, door: Door) -> JitSource {
+        JitSource { pid, own_pid: pid, user: None, tmp: None, door, start_time, inherited }
     }
 }
 
@@ -76,7 +87,7 @@ impl JitCodes {
         code: &mut Option<Arc<JitCode>>,
         pid: u32,
         start_time: u64,
-        door: &Door,
+        (door, deadline): (&Door, &mut Deadline),
         index: impl FnOnce() -> Option<ImageIndex>,
     ) -> Option<ImageIndex> {
         if let Some(code) = code.as_ref().filter(|code| code.pid == pid) {
@@ -87,7 +98,15 @@ impl JitCodes {
         }
         let index = self.free.pop().or_else(index)?;
         let inherited = code.take();
-        let source = JitSource::of(pid, start_time, inherited.as_ref().map(|code| code.index), door.clone());
+        let of = (inherited.as_ref().map(|code| code.index), door.clone());
+        let source = match deadline.other_user(pid) {
+            None => JitSource::of(pid, start_time, of.0, of.1),
+            Some(user) => {
+                let asked = of.clone();
+                let source = deadline.ask(user, move || JitSource::of(pid, start_time, asked.0, asked.1));
+                source.unwrap_or_else(|| JitSource::without_files(pid, start_time, of.0, of.1))
+            }
+        };
         let new = Arc::new(JitCode { index, pid, _inherited: inherited });
         self.alive.push((index, Arc::downgrade(&new)));
         *code = Some(new);
@@ -171,10 +190,15 @@ mod tests {
             Some(ImageIndex(next))
         };
         let mut parent = None;
-        let of_parent = codes.own(&mut parent, u32::MAX - 1, 0, &Door::default(), &mut index).unwrap();
-        assert_eq!(codes.own(&mut parent, u32::MAX - 1, 0, &Door::default(), &mut index), Some(of_parent));
+        let of_parent =
+            codes.own(&mut parent, u32::MAX - 1, 0, (&Door::default(), &mut Deadline::default()), &mut index).unwrap();
+        assert_eq!(
+            codes.own(&mut parent, u32::MAX - 1, 0, (&Door::default(), &mut Deadline::default()), &mut index),
+            Some(of_parent)
+        );
         let (mut child, mut other) = (parent.clone(), parent.clone());
-        let of_child = codes.own(&mut child, u32::MAX - 2, 0, &Door::default(), &mut index).unwrap();
+        let of_child =
+            codes.own(&mut child, u32::MAX - 2, 0, (&Door::default(), &mut Deadline::default()), &mut index).unwrap();
         assert_ne!(of_parent, of_child);
         assert!(matches!(&codes.take_events()[..], [
             JitEvent::Begin(a, first),
@@ -188,9 +212,8 @@ mod tests {
         child.take();
         assert!(codes.sweep());
         assert_eq!(codes.take_events().len(), 2);
-        assert!(
-            [of_parent, of_child]
-                .contains(&codes.own(&mut other, u32::MAX - 3, 0, &Door::default(), &mut index).unwrap())
-        );
+        assert!([of_parent, of_child].contains(
+            &codes.own(&mut other, u32::MAX - 3, 0, (&Door::default(), &mut Deadline::default()), &mut index).unwrap()
+        ));
     }
 }

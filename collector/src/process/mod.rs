@@ -609,9 +609,9 @@ impl ProcessTable {
         self.asks_proc && self.processes.get(&pid).is_some_and(|process| !process.announced)
     }
 
-    /// Whether it is known what a process belongs to.
-    pub fn has_membership(&self, pid: u32) -> bool {
-        self.processes.get(&pid).is_some_and(|process| process.membership.is_some())
+    /// What a process belongs to, if that is known.
+    pub fn membership(&self, pid: u32) -> Option<&Arc<Membership>> {
+        self.processes.get(&pid)?.membership.as_ref()
     }
 
     /// Announced live processes and what they belong to, if known. (Where it could not be read, nothing says that the

@@ -20,8 +20,9 @@ impl Resolver {
                 }
             }
             JitEvent::Dump(index, file) => {
-                if let Some(names) = self.jit_mut(index) {
-                    names.add_dump(file);
+                if let Some(mut names) = self.take_jit(index) {
+                    names.add_dump(file, &mut self.deadline);
+                    self.put_jit(index, names);
                 }
             }
             JitEvent::End(index) => self.end_jit(profile, index),
@@ -121,7 +122,7 @@ impl Resolver {
         let others = self.generated_bytes();
         names.allot(self.budget.generated_code.saturating_sub(others));
         let left_out = names.left_out();
-        let grown = names.look(slice.until);
+        let grown = names.look(slice.until, &mut self.deadline);
         let left_out = names.left_out().saturating_sub(left_out);
         profile.accounting_mut().shed.add(Shed::GeneratedCode, left_out);
         if grown {
@@ -141,10 +142,12 @@ impl Resolver {
 
     fn end_jit(&mut self, profile: &mut Profile, index: ImageIndex) {
         let Some(mut names) = self.take_jit(index) else { return };
-        let inherited = names.inherited().and_then(|parent| self.jit(parent));
         let left_out = names.left_out();
         let slice = self.reading_time.last_slice(names.user());
-        let named = names.finish(profile, inherited, slice.map(|slice| slice.until));
+        let mut deadline = std::mem::take(&mut self.deadline);
+        let inherited = names.inherited().and_then(|parent| self.jit(parent));
+        let named = names.finish(profile, inherited, slice.map(|slice| slice.until), &mut deadline);
+        self.deadline = deadline;
         self.reading_time.unread += u64::from(names.is_unread());
         if let Some(slice) = slice {
             self.reading_time.spend(slice);

@@ -213,10 +213,32 @@ fn what_is_at_its_very_end_has_no_number() {
     assert_eq!(threads, [(0, "[ended]".to_owned()), (0, "[ended]".to_owned())]);
 }
 
+/// A process that goes on until its input ends.
+fn going_on() -> std::process::Child {
+    std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn a_program_that_execve_has_killed_is_gone() {
+    let (own, child) = (own_pid(), u32::MAX - 7);
+    let mut pipeline = Pipeline::new(&SPEC, EventLayout::Cpus, 2, None, &Budget::of(Budget::MIN_MEMORY));
+    pipeline.tracker.enter(own).unwrap();
+    for change in [
+        TargetChange::Fork(Fork { pid: child, tid: child, parent_pid: own, parent_tid: own }),
+        comm(child, true, "bad"),
+        TargetChange::Exit { pid: child, tid: child },
+    ] {
+        pipeline.handle(1, Record::Change { time: now_ns(), id: 0, change });
+    }
+    assert!(!pipeline.tracker.is_known(child, child));
+    assert_eq!(pipeline.counts().tracker.gained_rights, 0);
+}
+
 /// Records of a program that gets other rights when it is executed: the kernel writes that it ended, and it goes on.
 #[test]
 fn a_program_that_gets_other_rights_goes_on_where_cpus_are_sampled() {
-    let (parent, child) = (own_pid(), u32::MAX - 7);
+    let mut running = going_on();
+    let (parent, child) = (own_pid(), running.id());
     let exit = || TargetChange::Exit { pid: child, tid: child };
     for layout in [EventLayout::Cpus, EventLayout::Threads] {
         let mut pipeline = Pipeline::new(&SPEC, layout, 2, None, &Budget::of(Budget::MIN_MEMORY));
@@ -248,17 +270,22 @@ fn a_program_that_gets_other_rights_goes_on_where_cpus_are_sampled() {
         assert!(!pipeline.tracker.is_known(child, child));
         assert_eq!(pipeline.counts().tracker.gained_rights, u64::from(!goes_on));
     }
+    drop(running.stdin.take());
+    running.wait().unwrap();
 }
 
 #[test]
 fn a_program_that_gets_other_rights_is_not_followed_for_a_user_or_a_rule() {
     let mut filtered = Filtered::with(EventLayout::Cpus);
-    let (own, child) = (own_pid(), u32::MAX - 7);
+    let mut running = going_on();
+    let (own, child) = (own_pid(), running.id());
     filtered.tell(TargetChange::Fork(Fork { pid: child, tid: child, parent_pid: own, parent_tid: own }));
     filtered.tell(comm(child, true, "a"));
     filtered.tell(TargetChange::Exit { pid: child, tid: child });
     assert!(!filtered.pipeline.tracker.is_known(child, child));
     assert_eq!(filtered.pipeline.counts().tracker.gained_rights, 1);
+    drop(running.stdin.take());
+    running.wait().unwrap();
 }
 
 /// The aggregator does not come to take anything for 20,000 samples, where a few thousand have room.

@@ -4,10 +4,13 @@
 
 mod admission;
 mod reread;
+mod round;
 pub mod scan;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+use ccsd_profile::Membership;
 
 use crate::budget::Budget;
 use crate::clock::now_ns;
@@ -22,7 +25,8 @@ use crate::process::recorded_files::RecordedFiles;
 use crate::process::{LiveProcess, LiveThread, NEVER, OverflowCounts, ProcessKey, ProcessTable, ThreadKey};
 use crate::procfs::{self, MapEntry};
 use admission::Admission;
-use reread::{PORTION_NS, Rereading};
+use reread::Rereading;
+use round::Round;
 use scan::ForkLog;
 
 /// Time between two looks at whether images that could not be read at first can be now, nanoseconds.
@@ -75,8 +79,9 @@ pub struct Tracker {
     pub images: Images,
     admission: Admission,
     memberships: Memberships,
-    /// When it is looked again what processes belong to.
+    /// When it is looked again what processes belong to, and those that are yet to be looked at.
     memberships_at: u64,
+    moves: Round<(u32, Arc<Membership>)>,
     /// Whether what threads start is followed.
     inherit: bool,
     layout: EventLayout,
@@ -134,6 +139,7 @@ impl Tracker {
             admission: Admission::new(None),
             memberships: Memberships::default(),
             memberships_at: 0,
+            moves: Round::default(),
             inherit: true,
             layout: EventLayout::Threads,
             observes_machine: false,
@@ -320,7 +326,7 @@ impl Tracker {
             // The process has ended: its parent's membership is taken, unless one is known already.
             relative = match self.table.parent_pid(relative) {
                 0 => return,
-                _ if self.table.has_membership(pid) => return,
+                _ if self.table.membership(pid).is_some() => return,
                 parent => parent,
             };
         }
@@ -329,17 +335,22 @@ impl Tracker {
     /// Checks for processes that moved to another control group or user, which no record tells. Call after every look
     /// at the rings.
     pub fn review_memberships(&mut self, now: u64) {
-        if now < self.memberships_at {
-            return;
+        if !self.moves.is_going_on() {
+            if now < self.memberships_at {
+                return;
+            }
+            self.moves = Round::of(self.table.announced_memberships());
         }
-        for (pid, before) in self.table.announced_memberships() {
-            if let Some(membership) = self.memberships.of(pid).filter(|it| before != *it) {
+        let took = self.moves.portion(now, |(pid, before)| {
+            // Whether it is still the process that it was then, and has not moved since.
+            let is_same = self.table.membership(pid).is_some_and(|now| Arc::ptr_eq(now, &before));
+            if is_same && let Some(membership) = self.memberships.of(pid).filter(|it| before != *it) {
                 self.table.move_process(pid, membership);
             }
+        });
+        if let Some(took) = took {
+            self.memberships_at = now_ns().saturating_add(took.saturating_mul(MOVES_SHARE).max(MOVES_NS));
         }
-        let ended = now_ns();
-        let took = ended.saturating_sub(now);
-        self.memberships_at = ended.saturating_add(took.saturating_mul(MOVES_SHARE).max(MOVES_NS));
     }
 
     pub fn apply(&mut self, change: TargetChange, time: u64) -> Option<ThreadRename> {
@@ -403,8 +414,8 @@ impl Tracker {
     #[cold]
     fn goes_on_with_other_rights(&mut self, pid: u32) -> bool {
         self.table.expect_end(pid);
-        // The record of the mapping may be lost.
-        if self.rereading.may_miss_records() && procfs::is_exiting(pid) {
+        // Or `execve` has failed too late and killed it; or the record of the mapping is lost.
+        if !self.table.is_of_recording() && procfs::is_exiting(pid) {
             return false;
         }
         let has_events = self.layout == EventLayout::Cpus || self.table.is_of_recording();
@@ -551,20 +562,19 @@ impl Tracker {
 
     #[cold]
     fn reread_processes(&mut self, at_end: bool) {
-        let began = now_ns();
-        self.rereading.begin_if_due(began, at_end, || self.table.pids());
-        let mut now = began;
-        while (at_end || now.saturating_sub(began) < PORTION_NS)
-            && let Some(pid) = self.rereading.next()
-        {
+        self.rereading.begin_if_due(now_ns(), at_end, || self.table.pids());
+        let mut rereading = std::mem::take(&mut self.rereading);
+        rereading.portion(now_ns(), at_end, |pid| {
             // It may have ended since the round began.
             if self.table.knows_process(pid) {
                 // Whose descendant it is is uncertain, too. One that is refused stays, and so do its threads.
                 let _ = self.enter(pid);
             }
-            now = now_ns();
+        });
+        if self.rereading.may_miss_records() {
+            rereading.records_were_lost();
         }
-        self.rereading.end_portion(began, now);
+        self.rereading = rereading;
     }
 
     /// Retries unreadable images now and then. Returns those that can be read: addresses in them change.
