@@ -187,7 +187,7 @@ impl Aggregator {
                     aggregator.begin_generation(&counts_at_end, samples_left, events);
                 }
             });
-            watchdog.tell_cpu(usage::thread_cpu_ns());
+            watchdog.tell_cpu(usage::thread_work_ns());
             counts = batch.counts;
             if batch.mark != Mark::None {
                 match batch.mark {

@@ -4,16 +4,19 @@
 //! system in user space that may last for ever, and only the end of ccsd ends the wait. Opening a file there may, too. So a
 //! thread for each user asks, and is waited for up to a deadline.
 
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ccsd_worker::Principal;
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use hashbrown::HashMap;
 use nix::unistd::geteuid;
 use rustc_hash::FxBuildHasher;
 
 use crate::procfs;
-use crate::sched_priority::become_urgent;
+use crate::sched_priority::{become_urgent, is_urgent};
 use crate::time_budget::{LEAST, TimeBudget};
 use crate::usage::{add_helper, thread_cpu_ns};
 
@@ -23,11 +26,18 @@ const LONGEST: Duration = Duration::from_millis(50);
 const PATIENT: Duration = Duration::from_secs(5);
 /// Users who have a thread at a time. Those whose threads wait keep them.
 const MAX_THREADS: usize = 16;
+/// Threads of all sessions. One that waits for ever outlives its session.
+const MAX_ASKING: usize = 256;
 /// What all waits that are no usual ones may take, and such a usual one.
 const WAITS: Duration = Duration::from_secs(2);
 const USUAL: Duration = Duration::from_millis(2);
 
+/// Threads of this process that ask or wait for questions, for [`MAX_ASKING`]. Nothing else depends on it, so `Relaxed` does.
+static ASKING: AtomicUsize = AtomicUsize::new(0);
+
 type Question = Box<dyn FnOnce() + Send>;
+/// An answer, and the CPU time that it took, nanoseconds.
+type Answer<T> = (T, u64);
 
 /// Asks about other users' processes, for each user in a thread.
 #[derive(Debug)]
@@ -41,9 +51,19 @@ pub struct Deadline {
 
 #[derive(Debug)]
 struct AskingThread {
-    /// Without room: a question is taken only by a thread that has answered the last one.
     questions: Sender<Question>,
-    is_late: bool,
+    /// Whether a question is open. Set by who asks, cleared by the thread before it answers.
+    is_busy: Arc<AtomicBool>,
+}
+
+/// Answers that came too late, by what they are about: they are taken when the same is asked again.
+#[derive(Debug)]
+pub struct LateAnswers<K, T>(HashMap<K, Receiver<Answer<T>>, FxBuildHasher>);
+
+impl<K, T> Default for LateAnswers<K, T> {
+    fn default() -> Self {
+        LateAnswers(HashMap::default())
+    }
 }
 
 impl Default for Deadline {
@@ -66,10 +86,11 @@ impl Deadline {
         Deadline { longest: PATIENT, ..self }
     }
 
-    /// Whose process it is, if another user's than root's and the session's own.
+    /// Whose process it is, if another user's than root's and the session's own. One that has ended can keep nobody waiting.
     #[must_use]
     pub fn other_user(&self, pid: u32) -> Option<Principal> {
-        let user = ccsd_worker::principal_of_process(pid, procfs::own_pid_and_user(pid).1);
+        let user = procfs::own_pid_and_user(pid).1?;
+        let user = ccsd_worker::principal_of_process(pid, Some(user));
         (user != Principal::Own && user != self.own).then_some(user)
     }
 
@@ -79,57 +100,119 @@ impl Deadline {
         user: Principal,
         question: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
+        self.ask_or_wait(user, question).ok()
+    }
+
+    /// The same. An answer that comes late is there when `what` is asked again.
+    pub fn ask_again<K: Eq + Hash, T: Send + 'static>(
+        &mut self,
+        user: Principal,
+        late: &mut LateAnswers<K, T>,
+        what: K,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        match late.0.get(&what).map(Receiver::try_recv) {
+            Some(Err(TryRecvError::Empty)) => return None,
+            Some(Ok((answer, ns))) => {
+                late.0.remove(&what);
+                add_helper(ns);
+                return Some(answer);
+            }
+            Some(Err(TryRecvError::Disconnected)) => _ = late.0.remove(&what),
+            None => {}
+        }
+        match self.ask_or_wait(user, question) {
+            Ok(answer) => Some(answer),
+            Err(Some(open)) => {
+                // Each user has one that is open: more are of processes that are not asked about any more.
+                if late.0.len() >= 2 * MAX_THREADS {
+                    late.0.clear();
+                }
+                late.0.insert(what, open);
+                None
+            }
+            Err(None) => None,
+        }
+    }
+
+    /// Errors: the answer is late, and comes there; nothing has been asked.
+    fn ask_or_wait<T: Send + 'static>(
+        &mut self,
+        user: Principal,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Option<Receiver<Answer<T>>>> {
         let began = Instant::now();
         if !self.waits.has_begun() {
             self.waits.begin(began);
         }
         self.waits.grow(began);
         if self.waits.left(Some(user), Duration::ZERO) < LEAST {
-            return None;
+            return Err(None);
+        }
+        let longest = self.longest;
+        let Some(thread) = self.thread_of(user) else { return Err(None) };
+        if thread.is_busy.swap(true, Ordering::Acquire) {
+            return Err(None);
         }
         let (answer, answered) = bounded(1);
+        let is_busy = Arc::clone(&thread.is_busy);
         let question = move || {
             let before = thread_cpu_ns();
             let made = question();
+            let ns = thread_cpu_ns().saturating_sub(before);
+            is_busy.store(false, Ordering::Release);
             // Who has asked may not wait any more.
-            let _ = answer.send((made, thread_cpu_ns().saturating_sub(before)));
+            let _ = answer.send((made, ns));
         };
-        let longest = self.longest;
-        let thread = self.thread_of(user)?;
-        let patience = if thread.is_late { Duration::ZERO } else { longest };
-        let asked = thread.questions.send_timeout(Box::new(question), patience).is_ok();
-        let answered = if asked { answered.recv_timeout(longest).ok() } else { None };
-        thread.is_late = answered.is_none();
+        if thread.questions.try_send(Box::new(question)).is_err() {
+            // It has panicked.
+            self.threads.remove(&user);
+            return Err(None);
+        }
+        let found = answered.recv_timeout(longest);
         let took = began.elapsed();
         if took > USUAL {
             self.waits.spend(Some(user), took, Duration::ZERO);
         }
-        answered.map(|(made, ns)| {
-            add_helper(ns);
-            made
-        })
+        match found {
+            Ok((made, ns)) => {
+                add_helper(ns);
+                Ok(made)
+            }
+            Err(_) => Err(Some(answered)),
+        }
     }
 
     fn thread_of(&mut self, user: Principal) -> Option<&mut AskingThread> {
         if !self.threads.contains_key(&user) {
             if self.threads.len() >= MAX_THREADS {
-                let idle = self.threads.iter().find(|(_, thread)| !thread.is_late).map(|(&user, _)| user)?;
+                let is_idle = |thread: &AskingThread| !thread.is_busy.load(Ordering::Acquire);
+                let idle = self.threads.iter().find(|(_, thread)| is_idle(thread)).map(|(&user, _)| user)?;
                 self.threads.remove(&idle);
             }
-            let (questions, asked) = bounded(0);
-            std::thread::Builder::new().name("ccsd-ask".to_owned()).spawn(move || answer(&asked)).ok()?;
-            self.threads.insert(user, AskingThread { questions, is_late: false });
+            if ASKING.load(Ordering::Relaxed) >= MAX_ASKING {
+                return None;
+            }
+            let (questions, asked) = bounded(1);
+            // Where the one who waits is urgent, so is the thread, if it may be.
+            let is_urgent = is_urgent();
+            let asking = std::thread::Builder::new().name("ccsd-ask".to_owned());
+            asking.spawn(move || answer(&asked, is_urgent)).ok()?;
+            ASKING.fetch_add(1, Ordering::Relaxed);
+            self.threads.insert(user, AskingThread { questions, is_busy: Arc::default() });
         }
         self.threads.get_mut(&user)
     }
 }
 
-fn answer(questions: &Receiver<Question>) {
-    // The sampling thread, which waits for this one, is urgent, if it may be.
-    let _ = become_urgent();
+fn answer(questions: &Receiver<Question>, is_urgent: bool) {
+    if is_urgent {
+        let _ = become_urgent();
+    }
     for question in questions {
         question();
     }
+    ASKING.fetch_sub(1, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -149,7 +232,8 @@ mod tests {
         assert_eq!(deadline.ask(first, || 5), Some(5));
         let (release, held) = bounded::<()>(0);
         deadline.longest = LONGEST;
-        assert_eq!(deadline.ask(first, move || _ = held.recv()), None);
+        let mut late = LateAnswers::default();
+        assert_eq!(deadline.ask_again(first, &mut late, 1, move || held.recv().is_err()), None);
         assert!(deadline.waits.total() >= LONGEST);
         // Not again, as long as the question is open, and others are asked.
         deadline.longest = FOR_EVER;
@@ -157,13 +241,21 @@ mod tests {
             assert_eq!(deadline.ask(first, move || number), None);
             assert_eq!(deadline.ask(second, move || number), Some(number));
         }
-        assert!(deadline.threads[&first].is_late);
+        assert_eq!(deadline.ask_again(first, &mut late, 1, || false), None);
+        assert!(deadline.threads[&first].is_busy.load(Ordering::Acquire));
         drop(release);
-        let answer = (0..1_000_000).find_map(|number| {
+        while deadline.threads[&first].is_busy.load(Ordering::Acquire) {
             std::thread::yield_now();
-            deadline.ask(first, move || number)
-        });
-        assert!(answer.is_some() && !deadline.threads[&first].is_late);
+        }
+        // What came late is not asked again.
+        let mut again = || deadline.ask_again(first, &mut late, 1, || false);
+        let answer = loop {
+            if let Some(answer) = again() {
+                break answer;
+            }
+        };
+        assert!(answer && late.0.is_empty());
+        assert_eq!(deadline.ask(first, || 6), Some(6));
     }
 
     #[test]
@@ -182,7 +274,7 @@ mod tests {
             assert_eq!(deadline.ask(Principal::User(user), move || user), Some(user));
             assert!(deadline.threads.len() <= MAX_THREADS);
         }
-        deadline.threads.values_mut().for_each(|thread| thread.is_late = true);
+        deadline.threads.values_mut().for_each(|thread| thread.is_busy.store(true, Ordering::Release));
         assert_eq!(deadline.ask(Principal::User(100), || 1), None);
     }
 }

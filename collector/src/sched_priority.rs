@@ -7,7 +7,7 @@
 
 use std::io;
 
-use crate::usage::thread_cpu_ns;
+use crate::usage::thread_work_ns;
 
 /// How often it is looked at how much CPU time the thread takes, nanoseconds.
 const LOOK_NS: u64 = 500_000_000;
@@ -32,7 +32,7 @@ pub struct Urgency {
 impl Urgency {
     /// Makes the calling thread urgent, as [`become_urgent`] does. `now` is monotonic, nanoseconds.
     pub fn begin(&mut self, now: u64) -> io::Result<()> {
-        self.looked = (now, thread_cpu_ns());
+        self.looked = (now, thread_work_ns());
         // A thread that was real-time before stays so.
         self.urgent = become_urgent()?;
         Ok(())
@@ -44,7 +44,7 @@ impl Urgency {
             return;
         }
         // Both have been allowed before.
-        let _ = match self.decide(now, thread_cpu_ns()) {
+        let _ = match self.decide(now, thread_work_ns()) {
             Some(true) => become_urgent(),
             Some(false) => become_ordinary(),
             None => Ok(false),
@@ -71,6 +71,13 @@ impl Urgency {
 /// it was. Errors: EPERM for those who are neither root (CAP_SYS_NICE) nor allowed it by `RLIMIT_RTPRIO`.
 pub fn become_urgent() -> io::Result<bool> {
     change(libc::SCHED_OTHER, libc::SCHED_RR, 1)
+}
+
+/// Whether the calling thread is real-time.
+pub fn is_urgent() -> bool {
+    // SAFETY: sched_getscheduler(2) takes a number; 0 is the calling thread.
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    policy & !libc::SCHED_RESET_ON_FORK == libc::SCHED_RR
 }
 
 /// Takes a [`become_urgent`] back that has changed something.

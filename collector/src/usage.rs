@@ -80,11 +80,11 @@ thread_local! {
 }
 
 /// Counts the CPU time of a thread that has worked for the calling one.
-pub(crate) fn add_helper(ns: u64) {
+pub fn add_helper(ns: u64) {
     HELPERS.set(HELPERS.get().saturating_add(ns));
 }
 
-/// CPU time of the calling thread so far and of those that have taken dumps for it, in nanoseconds.
+/// CPU time of the calling thread so far and of those that have worked for it, in nanoseconds.
 #[must_use]
 pub fn thread_work_ns() -> u64 {
     thread_cpu_ns().saturating_add(HELPERS.get())

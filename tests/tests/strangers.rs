@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use ccsd_profile::view::{FlatView, Selection};
-use ccsd_tests::ccsd::{Collecting, NOBODY, as_user};
+use ccsd_tests::ccsd::{Collecting, NOBODY, as_user, ccsd};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::elf::exhausting_program;
 use ccsd_tests::fixture::{Running, build, copy_program, scratch};
@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     Suite::new()
         .test("a_user_s_file_made_to_exhaust_memory_blinds_nobody", &[CC, OBJCOPY, Need::Root], exhausting_file)
         .test("endless_perf_maps_hold_nobody_up", &[CC, Need::Root], endless_maps)
+        .test("held_mappings_hold_nobody_up", &[CC, Need::Root], held_mappings)
         .test("the_machine_s_worker_does_not_work_for_users", &[CC, OBJCOPY, Need::Root], machine_worker)
         .run()
 }
@@ -121,6 +122,41 @@ fn endless_maps() {
     own.go();
     own.go();
     let _ = own.finish();
+    daemon.stop();
+}
+
+/// Reading this stranger's memory, and opening what it has mapped, would take for ever.
+fn held_mappings() {
+    let program = build("holding.c", &["-O1", "-pthread"]);
+    let dir = scratch();
+    let daemon = Daemon::start(&[]);
+    let holding = Running::start_command(Command::new(&program).arg(dir.path()).arg(NOBODY.to_string()));
+    let mut own = Running::start(&build("phases.c", &["-O1"]), &[]);
+    let pids = [holding.pid(), own.pid()].map(|pid| pid.to_string());
+    for daemon in [Some(&daemon), None] {
+        let mut collecting = Collecting::start(|file| {
+            let mut command = match daemon {
+                Some(daemon) => daemon.ccsd(["attach", "--daemon", "--no-adapt", "-o"]),
+                None => ccsd(["attach", "--no-daemon", "--no-adapt", "-o"]),
+            };
+            command.arg(file).args(&pids);
+            command
+        });
+        collecting.wait_for_samples(2_000);
+        let recorded = collecting.stop();
+        let accounting = recorded.profile.accounting();
+        // Both burn a CPU, and neither is waited for: not a half is lost, however busy the machine is.
+        assert!(accounting.lost < accounting.received, "{accounting:?}");
+        for name in ["first", "deep"] {
+            assert!(recorded.samples(name).own > 400, "{name}: {:?}", recorded.names());
+        }
+        let notes = &recorded.profile.session().notes;
+        assert!(!notes.iter().any(|note| note.contains("hangs")), "{notes:?}");
+    }
+    own.go();
+    own.go();
+    let _ = own.finish();
+    drop(holding);
     daemon.stop();
 }
 

@@ -104,7 +104,7 @@ impl Aggregator {
     /// reader.
     fn own_cpu(&self, counts: &BatchCounts) -> (u64, OwnCpu) {
         let worker = self.resolver.worker_cpu_ns();
-        let here = usage::thread_cpu_ns();
+        let here = usage::thread_work_ns();
         let total = match self.own_process {
             true => usage::own_cpu_ns(),
             false => counts.sampler.cpu_ns.saturating_add(here).saturating_add(worker),

@@ -61,10 +61,9 @@ impl GrowingFile {
         identity(&self.file).is_some_and(|own| identity(other) == Some(own))
     }
 
-    /// Opens the perf map of a process, if there is one to be believed. Another user's process may have a `/tmp` that a
-    /// program serves.
+    /// Opens the perf map of a process, if there is one to be believed.
     pub fn perf_map(source: &JitSource, deadline: &mut Deadline) -> Option<GrowingFile> {
-        match deadline.other_user(source.pid) {
+        match source.other_user {
             None => GrowingFile::find_perf_map(source),
             Some(user) => {
                 let source = source.clone();
@@ -83,16 +82,16 @@ impl GrowingFile {
         is_believed(&file, source).then(|| GrowingFile::new(file, source.pid).ok()).flatten()
     }
 
-    /// A jitdump that the process has mapped, if it is to be believed.
-    pub fn dump(file: File, source: &JitSource, deadline: &mut Deadline) -> Option<GrowingFile> {
+    /// A jitdump that the process has mapped, if it is to be believed. `None` where it could not be looked at in time.
+    pub fn dump(file: File, source: &JitSource, deadline: &mut Deadline) -> Option<Option<GrowingFile>> {
         let of = |file: File, source: &JitSource| {
             is_believed(&file, source).then(|| GrowingFile::new(file, source.pid).ok()).flatten()
         };
-        match deadline.other_user(source.pid) {
-            None => of(file, source),
+        match source.other_user {
+            None => Some(of(file, source)),
             Some(user) => {
                 let source = source.clone();
-                deadline.ask(user, move || of(file, &source)).flatten()
+                deadline.ask(user, move || of(file, &source))
             }
         }
     }

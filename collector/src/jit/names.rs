@@ -138,9 +138,10 @@ impl JitNames {
             return;
         }
         match GrowingFile::dump(file, &self.source, deadline) {
-            Some(file) if self.dumps.len() < MAX_DUMPS => self.dumps.push((file, JitDump::default())),
-            Some(_) => self.note("it has more jitdumps than are read"),
-            None => self.note("its jitdump belongs to another user"),
+            Some(Some(file)) if self.dumps.len() < MAX_DUMPS => self.dumps.push((file, JitDump::default())),
+            Some(Some(_)) => self.note("it has more jitdumps than are read"),
+            Some(None) => self.note("its jitdump belongs to another user"),
+            None => self.note("its jitdump could not be opened in time"),
         }
         self.looked = false;
     }

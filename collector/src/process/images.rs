@@ -19,7 +19,7 @@ use super::recent_files::RecentFiles;
 use super::recorded_files::{MappedObject, RecordedFiles};
 use super::shared_room::SharedRoom;
 use crate::budget::Budget;
-use crate::deadline::Deadline;
+use crate::deadline::{Deadline, LateAnswers};
 use crate::perf::files::FileShare;
 use crate::perf::ring_buffer::PAGE;
 use crate::procfs::{self, MapEntry};
@@ -113,6 +113,10 @@ pub struct Images {
     /// much time at most.
     deadline: Deadline,
     maps_time: TimeBudget,
+    late_maps: LateAnswers<u32, Vec<MapEntry>>,
+    late_files: LateAnswers<(u32, u64), Option<(FileKey, File)>>,
+    /// Whose process did not say in time what it has mapped, since that was last taken.
+    unanswered: Option<Principal>,
     awaited: VecDeque<Awaited>,
     patience: Duration,
     /// When those are asked for next, and the pause before.
@@ -154,6 +158,9 @@ impl Images {
             share: None,
             deadline: Deadline::default(),
             maps_time: TimeBudget::new(MAPS, true),
+            late_maps: LateAnswers::default(),
+            late_files: LateAnswers::default(),
+            unanswered: None,
             awaited: VecDeque::new(),
             patience: PATIENCE,
             retry_at: Instant::now(),
@@ -196,18 +203,19 @@ impl Images {
         Images { deadline: self.deadline.patient(), ..self }
     }
 
-    /// The executable mappings of a process; empty where it has none, has ended, or may not be looked at. With them the
-    /// other user whose it is, if it is one's. Errors: that user has taken too much time or does not answer.
-    pub fn read_maps(&mut self, pid: u32) -> Result<(Vec<MapEntry>, Option<Principal>), Principal> {
+    /// The executable mappings of a process; empty where it has none, has ended, or may not be looked at. Errors: it is this
+    /// other user's, who has taken too much time or does not answer.
+    pub fn read_maps(&mut self, pid: u32) -> Result<Vec<MapEntry>, Principal> {
         let read = move || procfs::executable_maps(pid).unwrap_or_default();
-        let Some(user) = self.deadline.other_user(pid) else { return Ok((read(), None)) };
-        let maps = if self.may_read_maps(user) { self.deadline.ask(user, read) } else { None };
-        maps.map(|maps| (maps, Some(user))).ok_or(user)
-    }
-
-    /// Counts the time that a user's mappings have taken.
-    pub fn spend_maps_time(&mut self, user: Principal, time: Duration) {
-        self.maps_time.spend(Some(user), time, Duration::ZERO);
+        let Some(user) = self.deadline.other_user(pid) else { return Ok(read()) };
+        if !self.may_read_maps(user) {
+            return Err(user);
+        }
+        let began = Instant::now();
+        let maps = self.deadline.ask_again(user, &mut self.late_maps, pid, read);
+        // What is done with them takes as long again.
+        self.maps_time.spend(Some(user), 2 * began.elapsed(), Duration::ZERO);
+        maps.ok_or(user)
     }
 
     /// Whether there is time to read mappings of a user's processes.
@@ -218,6 +226,12 @@ impl Images {
         }
         self.maps_time.grow(now);
         self.maps_time.left(Some(user), Duration::ZERO) >= LEAST
+    }
+
+    /// The user whose process did not say in time what it has mapped, if one did not since the last call: an image is then
+    /// known by its name alone, until the process is read again.
+    pub fn take_unanswered(&mut self) -> Option<Principal> {
+        self.unanswered.take()
     }
 
     /// Opens what a process has mapped, and says which file it is.
@@ -235,7 +249,31 @@ impl Images {
             let mapped = MappedFile { pid, start, end, device, inode, build_id: &build_id, path: &path };
             opened(mapped.open(&door), pid)
         };
-        self.deadline.ask(user, open).flatten()
+        let opened = self.deadline.ask_again(user, &mut self.late_files, (pid, start), open);
+        if opened.is_none() {
+            self.unanswered = Some(user);
+        }
+        opened.flatten()
+    }
+
+    /// Where to look for debug files of an image that a process has mapped.
+    fn debug_files(&mut self, pid: u32, name: &str, elf: &Arc<ElfFile>) -> DebugFileFinder {
+        let Some(user) = self.deadline.other_user(pid) else { return self.debug_roots.finder(pid, name, Some(elf)) };
+        let (mut roots, name, elf) = (std::mem::take(&mut self.debug_roots), name.to_owned(), Arc::clone(elf));
+        let found = self.deadline.ask(user, move || {
+            let finder = roots.finder(pid, &name, Some(&elf));
+            (roots, finder)
+        });
+        match found {
+            Some((roots, finder)) => {
+                self.debug_roots = roots;
+                finder
+            }
+            None => {
+                self.debug_roots = DebugRoots::through(self.door.clone());
+                DebugFileFinder::none()
+            }
+        }
     }
 
     /// The same for a recording.
@@ -294,7 +332,8 @@ impl Images {
         let Some((key, file)) = found.filter(may_keep) else {
             return self.intern(ImageIdentity::Name(name.clone()), &name, mapped.pid, || OpenedImage::NoImage);
         };
-        let kept = file.try_clone().ok().filter(|file| self.has_number(file));
+        // Whether a file that others serve is still the same may take them for ever to say.
+        let kept = file.try_clone().ok().filter(|file| !key.is_remote() && self.has_number(file));
         let index = self.open_key(&name, mapped.pid, &key, file);
         if let Some(file) = kept.filter(|_| index != ImageIndex::UNKNOWN) {
             self.recent.keep(&mapped, file, key, index);
@@ -319,7 +358,8 @@ impl Images {
                 let payer = payer(mapped.pid, None);
                 bytes.take(payer, IMAGE_BYTES as u64).then(|| Images::add_anonymous(list, payer))
             };
-            images.jit.own(code, mapped.pid, start_time, (&images.door, &mut images.deadline), add)
+            let asking = (&mut images.deadline, &mut images.unanswered);
+            images.jit.own(code, mapped.pid, start_time, &images.door, asking, add)
         };
         if jit_code::is_dump(mapped.path)
             && let Some((key, file)) = self.open_mapped(mapped)
@@ -453,6 +493,13 @@ impl Images {
 
     /// Sets the file of an image; an old image is reported as reopened. False if what is read of it does not fit.
     fn enter(&mut self, index: ImageIndex, pid: u32, opened: OpenedImage) -> bool {
+        let debug = match (&opened, self.list.get(index.0 as usize)) {
+            (OpenedImage::Image(elf), Some(image)) => {
+                let name = image.name.clone();
+                self.debug_files(pid, &name, elf)
+            }
+            _ => DebugFileFinder::none(),
+        };
         let Some(image) = self.list.get_mut(index.0 as usize) else { return false };
         match opened {
             OpenedImage::Image(elf) => {
@@ -462,7 +509,7 @@ impl Images {
                 }
                 self.files.add(image.payer, 1);
                 self.has_go |= elf.is_go();
-                image.debug = self.debug_roots.finder(pid, &image.name, Some(&elf));
+                image.debug = debug;
                 image.elf = Some(elf);
                 self.open += 1;
                 self.reopened.push(index);

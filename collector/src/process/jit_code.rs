@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use ccsd_symbolizer::{Door, FileRoot};
+use ccsd_worker::Principal;
 
 use super::image::ImageIndex;
 use crate::deadline::Deadline;
@@ -35,6 +36,8 @@ pub struct JitSource {
     pub own_pid: u32,
     /// Its user; only files of this user and of root are trusted.
     pub user: Option<u32>,
+    /// Who that is, if another than root and the session's own user: such a one may have a `/tmp` that a program serves.
+    pub other_user: Option<Principal>,
     /// Its `/tmp`, in its root and mount namespace, held open because the namespace goes with its last process. `None`
     /// if unknown: another namespace's would be another program's.
     pub tmp: Option<FileRoot>,
@@ -50,17 +53,7 @@ impl JitSource {
         let (own_pid, user) = procfs::own_pid_and_user(pid);
         let root = FileRoot::at(&PathBuf::from(format!("/proc/{pid}/root"))).ok();
         let tmp = root.and_then(|root| door.below(&root, Path::new("/tmp")).ok());
-        JitSource {
-            own_pid: own_pid.unwrap_or(pid),
-            user,
-            tmp,
-            ..JitSource::without_files(pid, start_time, inherited, door)
-        }
-    }
-
-    /// Of a process whose files cannot be had.
-    fn without_files(pid: u32, start_time: u64, inherited: Option<ImageIndex>, door: Door) -> JitSource {
-        JitSource { pid, own_pid: pid, user: None, tmp: None, door, start_time, inherited }
+        JitSource { pid, own_pid: own_pid.unwrap_or(pid), user, other_user: None, tmp, door, start_time, inherited }
     }
 }
 
@@ -87,7 +80,8 @@ impl JitCodes {
         code: &mut Option<Arc<JitCode>>,
         pid: u32,
         start_time: u64,
-        (door, deadline): (&Door, &mut Deadline),
+        door: &Door,
+        (deadline, unanswered): (&mut Deadline, &mut Option<Principal>),
         index: impl FnOnce() -> Option<ImageIndex>,
     ) -> Option<ImageIndex> {
         if let Some(code) = code.as_ref().filter(|code| code.pid == pid) {
@@ -96,17 +90,19 @@ impl JitCodes {
         if self.alive.len() >= MAX_ALIVE {
             return None;
         }
-        let index = self.free.pop().or_else(index)?;
-        let inherited = code.take();
-        let of = (inherited.as_ref().map(|code| code.index), door.clone());
+        let (inherited, door) = (code.as_ref().map(|code| code.index), door.clone());
         let source = match deadline.other_user(pid) {
-            None => JitSource::of(pid, start_time, of.0, of.1),
+            None => JitSource::of(pid, start_time, inherited, door),
             Some(user) => {
-                let asked = of.clone();
-                let source = deadline.ask(user, move || JitSource::of(pid, start_time, asked.0, asked.1));
-                source.unwrap_or_else(|| JitSource::without_files(pid, start_time, of.0, of.1))
+                let source = deadline.ask(user, move || JitSource::of(pid, start_time, inherited, door));
+                if source.is_none() {
+                    *unanswered = Some(user);
+                }
+                JitSource { other_user: Some(user), ..source? }
             }
         };
+        let index = self.free.pop().or_else(index)?;
+        let inherited = code.take();
         let new = Arc::new(JitCode { index, pid, _inherited: inherited });
         self.alive.push((index, Arc::downgrade(&new)));
         *code = Some(new);
@@ -190,15 +186,24 @@ mod tests {
             Some(ImageIndex(next))
         };
         let mut parent = None;
-        let of_parent =
-            codes.own(&mut parent, u32::MAX - 1, 0, (&Door::default(), &mut Deadline::default()), &mut index).unwrap();
+        let of_parent = codes
+            .own(&mut parent, u32::MAX - 1, 0, &Door::default(), (&mut Deadline::default(), &mut None), &mut index)
+            .unwrap();
         assert_eq!(
-            codes.own(&mut parent, u32::MAX - 1, 0, (&Door::default(), &mut Deadline::default()), &mut index),
+            codes.own(
+                &mut parent,
+                u32::MAX - 1,
+                0,
+                &Door::default(),
+                (&mut Deadline::default(), &mut None),
+                &mut index
+            ),
             Some(of_parent)
         );
         let (mut child, mut other) = (parent.clone(), parent.clone());
-        let of_child =
-            codes.own(&mut child, u32::MAX - 2, 0, (&Door::default(), &mut Deadline::default()), &mut index).unwrap();
+        let of_child = codes
+            .own(&mut child, u32::MAX - 2, 0, &Door::default(), (&mut Deadline::default(), &mut None), &mut index)
+            .unwrap();
         assert_ne!(of_parent, of_child);
         assert!(matches!(&codes.take_events()[..], [
             JitEvent::Begin(a, first),
@@ -212,8 +217,19 @@ mod tests {
         child.take();
         assert!(codes.sweep());
         assert_eq!(codes.take_events().len(), 2);
-        assert!([of_parent, of_child].contains(
-            &codes.own(&mut other, u32::MAX - 3, 0, (&Door::default(), &mut Deadline::default()), &mut index).unwrap()
-        ));
+        assert!(
+            [of_parent, of_child].contains(
+                &codes
+                    .own(
+                        &mut other,
+                        u32::MAX - 3,
+                        0,
+                        &Door::default(),
+                        (&mut Deadline::default(), &mut None),
+                        &mut index
+                    )
+                    .unwrap()
+            )
+        );
     }
 }

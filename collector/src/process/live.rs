@@ -42,6 +42,10 @@ pub struct LiveProcess {
     /// When its mappings are read again, if more do not fit.
     pub(super) full: Backoff,
     pub(super) threads: u32,
+    /// Whether its mappings, or what they are of, could not be read in time.
+    pub(super) is_late: bool,
+    /// Whether it seems to have ended, or has got other rights.
+    pub(super) may_have_ended: bool,
     /// Who answers for it, as far as that has been looked at.
     pub(super) user: Option<Principal>,
     /// Whether it may have threads that are not known: it was found running, and not all that runs is looked for.

@@ -1,7 +1,6 @@
 //! What processes have mapped, from records and /proc. Mappings beyond the limit are not entered.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use ccsd_worker::Principal;
 use hashbrown::{HashMap, HashSet};
@@ -26,19 +25,23 @@ impl ProcessTable {
     /// Enters a process that was there before, with its mappings, from /proc; what is unreadable stays empty, or as it was.
     /// Another user's may be read later.
     pub fn read_process(&mut self, pid: u32, images: &mut Images) {
-        let began = Instant::now();
         match images.read_maps(pid) {
-            Ok((maps, user)) => {
+            Ok(maps) => {
                 self.unread.remove(&pid);
                 self.read_mappings(pid, maps, images);
-                if let Some(user) = user {
-                    images.spend_maps_time(user, began.elapsed());
-                }
             }
             Err(user) => {
                 self.read_mappings(pid, Vec::new(), images);
-                self.left_out.late += u64::from(self.unread.insert(pid, user).is_none());
+                self.read_later(pid, user);
             }
+        }
+    }
+
+    /// Other users' processes are not waited for.
+    fn read_later(&mut self, pid: u32, user: Principal) {
+        self.unread.insert(pid, user);
+        if let Some(process) = self.processes.get_mut(&pid) {
+            self.left_out.late += u64::from(!std::mem::replace(&mut process.is_late, true));
         }
     }
 
@@ -86,6 +89,9 @@ impl ProcessTable {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.jit = code;
         }
+        if let Some(user) = images.take_unanswered() {
+            self.read_later(pid, user);
+        }
     }
 
     /// `PERF_RECORD_MMAP2`.
@@ -126,6 +132,9 @@ impl ProcessTable {
             self.missed.insert(pid);
         }
         self.left_out.mappings += u64::from(!entered);
+        if let Some(user) = images.take_unanswered() {
+            self.read_later(pid, user);
+        }
     }
 
     /// Reads the mappings of a full process again: munmap gives no record. If most remain, it is soon full again.
@@ -144,9 +153,15 @@ impl ProcessTable {
             self.unread_at = now.saturating_add(UNREAD_NS);
             self.unread.retain(|pid, _| self.processes.contains_key(pid));
             let unread: Vec<(u32, Principal)> = self.unread.iter().map(|(&pid, &user)| (pid, user)).collect();
+            // Where one of a user's processes does not answer, the others are not asked.
+            let mut silent = HashSet::new();
             for (pid, user) in unread {
-                if images.may_read_maps(user) {
-                    self.read_process(pid, images);
+                if silent.contains(&user) || !images.may_read_maps(user) {
+                    continue;
+                }
+                self.read_process(pid, images);
+                if self.unread.contains_key(&pid) {
+                    silent.insert(user);
                 }
             }
         }

@@ -475,6 +475,8 @@ impl ProcessTable {
             jit: None,
             full: Backoff::default(),
             threads,
+            is_late: false,
+            may_have_ended: false,
             user: None,
             has_unknown_threads: false,
             untracked,
@@ -669,10 +671,13 @@ impl ProcessTable {
         self.processes.get(&pid).is_some_and(|process| process.awaits_mapping)
     }
 
-    /// The next record of a process's end is of its end, whether it has mapped anything or not.
+    /// The next record of a process's end is of its end, whether it has mapped anything or not. If there is none, it is looked
+    /// whether it has ended.
     pub fn expect_end(&mut self, pid: u32) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.awaits_mapping = false;
+            process.may_have_ended = true;
+            self.perhaps_ended.insert(pid, LOOKS_FOR_END);
         }
     }
 
@@ -731,7 +736,8 @@ impl ProcessTable {
     /// Forgets processes found running that have ended since, as `has_ended` says. To be called now and then.
     pub fn forget_ended(&mut self, has_ended: impl Fn(u32) -> bool) {
         for (pid, looks) in std::mem::take(&mut self.perhaps_ended) {
-            let is_last = self.processes.get(&pid).is_some_and(|process| process.threads == 0);
+            let is_last =
+                self.processes.get(&pid).is_some_and(|process| process.threads == 0 || process.may_have_ended);
             if is_last && has_ended(pid) {
                 self.remove_process(pid);
             } else if is_last && looks > 1 {

@@ -407,15 +407,15 @@ impl Tracker {
         self.table.exit(pid, tid);
     }
 
-    /// A process seems to have ended between `execve` and the first mapping of the program. So the kernel says that it
-    /// ended events on the process, which has got other rights (setuid; `begin_new_exec` calls `perf_event_exit_task`).
-    /// Events on CPUs go on. Returns whether the process does so for the session, too: not where its samples are for
+    /// A process seems to have ended between `execve` and the first mapping of the program. If `execve` has not killed it, which
+    /// is found out later, the kernel says that it ended events on the process, which has got other rights (setuid;
+    /// `begin_new_exec` calls `perf_event_exit_task`). Events on CPUs go on. Returns whether the process does so for the session, too: not where its samples are for
     /// those alone who may see it, because it may not be theirs any more.
     #[cold]
     fn goes_on_with_other_rights(&mut self, pid: u32) -> bool {
         self.table.expect_end(pid);
-        // Or `execve` has failed too late and killed it; or the record of the mapping is lost.
-        if !self.table.is_of_recording() && procfs::is_exiting(pid) {
+        // The record of the mapping may be lost.
+        if self.rereading.may_miss_records() && procfs::is_exiting(pid) {
             return false;
         }
         let has_events = self.layout == EventLayout::Cpus || self.table.is_of_recording();

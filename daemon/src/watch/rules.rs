@@ -87,12 +87,13 @@ const PATH_BYTES: usize = 4096;
 /// memory waiting.
 fn executed_path(dir: &Path, deadline: &Mutex<Deadline>) -> Option<PathBuf> {
     let pid = dir.file_name()?.to_str()?.parse().ok()?;
-    let mut deadline = deadline.lock().unwrap_or_else(PoisonError::into_inner);
-    match deadline.other_user(pid) {
+    let lock = || deadline.lock().unwrap_or_else(PoisonError::into_inner);
+    let other_user = lock().other_user(pid);
+    match other_user {
         None => read_executed_path(dir),
         Some(user) => {
             let dir = dir.to_owned();
-            deadline.ask(user, move || read_executed_path(&dir)).flatten()
+            lock().ask(user, move || read_executed_path(&dir)).flatten()
         }
     }
 }

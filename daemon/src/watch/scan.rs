@@ -2,7 +2,7 @@
 //!
 //! A scan reads one small file per process; only new or changed ones are checked fully. Scans cost a small, fixed part
 //! of a CPU; see [`Scanner::pause`]. So where there are many processes, which any user can see to, they are rare, and in
-//! between only processes are looked at that are new or match.
+//! between only processes are looked at that are new or match. (Where many are new or match, that is rare, too.)
 
 use std::collections::HashMap;
 use std::fs;
