@@ -154,21 +154,21 @@ struct ClientState {
 #[derive(Debug)]
 struct DyingWorker {
     child: Child,
-    /// Its place, which it holds up to a time: others need it.
-    slot: Option<WorkerSlot>,
+    /// Its place, which it leaves to others after this time.
+    slot: WorkerSlot,
     until: Instant,
 }
 
 impl DyingWorker {
     fn new(child: Child, slot: WorkerSlot) -> DyingWorker {
-        DyingWorker { child, slot: Some(slot), until: Instant::now() + DYING_PATIENCE }
+        DyingWorker { child, slot, until: Instant::now() + DYING_PATIENCE }
     }
 
     /// Whether it has ended. Gives up its place if that takes long.
     fn has_ended(&mut self) -> bool {
         let has_ended = has_ended(&mut self.child);
-        if has_ended || Instant::now() >= self.until {
-            self.slot = None;
+        if !has_ended && Instant::now() >= self.until {
+            self.slot.leave();
         }
         has_ended
     }
@@ -445,7 +445,8 @@ impl Worker {
         let mut dying = std::mem::take(&mut state.dying);
         drop(state);
         // One that the kernel keeps holds no place after a time, but is all that its principal gets.
-        let until = if self.principal == Principal::Own { now } else { now + DYING_PATIENCE };
+        let until = dying.iter().map(|dying| dying.until).max().unwrap_or(now);
+        let until = if self.principal == Principal::Own { now } else { until };
         while !dying.is_empty() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
             dying.retain_mut(|dying| !dying.has_ended());

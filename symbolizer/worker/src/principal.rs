@@ -176,6 +176,12 @@ fn root_of(pid: u32) -> Option<(u32, u32, u64)> {
     Some((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
 }
 
+/// Who answers for a process of root that is none of this machine: its container, as its root directory tells.
+pub(crate) fn container_of(pid: u32) -> Principal {
+    let device = root_of(pid).map_or(0, |(major, minor, _)| rustix::fs::makedev(major, minor));
+    Principal::Elsewhere { namespace: user_namespace(pid).unwrap_or(0), device }
+}
+
 /// Whether a process has this process's root directory and user namespace.
 pub(crate) fn is_of_machine(pid: u32) -> bool {
     is_in_own_user_namespace(pid) && root_of(pid).is_some_and(|root| Some(root) == root_of(std::process::id()))

@@ -18,7 +18,7 @@ use nix::unistd::geteuid;
 
 use crate::client::{NoAnswer, Usage};
 use crate::message::{FileKey, ImageKey, MAX_ADDRESSES, Nonsense, WorkerReply, WorkerRequest};
-use crate::principal::{FileLocation, Principal, is_of_machine};
+use crate::principal::{FileLocation, Principal, container_of, is_of_machine};
 use crate::workers::Workers;
 
 const INSTALLED: &str = "/usr/lib/debug";
@@ -60,11 +60,11 @@ pub fn end_idle() {
     }
 }
 
-/// Who answers for what a process does: its user, or, if that is root of a container, somebody there. Somebody, too, if the
-/// process has gone.
+/// Who answers for what a process does: its user, or, if that is root of a container, the container. Somebody, if the process
+/// has gone.
 pub fn principal_of_process(pid: u32, user: Option<u32>) -> Principal {
     match user.map(principal_of) {
-        Some(Principal::Own) if !is_of_machine(pid) => Principal::SOMEWHERE,
+        Some(Principal::Own) if !is_of_machine(pid) => container_of(pid),
         Some(principal) => principal,
         None => Principal::SOMEWHERE,
     }
