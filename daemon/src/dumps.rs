@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ccsd_collector::dump::{Dump, End, dump};
-use ccsd_collector::{Denied, procfs};
-use crossbeam_channel::bounded;
+use ccsd_collector::{Deadline, Denied, usage};
+use ccsd_worker::Principal;
+use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use crate::authority::Authority;
 use crate::ledger::{Ledger, LedgerCharge, LedgerPrincipal, Resource};
@@ -36,8 +37,8 @@ pub struct Dumps {
 #[derive(Debug, Default)]
 struct DumpsState {
     running: Vec<u32>,
-    /// Those of them that are not waited for any more, and the users of the processes, if known.
-    left_behind: HashMap<u32, Option<u32>>,
+    /// Those of them that are not waited for any more, and whose processes these are, if they are users'.
+    left_behind: HashMap<u32, Option<Principal>>,
     /// Recent dumps. Those that are not recent any more stay charged until the next dump.
     recent: VecDeque<(Instant, LedgerCharge)>,
 }
@@ -104,7 +105,7 @@ impl Dumps {
         take: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refusal> {
         let pid = running.pid;
-        let user = procfs::own_pid_and_user(pid).1;
+        let user = Deadline::default().other_user(pid);
         let busy = |message: String| Refusal::new(RefusalKind::Busy, message);
         let left_behind = self.state(|state| state.left_behind.values().filter(|&&of| of == user).count());
         if left_behind >= MAX_LEFT_BEHIND {
@@ -113,13 +114,21 @@ impl Dumps {
         }
         let (sender, taken) = bounded(1);
         let work = move || {
+            let taken = take();
             // Who has asked may not wait any more.
-            let _ = sender.send(take());
+            let _ = sender.send((taken, usage::thread_work_ns()));
             drop(running);
         };
         let started = std::thread::Builder::new().name("ccsd-dump".to_owned()).spawn(work);
         started.map_err(|error| busy(format!("cannot start a thread for the dump: {error}")))?;
-        taken.recv_timeout(self.patience).map_err(|_| {
+        let taken = taken.recv_timeout(self.patience).map(|(taken, ns)| {
+            usage::add_helper(ns);
+            taken
+        });
+        taken.map_err(|error| {
+            if error == RecvTimeoutError::Disconnected {
+                return busy(format!("the dump of PID {pid} has failed"));
+            }
             self.state(|state| {
                 if state.running.contains(&pid) {
                     state.left_behind.insert(pid, user);
@@ -208,7 +217,7 @@ mod tests {
         let dumps = Dumps { patience: Duration::from_millis(1), ..dumps() };
         let (root, now) = (Authority { trusted: true, ..USER }, Instant::now());
         let (release, held) = bounded::<()>(0);
-        // Processes that are none: whose they are is not known, so that they count as one user's.
+        // Processes that are none count like root's.
         let pids = (u32::MAX - 100)..;
         for (before, pid) in (0..MAX_LEFT_BEHIND).zip(pids.clone()) {
             let held = held.clone();
@@ -223,7 +232,8 @@ mod tests {
         let (_charge, running) = dumps.begin(root, 7_000_000, now).unwrap();
         let refused = dumps.in_time(running, || ()).unwrap_err();
         assert!(refused.message.contains("4 dumps"), "{}", refused.message);
-        // Others' are not concerned.
+        // Those of others are not concerned.
+        dumps.state(|state| state.left_behind.values_mut().for_each(|user| *user = Some(Principal::User(7))));
         let own = std::process::id();
         let patient =
             Dumps { patience: Duration::from_secs(1_000), ledger: dumps.ledger.clone(), state: dumps.state.clone() };

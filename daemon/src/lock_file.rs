@@ -7,13 +7,18 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use ccsd_collector::procfs;
 
-/// Bytes read of a lock file, in which is its process's number.
-const MAX_BYTES: u64 = 32;
+/// Bytes read of a lock file.
+const MAX_BYTES: u64 = 64;
 /// Times that a file may turn out to have been removed by a daemon that ends.
 const ATTEMPTS: usize = 10;
+
+/// For how long a lock must seem to be a dead process's, and a new one must hold: of several daemons that start at once, one
+/// remains.
+const SETTLED: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub enum LockError {
@@ -23,38 +28,44 @@ pub enum LockError {
     Io(io::Error),
 }
 
+/// Who has locked a file, as is written in it: the process's number, and the number of the namespace in which it has that.
+type Holder = (u32, u64);
+
 /// Makes and locks a file, for as long as it is open. `options` are those of opening it to read and write.
 pub fn lock(path: &Path, options: &OpenOptions) -> Result<File, LockError> {
-    let mut holder = None;
+    let (mut holder, mut dead) = (None, None);
     for _ in 0..ATTEMPTS {
         let mut file = options.open(path).map_err(LockError::Io)?;
         match file.try_lock() {
             Ok(()) if is_at(&file, path) => {
                 // For messages, and for who finds that this process does not end.
-                let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-                return Ok(file);
+                let _ = file.set_len(0).and_then(|()| writeln!(file, "{} {}", std::process::id(), own_namespace()));
+                if dead.is_some() {
+                    std::thread::sleep(SETTLED);
+                }
+                if is_at(&file, path) {
+                    return Ok(file);
+                }
             }
             Ok(()) => {}
             Err(TryLockError::Error(error)) => return Err(LockError::Io(error)),
             Err(TryLockError::WouldBlock) => {
-                holder = number_in(&mut file);
-                if !holder.is_some_and(procfs::is_zombie) {
-                    return Err(LockError::Held(holder));
+                holder = holder_in(&mut file);
+                let killed = holder.filter(|&(pid, of)| of == own_namespace() && procfs::is_zombie(pid));
+                match killed {
+                    None => break,
+                    // The number may be that of the one before, and not written yet.
+                    Some(_) if killed != dead => {
+                        dead = killed;
+                        std::thread::sleep(SETTLED);
+                    }
+                    Some(_) if is_at(&file, path) => std::fs::remove_file(path).map_err(LockError::Io)?,
+                    Some(_) => {}
                 }
-                remove(&file, path).map_err(LockError::Io)?;
             }
         }
     }
-    Err(LockError::Held(holder))
-}
-
-/// Removes the file that a dead process has locked, unless another one has its place already.
-fn remove(file: &File, path: &Path) -> io::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Of several daemons that start at once, one looks and removes at a time.
-    let directory = File::open(directory)?;
-    directory.lock()?;
-    if is_at(file, path) { std::fs::remove_file(path) } else { Ok(()) }
+    Err(LockError::Held(holder.map(|(pid, _)| pid)))
 }
 
 fn is_at(file: &File, path: &Path) -> bool {
@@ -62,11 +73,18 @@ fn is_at(file: &File, path: &Path) -> bool {
     (own.dev(), own.ino()) == (there.dev(), there.ino())
 }
 
-fn number_in(file: &mut File) -> Option<u32> {
+fn holder_in(file: &mut File) -> Option<Holder> {
     let mut text = String::new();
     file.rewind().ok()?;
     file.take(MAX_BYTES).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+    let mut words = text.split_ascii_whitespace();
+    // Earlier versions wrote no namespace.
+    Some((words.next()?.parse().ok()?, words.next().and_then(|word| word.parse().ok()).unwrap_or(0)))
+}
+
+/// The number of this process's PID namespace; 0 if it is not known.
+fn own_namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
 }
 
 #[cfg(test)]
@@ -91,13 +109,10 @@ mod tests {
         }
         first.set_len(0).unwrap();
         first.rewind().unwrap();
-        writeln!(first, "{}", dead.id()).unwrap();
+        writeln!(first, "{} {}", dead.id(), own_namespace()).unwrap();
         let second = lock(&path, &options).unwrap();
         assert!(!is_at(&first, &path) && is_at(&second, &path));
         assert!(matches!(lock(&path, &options), Err(LockError::Held(Some(pid))) if pid == own));
-        // What it removes late is not the other's.
-        remove(&first, &path).unwrap();
-        assert!(is_at(&second, &path));
         dead.wait().unwrap();
         drop(second);
         assert!(lock(&path, &options).is_ok());
