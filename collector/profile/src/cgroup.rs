@@ -40,9 +40,7 @@ impl Container<'_> {
         }
     }
 
-    /// Whether a name, or the beginning of an id, is its own. Users give theirs the ids of others'.
-    #[must_use]
-    pub fn has_id(&self, name: &str) -> bool {
+    fn has_id(&self, name: &str) -> bool {
         self.id == name || (is_id(&self.id) && name.len() >= SHORT_ID / 2 && self.id.starts_with(name))
     }
 }
@@ -91,8 +89,8 @@ pub fn container(cgroup: &str) -> Option<Container<'_>> {
         if let Some(found) = container_of(before, name, of_kubernetes) {
             return Some(Container { user: of_user, ..found });
         }
-        if before == "user.slice" {
-            of_user = user_of_slice(name).or(of_user);
+        if before == "user.slice" && of_user.is_none() {
+            of_user = user_of_slice(name);
         }
         before = name;
     }
@@ -261,6 +259,8 @@ mod tests {
         assert_eq!(of_user.label(), "docker 1000/0123456789ab");
         assert!(of_user.is_called("1000/012345") && of_user.has_id(ID));
         assert!(!of_user.is_called(ID) && !of_user.is_called("100/012345") && !docker.is_called("1000/012345"));
+        let path = format!("/user.slice/user-1000.slice/user@1000.service/user.slice/user-0.slice/docker-{ID}.scope");
+        assert_eq!(container(&path).unwrap().user, Some("1000"));
         let machine = container("/machine.slice/machine-web\\x2d1.scope").unwrap();
         assert!(machine.is_called("web-1") && !machine.is_called("web") && machine.label() == "machine web-1");
     }

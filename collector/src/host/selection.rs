@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ccsd_profile::cgroup;
-use nix::unistd::geteuid;
 use wildmatch::WildMatch;
 
 use super::container_names::ContainerNames;
@@ -84,9 +83,7 @@ impl ProcessSelection {
                 && cgroup::units(path).any(|name| self.units.iter().any(|unit| WildMatch::new(unit).matches(name))))
             || (!self.containers.is_empty()
                 && container().is_some_and(|found| {
-                    let is_own = found.user.is_some_and(|user| user.parse() == Ok(geteuid().as_raw()));
-                    let is_called = |name: &String| found.is_called(name) || (is_own && found.has_id(name));
-                    self.containers.iter().chain(&self.container_ids).any(is_called)
+                    self.containers.iter().chain(&self.container_ids).any(|name| found.is_called(name))
                 }))
     }
 
