@@ -2,7 +2,7 @@
 //!
 //! A scan reads one small file per process; only new or changed ones are checked fully. Scans cost a small, fixed part
 //! of a CPU; see [`Scanner::pause`]. So where there are many processes, which any user can see to, they are rare, and in
-//! between only processes are looked at that are new or match. (Where many are new or match, that is rare, too.)
+//! between, each second to each third, only processes are looked at that are new or match.
 
 use std::collections::HashMap;
 use std::fs;
@@ -20,6 +20,8 @@ const SHARE: u32 = 500;
 /// Minimum time between two scans: shorter processes are not worth a session.
 const LEAST: Duration = Duration::from_secs(1);
 const MOST: Duration = Duration::from_secs(30);
+/// The same between two scans of new processes, which are cheap unless many are new.
+const MOST_BETWEEN_NEW: Duration = Duration::from_secs(3);
 /// Full checks of a new process: the first may precede its exec, or the move to its control group.
 const CLOSE_LOOKS: u8 = 2;
 /// Scans between two full checks of a process that matches no rule: its user or control group may have changed.
@@ -81,7 +83,7 @@ impl Scanner {
 
     #[must_use]
     pub fn pause(&self) -> Duration {
-        pause_after(self.cost_of_new)
+        pause_after(self.cost_of_new).min(MOST_BETWEEN_NEW)
     }
 
     #[must_use]
@@ -380,6 +382,8 @@ mod tests {
         // A scan of all does not put off the next one of new processes.
         (scanner.cost, scanner.cost_of_new) = (Duration::from_secs(1), Duration::from_millis(4));
         assert_eq!(scanner.pause(), Duration::from_secs(2));
+        scanner.cost_of_new = Duration::from_secs(1);
+        assert_eq!(scanner.pause(), MOST_BETWEEN_NEW);
     }
 
     #[test]
