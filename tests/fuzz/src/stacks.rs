@@ -17,6 +17,8 @@ const NOBODY: u32 = u32::MAX;
 const SECOND: u64 = 1_000_000_000;
 /// Those of the unwinder: tables may have any number of callers at one place.
 const MOST_FRAMES: usize = 1 << 19;
+/// Those up to which stacks do not depend on how fast the machine is, without optimisation either.
+const SAME_FRAMES: usize = 1 << 15;
 
 /// A stack from bytes: lengths of code and unwind table (u16), which table (u8), then both, registers, and stack words.
 /// See [`word`].
@@ -71,7 +73,10 @@ pub fn follow(data: &[u8]) -> usize {
     };
     let (first, frames) = unwind(&mut shadow);
     assert!(frames.len() <= MOST_FRAMES);
-    // The same stack again: with what is remembered of the thread, and without.
+    // The same stack again: with what is remembered of the thread, and without. What takes as long as that is cut by time.
+    if frames.len() > SAME_FRAMES {
+        return frames.len();
+    }
     let (again, new) = unwind(&mut shadow);
     let (whole, all) = unwind(&mut ShadowStack::default());
     if [first, again, whole].iter().all(|it| it.root != StackRoot::Truncated(TruncationReason::TooDeep)) {
