@@ -147,6 +147,7 @@ impl Session {
             other => other,
         })?;
         prepared.sampler.observe_machine();
+        prepared.begins_now();
         prepared.start()
     }
 
@@ -461,6 +462,12 @@ impl Prepared {
         })
     }
 
+    /// What has been done until now takes no part in the session: it may take seconds where there are many processes.
+    fn begins_now(&mut self) {
+        self.info.started_unix_ns = unix_ns();
+        self.aggregator.profile_mut().session_mut().started_unix_ns = self.info.started_unix_ns;
+    }
+
     fn start(self) -> Result<Session> {
         let (events_sender, events) = bounded(UPDATES);
         let Prepared { info, sampler, mut aggregator, batches, empty, commands, wake, watchdog, held, .. } = self;
@@ -495,6 +502,12 @@ fn without_title(words: Vec<String>) -> Vec<String> {
     words.into_iter().map(|title| title.split_whitespace().next().unwrap_or_default().to_owned()).collect()
 }
 
+/// Now, nanoseconds since 1970.
+fn unix_ns() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn describe(choice: &ChosenEvent, target: String, command: Vec<String>, pids: Vec<u32>) -> SessionInfo {
     let clock = Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds };
     let metrics = match choice.spec.event {
@@ -503,7 +516,6 @@ fn describe(choice: &ChosenEvent, target: String, command: Vec<String>, pids: Ve
         Event::CpuClock | Event::Tick { .. } => vec![clock],
         Event::CpuClockTsc { .. } => vec![clock, Metric { name: "tsc".to_owned(), unit: Unit::Cycles }],
     };
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     SessionInfo {
         target,
         command,
@@ -511,7 +523,7 @@ fn describe(choice: &ChosenEvent, target: String, command: Vec<String>, pids: Ve
         event: choice.label(),
         rate_hz: choice.spec.rate_hz,
         host: system::host_name(),
-        started_unix_ns: u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX),
+        started_unix_ns: unix_ns(),
         metrics,
         notes: choice.notes.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -102,6 +102,9 @@ impl ProcessTable {
         if !self.asks_proc && !self.processes.contains_key(&mmap.pid) {
             self.enter_recorded(mmap.pid);
         }
+        if !self.processes.contains_key(&mmap.pid) {
+            return;
+        }
         let room = self.room_for_mappings(mmap.pid);
         let Some(process) = self.processes.get_mut(&mmap.pid) else { return };
         process.awaits_mapping = false;

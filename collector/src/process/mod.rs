@@ -63,10 +63,11 @@ const MAPPING_BYTES: usize = 2 * size_of::<Mapping>();
 const _: () = assert!(size_of::<(u32, LiveThread)>() * 16 / 7 <= THREAD_BYTES * 3 / 4);
 const _: () = assert!(size_of::<(u32, LiveProcess)>() * 16 / 7 <= PROCESS_BYTES);
 
-/// The part of the room from which on users have shares of it, how often these are counted, nanoseconds, and of how many
-/// processes the user is looked up then, which takes some 15 us.
+/// The part of the room from which on users have shares of it, how often these are counted at most, nanoseconds and a part of
+/// the time, and of how many processes the user is looked up then, which takes some 15 us.
 const SHARES_FROM: usize = 4;
 const SHARES_NS: u64 = 50_000_000;
+const SHARES_SHARE: u64 = 20;
 const USERS_AT_ONCE: usize = 256;
 
 /// How often it is looked whether a process has ended whose last known thread has.
@@ -100,7 +101,7 @@ pub struct ProcessTable {
     /// Other users' processes whose mappings could not be read in time, and when that is tried again.
     unread: HashMap<u32, Principal>,
     unread_at: u64,
-    /// What each user takes, as of the last look, and when that was; known from where much is taken.
+    /// What each user takes, as of the last look, and when the next is due; known from where much is taken.
     shares: SharedRoom,
     shares_at: u64,
     left_out: OverflowCounts,
@@ -217,9 +218,10 @@ impl ProcessTable {
             return left;
         }
         let now = now_ns();
-        if now.saturating_sub(self.shares_at) >= SHARES_NS {
-            self.shares_at = now;
+        if now >= self.shares_at {
             self.count_shares();
+            let ended = now_ns();
+            self.shares_at = ended + SHARES_NS.max(ended.saturating_sub(now) * SHARES_SHARE);
         }
         let user = self.look_up_user(pid);
         match self.shares.is_other(user) {
