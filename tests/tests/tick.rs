@@ -58,13 +58,21 @@ fn main() -> ExitCode {
             assert!(accounting.undelivered() <= 2, "{accounting:?}");
         })
         .test("timers_of_the_program_are_no_ticks", &[CC, Need::Root], || {
-            // Each comes with the same interrupt as the tick, at a moment that is not by chance.
-            let Some(recorded) = record("tick.c", &["step", "300"]) else { return };
-            let cpu = recorded.profile.accounting().target_cpu_ns.unwrap();
-            let ticks = cpu as f64 * recorded.rate_hz() / 1e9;
-            // Fewer where it is in step, or shares the CPU. Were it the timers, there would be four times as many.
-            let samples = recorded.total() as f64;
-            assert!(samples <= ticks * 1.5 + 5.0 * ticks.sqrt(), "{samples} samples, and there were {ticks} ticks");
+            // Each comes with the same interrupt as the tick, at a moment that is not by chance. Were it the timers, there
+            // would be four times as many samples as ticks, always. Where the program happens to be in step with the ticks,
+            // these find it much more or less often than by chance: in one run of five, here.
+            let mut seen = Vec::new();
+            for _ in 0..8 {
+                let Some(recorded) = record("tick.c", &["step", "300"]) else { return };
+                let cpu = recorded.profile.accounting().target_cpu_ns.unwrap();
+                let ticks = cpu as f64 * recorded.rate_hz() / 1e9;
+                let samples = recorded.total() as f64;
+                if samples <= ticks * 1.5 + 5.0 * ticks.sqrt() {
+                    return;
+                }
+                seen.push((samples, ticks));
+            }
+            panic!("samples, and ticks that there were: {seen:?}");
         })
         .test("the_interrupt_is_not_the_programs", &[CC, Need::Root], || {
             let Some(recorded) = record("motion.c", &["kernel", "0", "400000"]) else { return };
