@@ -52,7 +52,7 @@ pub struct Deadline {
 #[derive(Debug)]
 struct AskingThread {
     questions: Sender<Question>,
-    /// Whether a question is open. Set by who asks, cleared by the thread before it answers.
+    /// Whether a question is open. The session sets it when it asks, the thread clears it before it answers.
     is_busy: Arc<AtomicBool>,
 }
 
@@ -86,7 +86,8 @@ impl Deadline {
         Deadline { longest: PATIENT, ..self }
     }
 
-    /// Whose process it is, if another user's than root's and the session's own. One that has ended can keep nobody waiting.
+    /// The user of a process, if that is neither root nor the session's own user. `None`, too, for a process that has ended: it
+    /// holds no lock.
     #[must_use]
     pub fn other_user(&self, pid: u32) -> Option<Principal> {
         let user = procfs::own_pid_and_user(pid).1?;

@@ -3,8 +3,8 @@
 //! A dump stops threads for a moment and costs the daemon CPU time. So a process has one dump at a time, few run at
 //! once, and untrusted users are rate-limited.
 //!
-//! A process can keep whoever reads its memory waiting for ever: with a file system in user space it holds the lock of its
-//! mappings. So each dump has a thread, which is left behind if it takes too long.
+//! Reading a process's memory may take for ever: while the process maps a file of a file system in user space, it holds the
+//! lock that the reader needs. So each dump has a thread, which is left behind if it takes too long.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -125,7 +125,7 @@ fn endless_maps() {
     daemon.stop();
 }
 
-/// Reading this stranger's memory, and opening what it has mapped, would take for ever.
+/// This program of a stranger holds the lock of its mappings: to read its memory or to open its files would take for ever.
 fn held_mappings() {
     let program = build("holding.c", &["-O1", "-pthread"]);
     let dir = scratch();

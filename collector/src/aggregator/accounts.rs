@@ -201,7 +201,7 @@ fn troubles(counts: &BatchCounts) -> impl Iterator<Item = String> {
         line(
             counts.tracker.not_followed.late,
             "processes of other users were known late, because reading their mappings takes long or is held up: until then \
-             their code is [unknown]",
+             some of their code is [unknown]",
         ),
         line(counts.tracker.others, "samples of other programs were taken and dropped"),
         line(counts.tracker.unjudged, "samples were dropped before ccsd knew whether to sample their processes"),

@@ -61,8 +61,8 @@ impl GrowingFile {
         identity(&self.file).is_some_and(|own| identity(other) == Some(own))
     }
 
-    /// Opens the perf map of a process, if there is one to be believed.
-    pub fn perf_map(source: &JitSource, deadline: &mut Deadline) -> Option<GrowingFile> {
+    /// Opens the perf map of a process, if there is one to be believed. Errors: it is not read, as others serve it.
+    pub fn perf_map(source: &JitSource, deadline: &mut Deadline) -> Option<io::Result<GrowingFile>> {
         match source.other_user {
             None => GrowingFile::find_perf_map(source),
             Some(user) => {
@@ -72,14 +72,14 @@ impl GrowingFile {
         }
     }
 
-    fn find_perf_map(source: &JitSource) -> Option<GrowingFile> {
+    fn find_perf_map(source: &JitSource) -> Option<io::Result<GrowingFile>> {
         let name = format!("/perf-{}.map", source.own_pid);
         let opened = source.door.open_if(source.tmp.as_ref()?, Path::new(&name), |_| true);
         if opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
             source.door.withhold(&format!("/tmp{name}"));
         }
         let file = opened.ok()?;
-        is_believed(&file, source).then(|| GrowingFile::new(file, source.pid).ok()).flatten()
+        is_believed(&file, source).then(|| GrowingFile::new(file, source.pid))
     }
 
     /// A jitdump that the process has mapped, if it is to be believed. `None` where it could not be looked at in time.

@@ -140,7 +140,7 @@ impl JitNames {
         match GrowingFile::dump(file, &self.source, deadline) {
             Some(Some(file)) if self.dumps.len() < MAX_DUMPS => self.dumps.push((file, JitDump::default())),
             Some(Some(_)) => self.note("it has more jitdumps than are read"),
-            Some(None) => self.note("its jitdump belongs to another user"),
+            Some(None) => self.note("its jitdump belongs to another user, or is on a file system that others serve"),
             None => self.note("its jitdump could not be opened in time"),
         }
         self.looked = false;
@@ -279,7 +279,11 @@ impl JitNames {
         let charged_until = std::mem::replace(&mut self.looked_at, now_ns());
         let mut grown = false;
         if self.map.is_none() {
-            self.map = GrowingFile::perf_map(&self.source, deadline).map(|file| (file, PerfMap::default()));
+            match GrowingFile::perf_map(&self.source, deadline) {
+                Some(Ok(file)) => self.map = Some((file, PerfMap::default())),
+                Some(Err(_)) => self.note("its perf map is not read: it is on a file system that others serve"),
+                None => {}
+            }
         }
         if let Some((file, map)) = &mut self.map {
             let key = file.key().clone();
@@ -453,7 +457,11 @@ impl JitNames {
     }
 
     fn note(&mut self, note: &str) {
-        self.notes.push(format!("process {}: {note}", self.source.pid));
+        let note = format!("process {}: {note}", self.source.pid);
+        // The files are looked at again and again.
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
     }
 
     /// The image that this process's nameless code belongs to: addresses of different processes must not meet.

@@ -115,7 +115,7 @@ pub struct Images {
     maps_time: TimeBudget,
     late_maps: LateAnswers<u32, Vec<MapEntry>>,
     late_files: LateAnswers<(u32, u64), Option<(FileKey, File)>>,
-    /// Whose process did not say in time what it has mapped, since that was last taken.
+    /// The user of a process whose file could not be opened in time, since [`Images::take_unanswered`] was last called.
     unanswered: Option<Principal>,
     awaited: VecDeque<Awaited>,
     patience: Duration,
@@ -228,8 +228,8 @@ impl Images {
         self.maps_time.left(Some(user), Duration::ZERO) >= LEAST
     }
 
-    /// The user whose process did not say in time what it has mapped, if one did not since the last call: an image is then
-    /// known by its name alone, until the process is read again.
+    /// The user of a process whose file could not be opened in time, if there was one since the last call. The image has only
+    /// a name until the process is read again.
     pub fn take_unanswered(&mut self) -> Option<Principal> {
         self.unanswered.take()
     }
@@ -362,8 +362,7 @@ impl Images {
             images.jit.own(code, mapped.pid, start_time, &images.door, asking, add)
         };
         if jit_code::is_dump(mapped.path)
-            && let Some((key, file)) = self.open_mapped(mapped)
-            && !key.is_remote()
+            && let Some((_, file)) = self.open_mapped(mapped)
             && let Some(index) = own(self)
         {
             self.jit.add_dump(index, file);

@@ -186,24 +186,13 @@ mod tests {
             Some(ImageIndex(next))
         };
         let mut parent = None;
-        let of_parent = codes
-            .own(&mut parent, u32::MAX - 1, 0, &Door::default(), (&mut Deadline::default(), &mut None), &mut index)
-            .unwrap();
-        assert_eq!(
-            codes.own(
-                &mut parent,
-                u32::MAX - 1,
-                0,
-                &Door::default(),
-                (&mut Deadline::default(), &mut None),
-                &mut index
-            ),
-            Some(of_parent)
-        );
+        let mut own = |codes: &mut JitCodes, code: &mut Option<Arc<JitCode>>, pid: u32| {
+            codes.own(code, pid, 0, &Door::default(), (&mut Deadline::default(), &mut None), &mut index)
+        };
+        let of_parent = own(&mut codes, &mut parent, u32::MAX - 1).unwrap();
+        assert_eq!(own(&mut codes, &mut parent, u32::MAX - 1), Some(of_parent));
         let (mut child, mut other) = (parent.clone(), parent.clone());
-        let of_child = codes
-            .own(&mut child, u32::MAX - 2, 0, &Door::default(), (&mut Deadline::default(), &mut None), &mut index)
-            .unwrap();
+        let of_child = own(&mut codes, &mut child, u32::MAX - 2).unwrap();
         assert_ne!(of_parent, of_child);
         assert!(matches!(&codes.take_events()[..], [
             JitEvent::Begin(a, first),
@@ -217,19 +206,6 @@ mod tests {
         child.take();
         assert!(codes.sweep());
         assert_eq!(codes.take_events().len(), 2);
-        assert!(
-            [of_parent, of_child].contains(
-                &codes
-                    .own(
-                        &mut other,
-                        u32::MAX - 3,
-                        0,
-                        &Door::default(),
-                        (&mut Deadline::default(), &mut None),
-                        &mut index
-                    )
-                    .unwrap()
-            )
-        );
+        assert!([of_parent, of_child].contains(&own(&mut codes, &mut other, u32::MAX - 3).unwrap()));
     }
 }

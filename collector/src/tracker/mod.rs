@@ -409,7 +409,8 @@ impl Tracker {
 
     /// A process seems to have ended between `execve` and the first mapping of the program. If `execve` has not killed it, which
     /// is found out later, the kernel says that it ended events on the process, which has got other rights (setuid;
-    /// `begin_new_exec` calls `perf_event_exit_task`). Events on CPUs go on. Returns whether the process does so for the session, too: not where its samples are for
+    /// `begin_new_exec` calls `perf_event_exit_task`). Events on CPUs go on. Returns whether the process does so for the
+    /// session, too: not where its samples are for
     /// those alone who may see it, because it may not be theirs any more.
     #[cold]
     fn goes_on_with_other_rights(&mut self, pid: u32) -> bool {

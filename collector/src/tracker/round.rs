@@ -9,7 +9,7 @@ const PORTION_NS: u64 = 5_000_000;
 #[derive(Debug)]
 pub struct Round<T> {
     left: Vec<T>,
-    /// What it has taken so far, nanoseconds.
+    /// The time that its portions took so far, nanoseconds.
     took: u64,
 }
 

@@ -83,8 +83,8 @@ const AT_EXECFN: u64 = 31;
 /// `PATH_MAX` of the kernel.
 const PATH_BYTES: usize = 4096;
 
-/// The path that was given to `execve`, links included, if it is absolute. Another user's process can keep whoever reads its
-/// memory waiting.
+/// The path that was given to `execve`, links included, if it is absolute. Reading another user's process may take for
+/// ever, so that has a deadline.
 fn executed_path(dir: &Path, deadline: &Mutex<Deadline>) -> Option<PathBuf> {
     let pid = dir.file_name()?.to_str()?.parse().ok()?;
     let lock = || deadline.lock().unwrap_or_else(PoisonError::into_inner);
