@@ -4,9 +4,10 @@
 //! system in user space that may last for ever, and only the end of ccsd ends the wait. Opening a file there may, too. So a
 //! thread for each user asks, and is waited for up to a deadline.
 
+use std::collections::BTreeMap;
 use std::hash::Hash;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ccsd_worker::Principal;
@@ -26,18 +27,16 @@ const LONGEST: Duration = Duration::from_millis(50);
 const PATIENT: Duration = Duration::from_secs(5);
 /// Users who have a thread at a time. Those whose threads wait keep them.
 const MAX_THREADS: usize = 16;
-/// Threads of all sessions. One that waits for ever outlives its session.
+/// Threads of all sessions. One that waits for ever outlives its session, so each user may have half of what the others leave.
 const MAX_ASKING: usize = 256;
 /// What all waits that are no usual ones may take, and such a usual one.
 const WAITS: Duration = Duration::from_secs(2);
 const USUAL: Duration = Duration::from_millis(2);
 
-/// Threads of this process that ask or wait for questions, for [`MAX_ASKING`]. Nothing else depends on it, so `Relaxed` does.
-static ASKING: AtomicUsize = AtomicUsize::new(0);
+/// Threads of this process that ask or wait for questions, by whose processes they are about.
+static ASKING: Mutex<BTreeMap<Principal, usize>> = Mutex::new(BTreeMap::new());
 
 type Question = Box<dyn FnOnce() + Send>;
-/// An answer, and the CPU time that it took, nanoseconds.
-type Answer<T> = (T, u64);
 
 /// Asks about other users' processes, for each user in a thread.
 #[derive(Debug)]
@@ -47,18 +46,20 @@ pub struct Deadline {
     threads: HashMap<Principal, AskingThread, FxBuildHasher>,
     waits: TimeBudget,
     longest: Duration,
+    /// CPU time of the threads that is not yet counted as this thread's, nanoseconds. A sum alone, so `Relaxed` does.
+    cpu_ns: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
 struct AskingThread {
     questions: Sender<Question>,
-    /// Whether a question is open. The session sets it when it asks, the thread clears it before it answers.
+    /// Whether a question is open. The session sets it when it asks, the thread clears it before it answers, or panics.
     is_busy: Arc<AtomicBool>,
 }
 
 /// Answers that came too late, by what they are about: they are taken when the same is asked again.
 #[derive(Debug)]
-pub struct LateAnswers<K, T>(HashMap<K, Receiver<Answer<T>>, FxBuildHasher>);
+pub struct LateAnswers<K, T>(HashMap<K, Receiver<T>, FxBuildHasher>);
 
 impl<K, T> Default for LateAnswers<K, T> {
     fn default() -> Self {
@@ -77,7 +78,8 @@ impl Deadline {
     #[must_use]
     pub fn of(user: u32) -> Deadline {
         let own = ccsd_worker::principal_of(user);
-        Deadline { own, threads: HashMap::default(), waits: TimeBudget::new(WAITS, true), longest: LONGEST }
+        let waits = TimeBudget::new(WAITS, true);
+        Deadline { own, threads: HashMap::default(), waits, longest: LONGEST, cpu_ns: Arc::default() }
     }
 
     /// The same where no samples wait meanwhile.
@@ -92,7 +94,13 @@ impl Deadline {
     pub fn other_user(&self, pid: u32) -> Option<Principal> {
         let user = procfs::own_pid_and_user(pid).1?;
         let user = ccsd_worker::principal_of_process(pid, Some(user));
-        (user != Principal::Own && user != self.own).then_some(user)
+        self.is_other(user).then_some(user)
+    }
+
+    /// Whether that is neither root nor the session's own user.
+    #[must_use]
+    pub fn is_other(&self, user: Principal) -> bool {
+        user != Principal::Own && user != self.own
     }
 
     /// The answer to a question about a process of `user`; `None` where it does not come in time, or the one before has not.
@@ -114,9 +122,8 @@ impl Deadline {
     ) -> Option<T> {
         match late.0.get(&what).map(Receiver::try_recv) {
             Some(Err(TryRecvError::Empty)) => return None,
-            Some(Ok((answer, ns))) => {
+            Some(Ok(answer)) => {
                 late.0.remove(&what);
-                add_helper(ns);
                 return Some(answer);
             }
             Some(Err(TryRecvError::Disconnected)) => _ = late.0.remove(&what),
@@ -141,7 +148,9 @@ impl Deadline {
         &mut self,
         user: Principal,
         question: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Option<Receiver<Answer<T>>>> {
+    ) -> Result<T, Option<Receiver<T>>> {
+        // That of late answers.
+        add_helper(self.cpu_ns.swap(0, Ordering::Relaxed));
         let began = Instant::now();
         if !self.waits.has_begun() {
             self.waits.begin(began);
@@ -150,20 +159,20 @@ impl Deadline {
         if self.waits.left(Some(user), Duration::ZERO) < LEAST {
             return Err(None);
         }
-        let longest = self.longest;
+        let (longest, cpu_ns) = (self.longest, Arc::clone(&self.cpu_ns));
         let Some(thread) = self.thread_of(user) else { return Err(None) };
         if thread.is_busy.swap(true, Ordering::Acquire) {
             return Err(None);
         }
         let (answer, answered) = bounded(1);
-        let is_busy = Arc::clone(&thread.is_busy);
+        let busy = Busy(Arc::clone(&thread.is_busy));
         let question = move || {
             let before = thread_cpu_ns();
             let made = question();
-            let ns = thread_cpu_ns().saturating_sub(before);
-            is_busy.store(false, Ordering::Release);
+            cpu_ns.fetch_add(thread_cpu_ns().saturating_sub(before), Ordering::Relaxed);
+            drop(busy);
             // Who has asked may not wait any more.
-            let _ = answer.send((made, ns));
+            let _ = answer.send(made);
         };
         if thread.questions.try_send(Box::new(question)).is_err() {
             // It has panicked.
@@ -175,13 +184,8 @@ impl Deadline {
         if took > USUAL {
             self.waits.spend(Some(user), took, Duration::ZERO);
         }
-        match found {
-            Ok((made, ns)) => {
-                add_helper(ns);
-                Ok(made)
-            }
-            Err(_) => Err(Some(answered)),
-        }
+        add_helper(self.cpu_ns.swap(0, Ordering::Relaxed));
+        found.map_err(|_| Some(answered))
     }
 
     fn thread_of(&mut self, user: Principal) -> Option<&mut AskingThread> {
@@ -191,29 +195,60 @@ impl Deadline {
                 let idle = self.threads.iter().find(|(_, thread)| is_idle(thread)).map(|(&user, _)| user)?;
                 self.threads.remove(&idle);
             }
-            if ASKING.load(Ordering::Relaxed) >= MAX_ASKING {
-                return None;
-            }
+            let place = Place::of(user)?;
             let (questions, asked) = bounded(1);
             // Where the one who waits is urgent, so is the thread, if it may be.
             let is_urgent = is_urgent();
             let asking = std::thread::Builder::new().name("ccsd-ask".to_owned());
-            asking.spawn(move || answer(&asked, is_urgent)).ok()?;
-            ASKING.fetch_add(1, Ordering::Relaxed);
+            asking.spawn(move || answer(&asked, is_urgent, place)).ok()?;
             self.threads.insert(user, AskingThread { questions, is_busy: Arc::default() });
         }
         self.threads.get_mut(&user)
     }
 }
 
-fn answer(questions: &Receiver<Question>, is_urgent: bool) {
+/// A question that is open.
+struct Busy(Arc<AtomicBool>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// A thread's place in [`ASKING`].
+struct Place(Principal);
+
+impl Place {
+    fn of(user: Principal) -> Option<Place> {
+        let mut asking = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = asking.values().sum();
+        let of_user = asking.entry(user).or_default();
+        let may = *of_user < MAX_ASKING.saturating_sub(all - *of_user) / 2;
+        *of_user += usize::from(may);
+        may.then(|| Place(user))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut asking = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(of_user) = asking.get_mut(&self.0) {
+            *of_user -= 1;
+        }
+        asking.retain(|_, &mut threads| threads > 0);
+    }
+}
+
+/// `place` is the thread's as long as it runs.
+fn answer(questions: &Receiver<Question>, is_urgent: bool, place: Place) {
     if is_urgent {
         let _ = become_urgent();
     }
     for question in questions {
         question();
     }
-    ASKING.fetch_sub(1, Ordering::Relaxed);
+    drop(place);
 }
 
 #[cfg(test)]
@@ -277,5 +312,25 @@ mod tests {
         }
         deadline.threads.values_mut().for_each(|thread| thread.is_busy.store(true, Ordering::Release));
         assert_eq!(deadline.ask(Principal::User(100), || 1), None);
+    }
+    #[test]
+    fn threads_that_wait_for_one_user_leave_places_for_others() {
+        // No users of other tests: these have small numbers.
+        let [holder, other] = [70_001, 70_002].map(Principal::User);
+        let held: Vec<Place> = std::iter::from_fn(|| Place::of(holder)).collect();
+        assert!((100..=MAX_ASKING / 2).contains(&held.len()), "{}", held.len());
+        assert!(Place::of(other).is_some());
+        drop(held);
+        assert!(Place::of(holder).is_some());
+        // The thread's own end gives it back, too, if a question panics.
+        let mut deadline = without_end();
+        assert_eq!(deadline.ask(other, || 1), Some(1));
+        deadline.longest = Duration::from_secs(60);
+        assert_eq!(deadline.ask(other, || -> u32 { panic!("as a question may") }), None);
+        while ASKING.lock().unwrap().contains_key(&other) {
+            std::thread::yield_now();
+        }
+        assert_eq!(deadline.ask(other, || 2), None);
+        assert_eq!(deadline.ask(other, || 3), Some(3));
     }
 }

@@ -145,7 +145,7 @@ impl Resolver {
     /// Enters the next image, in order of [`ImageIndex`].
     pub fn add_image(&mut self, profile: &mut Profile, image: MappedImage) {
         let author = image.author();
-        let MappedImage { name, elf, key, debug, .. } = image;
+        let MappedImage { name, elf, key, debug, debug_user, .. } = image;
         let build_id = elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
         let id = profile.add_image(Image { name: name.clone(), build_id });
         let was_read = elf.is_some();
@@ -158,6 +158,7 @@ impl Resolver {
             author,
             was_read,
             debug,
+            debug_user,
             names: None,
             jit: None,
             used: 0,
@@ -180,7 +181,8 @@ impl Resolver {
         let Some(image) = self.images.get_mut(index.0 as usize) else { return };
         self.left.drop_names(image);
         image.author = from.author();
-        (image.elf, image.key, image.debug) = (from.elf, from.key, from.debug);
+        (image.elf, image.key) = (from.elf, from.key);
+        (image.debug, image.debug_user) = (from.debug, from.debug_user);
         image.lacks_lines = ImageSymbols::lines_may_come(image.elf.as_ref());
         if !std::mem::replace(&mut image.was_read, true) {
             // Addresses in it were offsets in its file, and nameless.

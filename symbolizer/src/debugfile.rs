@@ -109,9 +109,9 @@ impl DebugFileFinder {
     }
 
     /// Opens debug file candidates of the image for an untrusted process: only ELF files beside it, in a debug
-    /// directory, installed, or named as split DWARF.
+    /// directory, installed, or named as split DWARF. Nothing is read of those that it `may` not have.
     #[must_use]
-    pub fn open_for_other(&self, path: &Path) -> Vec<File> {
+    pub fn open_for_other(&self, path: &Path, may: impl Fn(&File) -> bool) -> Vec<File> {
         let Some(path) = normal(path) else { return Vec::new() };
         let beside = self.directory().and_then(normal).is_some_and(|directory| {
             let within = path.parent().and_then(|parent| parent.strip_prefix(directory).ok());
@@ -125,7 +125,7 @@ impl DebugFileFinder {
             let mut magic = [0; 4];
             file.read_exact_at(&mut magic, 0).is_ok() && &magic == b"\x7fELF"
         };
-        self.open(&path).filter(is_elf).collect()
+        self.open(&path).filter(|file| may(file) && is_elf(file)).collect()
     }
 
     /// Searches this machine after the other root: containers rarely have debug files, but their host may.
@@ -353,7 +353,7 @@ mod tests {
         fs::write(at("bin/key"), "secret").unwrap();
         fs::write(at("bin/key.dwo"), "secret").unwrap();
         let finder = DebugFileFinder::system().image_path(at("bin/a"));
-        let opened = |path: &Path| finder.open_for_other(path).len();
+        let opened = |path: &Path| finder.open_for_other(path, |_| true).len();
         for path in ["bin/a.debug", "bin/.debug/a", "b.dwo", "bin/deeper/../a.debug"] {
             assert_eq!(opened(&at(path)), 1, "{path}");
         }

@@ -26,6 +26,8 @@ const MAX_RUN: Duration = Duration::from_secs(1800);
 const MAX_RUN_BYTES: u64 = 8 << 30;
 const MAX_CACHE_BYTES: u64 = 16 << 30;
 const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// How the names begin of files that are being written; elfutils' own begin so, too.
+const PARTIAL: &str = "debuginfo.";
 /// Build ids have 8 to 20 bytes; longer ones are not asked for.
 const MAX_BUILD_ID: usize = 64;
 
@@ -114,6 +116,7 @@ impl Debuginfod {
             .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build())
             .user_agent(concat!("ccsd/", env!("CARGO_PKG_VERSION")))
             .build();
+        bound(&cache, Path::new(""));
         Debuginfod {
             servers: urls.into_iter().map(|url| DebuginfodServer { url, answers: true }).collect(),
             cache,
@@ -153,22 +156,13 @@ impl Debuginfod {
             match self.agent.get(&url).call() {
                 Ok(answer) => {
                     let body = answer.into_body().into_with_config().limit(MAX_BYTES).reader();
-                    match keep(&path, body) {
-                        Ok(bytes) => self.fetched = self.fetched.saturating_add(bytes),
-                        Err(error) => {
-                            problem = Some(format!("{url}: {error}"));
-                            continue;
-                        }
-                    }
-                    match open_if_build(&path, build_id) {
-                        Some(file) => {
+                    match keep(&path, build_id, body, &mut self.fetched) {
+                        Ok(Some(file)) => {
                             bound(&self.cache, &path);
                             return Ok(Some(file));
                         }
-                        None => {
-                            let _ = fs::remove_file(&path);
-                            problem = Some(format!("{url}: the answer is no file of that build"));
-                        }
+                        Ok(None) => problem = Some(format!("{url}: the answer is no file of that build")),
+                        Err(error) => problem = Some(format!("{url}: {error}")),
                     }
                 }
                 Err(ureq::Error::StatusCode(404)) => {}
@@ -189,27 +183,38 @@ impl Debuginfod {
     }
 }
 
-fn keep(path: &Path, mut body: impl Read) -> io::Result<u64> {
+/// Keeps an answer at a path of the cache, if it is a file of that build; adds its bytes to `fetched`. The cache may be another
+/// user's, as with `sudo -E`: nothing that is there is written to.
+fn keep(path: &Path, build_id: &[u8], mut body: impl Read, fetched: &mut u64) -> io::Result<Option<File>> {
     let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     fs::create_dir_all(dir)?;
-    let temporary = dir.join(format!("debuginfo.{}", std::process::id()));
-    let written = File::create(&temporary)
-        .and_then(|mut file| io::copy(&mut body, &mut file))
-        .and_then(|bytes| fs::rename(&temporary, path).map(|()| bytes));
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
+    if fs::symlink_metadata(dir)?.is_symlink() {
+        return Err(io::Error::other(format!("{} is a link", dir.display())));
     }
-    written
+    let mut temporary = tempfile::Builder::new().prefix(PARTIAL).tempfile_in(dir)?;
+    *fetched = fetched.saturating_add(io::copy(&mut body, &mut temporary)?);
+    let file = open_if_build(temporary.path(), build_id);
+    if file.is_some() {
+        temporary.persist(path)?;
+    }
+    Ok(file)
 }
 
-/// Removes the files of the cache that were written longest ago, but for `new`, until the rest fits.
+/// Removes what runs that were interrupted have left, and the files of the cache that were written longest ago, but for
+/// `new`, until the rest fits.
 fn bound(cache: &Path, new: &Path) {
-    let entries = fs::read_dir(cache).into_iter().flatten().flatten().map(|entry| entry.path().join("debuginfo"));
-    let file = |path: PathBuf| {
-        let meta = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
-        Some((meta.modified().ok()?, meta.len(), path))
+    let files_of = |entry: fs::DirEntry| fs::read_dir(entry.path()).into_iter().flatten().flatten();
+    let file = |entry: fs::DirEntry| {
+        let (name, meta) = (entry.file_name(), entry.metadata().ok().filter(fs::Metadata::is_file)?);
+        let (is_partial, modified) = (name.as_encoded_bytes().starts_with(PARTIAL.as_bytes()), meta.modified().ok()?);
+        if is_partial && modified.elapsed().is_ok_and(|age| age > MAX_TIME) {
+            let _ = fs::remove_file(entry.path());
+            return None;
+        }
+        (is_partial || name == "debuginfo").then(|| (modified, meta.len(), entry.path()))
     };
-    let mut files: Vec<_> = entries.filter_map(file).collect();
+    let entries = fs::read_dir(cache).into_iter().flatten().flatten();
+    let mut files: Vec<_> = entries.flat_map(files_of).filter_map(file).collect();
     files.sort();
     let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
     for (_, bytes, path) in files.iter().filter(|(_, _, path)| path != new) {
@@ -330,10 +335,43 @@ mod tests {
             }
         }
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("ab/debuginfo");
-        assert!(keep(&path, &b"ELF"[..]).is_ok() && fs::read(&path).unwrap() == b"ELF");
+        let (program, id) = own();
+        let (path, mut fetched) = (dir.path().join("ab/debuginfo"), 0);
+        assert!(keep(&path, &id, &program[..], &mut fetched).unwrap().is_some());
+        assert!(fs::read(&path).unwrap() == program && fetched == program.len() as u64);
         let other = dir.path().join("cd/debuginfo");
-        assert!(keep(&other, Broken).is_err());
+        assert!(keep(&other, &id, Broken, &mut fetched).is_err());
+        assert!(keep(&other, &[1; 20], &program[..], &mut fetched).unwrap().is_none());
         assert_eq!(fs::read_dir(dir.path().join("cd")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn nothing_is_written_through_links_and_what_was_left_is_removed() {
+        let (program, id) = own();
+        let dir = tempfile::tempdir().unwrap();
+        let [secret, aside] = ["secret", "aside"].map(|name| dir.path().join(name));
+        fs::write(&secret, "secret").unwrap();
+        fs::create_dir(&aside).unwrap();
+        let cache = dir.path().join("cache");
+        let path = cached(&cache, &id).unwrap();
+        let of_build = path.parent().unwrap();
+        fs::create_dir_all(of_build).unwrap();
+        for name in ["debuginfo".to_owned(), format!("debuginfo.{}", std::process::id())] {
+            std::os::unix::fs::symlink(&secret, of_build.join(name)).unwrap();
+        }
+        let mut fetched = 0;
+        assert!(keep(&path, &id, &program[..], &mut fetched).unwrap().is_some());
+        assert_eq!(fs::read(&secret).unwrap(), b"secret");
+        std::os::unix::fs::symlink(&aside, cache.join("ef")).unwrap();
+        assert!(keep(&cache.join("ef/debuginfo"), &id, &program[..], &mut fetched).is_err());
+        assert_eq!(fs::read_dir(&aside).unwrap().count(), 0);
+        // What was written long ago is of no run any more.
+        let left = |age: u64| {
+            let partial = File::create(of_build.join(format!("debuginfo.{age}"))).unwrap();
+            partial.set_modified(std::time::SystemTime::now() - Duration::from_secs(age)).unwrap();
+            bound(&cache, &path);
+            of_build.join(format!("debuginfo.{age}")).exists()
+        };
+        assert!(!left(MAX_TIME.as_secs() + 60) && left(0) && path.exists());
     }
 }

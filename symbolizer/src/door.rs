@@ -9,7 +9,8 @@
 //!   permission; another user both the group's and the others', as group membership is not known here. A file with an
 //!   access control list is refused to all but its owner, as the list may exclude a user.
 //! - Every directory on the path must be searchable by the user. Symbolic links are followed here, step by step.
-//! - The file system: not /proc and similar ones, whose content depends on the process that opens it.
+//! - The file system: not /proc and similar ones, whose content depends on the process that opens it. This door is closed to
+//!   root, too: a stranger's link must not have the service take lines from `/proc/kmsg`.
 //!
 //! A file that the kernel shows as mapped or executed by a process that the user may trace is checked without
 //! directories ([`Door::follow`]).
@@ -166,12 +167,11 @@ impl Door {
             if !wanted(meta) {
                 return Err(io::ErrorKind::NotFound.into());
             }
-            match self.user {
-                Some(user) if !user.may(file, meta, 4) || shows_by_reader(file)? => {
-                    Err(io::ErrorKind::PermissionDenied.into())
-                }
-                _ => Ok(()),
+            // Reading /proc/kmsg or trace_pipe takes from others what is read.
+            if shows_by_reader(file)? || self.user.is_some_and(|user| !user.may(file, meta, 4)) {
+                return Err(io::ErrorKind::PermissionDenied.into());
             }
+            Ok(())
         })
     }
 
@@ -505,7 +505,7 @@ pub(crate) mod tests {
         assert!(door.open(&FileRoot::Own, Path::new("/proc/version")).is_err());
         // Links in /proc do not bypass the checks of directories.
         assert!(door.open(&FileRoot::Own, Path::new("/proc/self/root/etc/passwd")).is_err());
-        assert!(Door::default().open(&FileRoot::Own, Path::new("/proc/version")).is_ok());
+        assert!(Door::default().open(&FileRoot::Own, Path::new("/proc/version")).is_err());
     }
 
     #[test]

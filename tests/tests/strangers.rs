@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         .test("a_user_s_file_made_to_exhaust_memory_blinds_nobody", &[CC, OBJCOPY, Need::Root], exhausting_file)
         .test("endless_perf_maps_hold_nobody_up", &[CC, Need::Root], endless_maps)
         .test("held_mappings_hold_nobody_up", &[CC, Need::Root], held_mappings)
+        .test("debug_files_that_never_open_hold_nobody_up", &[CC, Need::Root], hanging_debug_files)
         .test("the_machine_s_worker_does_not_work_for_users", &[CC, OBJCOPY, Need::Root], machine_worker)
         .run()
 }
@@ -156,6 +157,36 @@ fn held_mappings() {
     own.go();
     own.go();
     let _ = own.finish();
+    drop(holding);
+    daemon.stop();
+}
+
+/// A stranger's program has its split debug information, by a link, in a file system that does not answer.
+fn hanging_debug_files() {
+    let (mounted, dir) = (scratch(), scratch());
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let daemon = Daemon::start(&[]);
+    let mut holding = Command::new(build("holding.c", &["-O1", "-pthread"]));
+    let holding = Running::start_command(holding.arg(mounted.path()).arg(NOBODY.to_string()));
+    let copy = dir.path().join("split");
+    copy_program(&build("phases.c", &["-O1", "-g", "-gsplit-dwarf"]), &copy);
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    chown(&copy, Some(NOBODY), Some(NOBODY)).unwrap();
+    let hangs = format!("/proc/{}/root{}/hangs", holding.pid(), mounted.path().display());
+    symlink(hangs, dir.path().join("split.dwp")).unwrap();
+    let mut split = Running::start_command(as_user(&mut Command::new(&copy), NOBODY));
+    let mut collecting = daemon.attach(split.pid());
+    collecting.wait_for_samples(1_000);
+    let recorded = collecting.stop();
+    let accounting = recorded.profile.accounting();
+    assert!(accounting.lost < accounting.received, "{accounting:?}");
+    // Its symbols name it.
+    assert!(recorded.samples("first").own > 800, "{:?}", recorded.names());
+    let notes = &recorded.profile.session().notes;
+    assert!(notes.iter().any(|note| note.contains("debug files of it were not opened")), "{notes:?}");
+    split.go();
+    split.go();
+    let _ = split.finish();
     drop(holding);
     daemon.stop();
 }

@@ -24,6 +24,8 @@ pub struct MappedImage {
     pub elf: Option<Arc<ElfFile>>,
     pub key: Option<FileKey>,
     pub debug: DebugFileFinder,
+    /// Who decides what is found where `debug` looks, if another user: his file systems may never answer.
+    pub debug_user: Option<Principal>,
     /// Who pays for its room.
     pub payer: Principal,
 }
@@ -36,6 +38,7 @@ impl MappedImage {
     }
 
     pub fn new(name: &str, key: Option<FileKey>, payer: Principal) -> MappedImage {
-        MappedImage { name: name.to_owned(), elf: None, key, debug: DebugFileFinder::none(), payer }
+        let debug = DebugFileFinder::none();
+        MappedImage { name: name.to_owned(), elf: None, key, debug, debug_user: None, payer }
     }
 }

@@ -256,9 +256,9 @@ impl Images {
         opened.flatten()
     }
 
-    /// Where to look for debug files of an image that a process has mapped.
-    fn debug_files(&mut self, pid: u32, name: &str, elf: &Arc<ElfFile>) -> DebugFileFinder {
-        let Some(user) = self.deadline.other_user(pid) else { return self.debug_roots.finder(pid, name, Some(elf)) };
+    /// Where to look for debug files of an image that a process has mapped; `user` decides what is there, if another user.
+    fn debug_files(&mut self, user: Option<Principal>, pid: u32, name: &str, elf: &Arc<ElfFile>) -> DebugFileFinder {
+        let Some(user) = user else { return self.debug_roots.finder(pid, name, Some(elf)) };
         let (mut roots, name, elf) = (std::mem::take(&mut self.debug_roots), name.to_owned(), Arc::clone(elf));
         let found = self.deadline.ask(user, move || {
             let finder = roots.finder(pid, &name, Some(&elf));
@@ -492,12 +492,14 @@ impl Images {
 
     /// Sets the file of an image; an old image is reported as reopened. False if what is read of it does not fit.
     fn enter(&mut self, index: ImageIndex, pid: u32, opened: OpenedImage) -> bool {
-        let debug = match (&opened, self.list.get(index.0 as usize)) {
+        let (debug, debug_user) = match (&opened, self.list.get(index.0 as usize)) {
             (OpenedImage::Image(elf), Some(image)) => {
-                let name = image.name.clone();
-                self.debug_files(pid, &name, elf)
+                let (name, payer) = (image.name.clone(), image.payer);
+                let user = self.deadline.other_user(pid);
+                let user = user.or_else(|| self.deadline.is_other(payer).then_some(payer));
+                (self.debug_files(user, pid, &name, elf), user)
             }
-            _ => DebugFileFinder::none(),
+            _ => (DebugFileFinder::none(), None),
         };
         let Some(image) = self.list.get_mut(index.0 as usize) else { return false };
         match opened {
@@ -508,7 +510,7 @@ impl Images {
                 }
                 self.files.add(image.payer, 1);
                 self.has_go |= elf.is_go();
-                image.debug = debug;
+                (image.debug, image.debug_user) = (debug, debug_user);
                 image.elf = Some(elf);
                 self.open += 1;
                 self.reopened.push(index);

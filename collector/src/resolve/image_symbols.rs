@@ -32,6 +32,8 @@ pub(super) struct ImageSymbols {
     /// long as no debug file of it was found.
     pub(super) lacks_lines: bool,
     pub(super) debug: DebugFileFinder,
+    /// See [`MappedImage::debug_user`](crate::process::images::MappedImage::debug_user).
+    pub(super) debug_user: Option<Principal>,
     pub(super) names: Option<ImageNames>,
     pub(super) jit: Option<Box<JitNames>>,
     /// When it was last asked, in frames resolved.

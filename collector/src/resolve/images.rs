@@ -45,7 +45,7 @@ impl Resolver {
         if is_again && !self.rereading.may() {
             return Told::NotNow;
         }
-        let owner = image.author;
+        let (owner, asked_user, deadline) = (image.author, image.debug_user, &mut self.deadline);
         // An image that has been read answers at once, as a rule.
         let is_slow = image.names.is_none() || image.is_slow;
         if is_slow && !self.reading_time.may_ask(owner) {
@@ -76,7 +76,10 @@ impl Resolver {
             asked.sort_unstable();
             asked.dedup();
         }
-        let (all, told) = names.resolve(&asked);
+        let (all, told) = names.resolve(&asked, &mut |open| match asked_user {
+            Some(user) => deadline.ask(user, open),
+            None => Some(open()),
+        });
         image.is_slow = began.elapsed() > QUICK;
         self.reading_time.asked(owner, began);
         if is_again {

@@ -7,7 +7,7 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -298,6 +298,8 @@ struct RemoteNames {
     notes: Vec<String>,
     /// Whether the note about giving up was added.
     given_up: bool,
+    /// Whether debug files could not be opened in time.
+    is_unanswered: bool,
     cpu_ns: u64,
 }
 
@@ -325,7 +327,9 @@ impl ImageNames {
         };
         ImageNames(match asked() {
             Some((reader, key)) => {
-                let asked = RemoteNames { reader, image, key, finder, notes: Vec::new(), given_up: false, cpu_ns: 0 };
+                let (given_up, is_unanswered) = (false, false);
+                let asked =
+                    RemoteNames { reader, image, key, finder, notes: Vec::new(), given_up, is_unanswered, cpu_ns: 0 };
                 NamesSource::Worker(Box::new(asked))
             }
             // An image without a file (the kernel's vdso), or a process without a worker.
@@ -355,8 +359,13 @@ impl ImageNames {
         }
     }
 
-    /// The functions at each address, at most [`Names::batch`]; see [`Symbols::resolve`].
-    pub fn resolve(&mut self, addresses: &[u64]) -> (Vec<Vec<Function>>, Told) {
+    /// The functions at each address, at most [`ImageNames::batch`]; see [`Symbols::resolve`]. `open` opens debug files for a
+    /// worker, or returns `None` if their file system does not answer in time.
+    pub fn resolve(
+        &mut self,
+        addresses: &[u64],
+        open: &mut dyn FnMut(Opening) -> Option<Vec<File>>,
+    ) -> (Vec<Vec<Function>>, Told) {
         match &mut self.0 {
             NamesSource::Here(symbols) => {
                 let mut resolve = |&address| {
@@ -366,7 +375,7 @@ impl ImageNames {
                 };
                 (addresses.iter().map(&mut resolve).collect(), Told::Known)
             }
-            NamesSource::Worker(asked) => asked.resolve(addresses),
+            NamesSource::Worker(asked) => asked.resolve(addresses, open),
         }
     }
 
@@ -397,6 +406,11 @@ impl ImageNames {
         }
     }
 }
+
+/// Opens files, which a file system that somebody serves may delay for ever.
+pub type Opening = Box<dyn FnOnce() -> Vec<File> + Send>;
+
+const UNANSWERED: &str = "debug files of it were not opened, as their file system did not answer in time";
 
 const GIVEN_UP: &str =
     "its functions had no names for some time: the process that reads images crashed on it, or took too long";
@@ -431,19 +445,25 @@ impl RemoteNames {
         if is_public() { self.reader.workers.principals().user(user.uid) } else { owner }
     }
 
-    fn resolve(&mut self, addresses: &[u64]) -> (Vec<Vec<Function>>, Told) {
+    fn resolve(
+        &mut self,
+        addresses: &[u64],
+        open: &mut dyn FnMut(Opening) -> Option<Vec<File>>,
+    ) -> (Vec<Vec<Function>>, Told) {
         let nothing = || vec![Vec::new(); addresses.len()];
         let question = WorkerRequest::Names { image: self.key.clone(), addresses: addresses.to_vec() };
         let principal = self.principal();
         let of_machine = self.key.file.principal() == Principal::Own;
-        let (image, finder) = (&self.image, &self.finder);
+        let (image, finder, is_unanswered) = (&self.image, &self.finder, &mut self.is_unanswered);
         let want = |wanted: &WorkerReply| match wanted {
             WorkerReply::WantImage => image.file().and_then(|file| file.try_clone().ok()).into_iter().collect(),
             WorkerReply::WantFiles(path) => {
-                let path = Path::new(std::ffi::OsStr::from_bytes(path));
-                let mut files = finder.open_for_other(path);
-                files.retain(|file| may_hold(principal, of_machine, file, path));
-                files
+                let (finder, path) = (finder.clone(), PathBuf::from(std::ffi::OsStr::from_bytes(path)));
+                let files = open(Box::new(move || {
+                    finder.open_for_other(&path, |file| may_hold(principal, of_machine, file, &path))
+                }));
+                *is_unanswered |= files.is_none();
+                files.unwrap_or_default()
             }
             _ => Vec::new(),
         };
@@ -459,6 +479,7 @@ impl RemoteNames {
             Ok(((functions, notes), cpu_ns)) => {
                 self.notes = notes;
                 self.notes.extend(self.given_up.then(|| GIVEN_UP.to_owned()));
+                self.notes.extend(self.is_unanswered.then(|| UNANSWERED.to_owned()));
                 self.cpu_ns = self.cpu_ns.saturating_add(cpu_ns);
                 (functions, Told::Known)
             }

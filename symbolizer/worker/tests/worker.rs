@@ -135,7 +135,7 @@ fn names_are_the_same() {
     let addresses = addresses(&image);
     let mut names = names_of(image, finder());
     assert!(names.batch() >= addresses.len());
-    let (functions, told) = names.resolve(&addresses);
+    let (functions, told) = names.resolve(&addresses, &mut at_once);
     assert_eq!((functions, told), (locally(&addresses), Told::Known));
     assert!(names.cpu_ns() > 0 && names.held_bytes() == 0, "{:?}", names.cpu_ns());
     // This program may be built with less debug information than usual.
@@ -303,11 +303,11 @@ fn killed() {
     let addresses = addresses(&image);
     let expected = locally(&addresses);
     let mut names = names_of(image, finder());
-    let _ = names.resolve(&addresses[..1]);
+    let _ = names.resolve(&addresses[..1], &mut at_once);
     let before = worker_pid(Principal::Own).unwrap();
     kill(Pid::from_raw(before.cast_signed()), Signal::SIGKILL).unwrap();
     // The next question finds the worker gone, and another one answers.
-    assert_eq!(names.resolve(&addresses), (expected, Told::Known));
+    assert_eq!(names.resolve(&addresses, &mut at_once), (expected, Told::Known));
     assert_ne!(worker_pid(Principal::Own).unwrap(), before);
 }
 
@@ -338,19 +338,22 @@ fn given_up() {
     let image = open(own()).unwrap();
     let addresses = addresses(&image);
     let mut names = names_of(image, finder());
-    let functions = kill_while(|| names.resolve(&addresses));
+    let functions = kill_while(|| names.resolve(&addresses, &mut at_once));
     assert_eq!(functions, (vec![Vec::new(); addresses.len()], Told::GivenUp));
     assert!(names.notes().iter().any(|note| note.contains("crashed on it")), "{:?}", names.notes());
     // The file is not asked about again, and other files are not affected.
     let before = worker_pid(Principal::Own);
     let mut again = names_of(open(own()).unwrap(), finder());
-    assert_eq!((again.resolve(&addresses[..1]), worker_pid(Principal::Own)), ((vec![vec![]], Told::GivenUp), before));
+    assert_eq!(
+        (again.resolve(&addresses[..1], &mut at_once), worker_pid(Principal::Own)),
+        ((vec![vec![]], Told::GivenUp), before)
+    );
     assert!(open(File::open("/proc/self/exe").unwrap()).is_some());
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("copy");
     fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
     let copy = open(File::open(&copy).unwrap()).unwrap();
-    assert!(!names_of(copy, finder()).resolve(&addresses[..1]).0[0].is_empty());
+    assert!(!names_of(copy, finder()).resolve(&addresses[..1], &mut at_once).0[0].is_empty());
 }
 
 /// Kills every new worker until there is an answer; reading this program takes far longer than finding a worker.
@@ -379,9 +382,9 @@ fn forgiven() {
     let image = open(own()).unwrap();
     let addresses = addresses(&image);
     let mut names = names_of(image, finder());
-    assert_eq!(kill_while(|| names.resolve(&addresses)).1, Told::GivenUp);
+    assert_eq!(kill_while(|| names.resolve(&addresses, &mut at_once)).1, Told::GivenUp);
     let functions = loop {
-        match names.resolve(&addresses) {
+        match names.resolve(&addresses, &mut at_once) {
             (functions, Told::Known) => break functions,
             (_, told) => assert_eq!(told, Told::GivenUp),
         }
@@ -439,7 +442,7 @@ fn killed_amid_several() -> bool {
                 let (together, addresses) = (&together, &addresses);
                 scope.spawn(move || {
                     together.wait();
-                    names.resolve(addresses)
+                    names.resolve(addresses, &mut at_once)
                 })
             })
             .collect();
@@ -495,6 +498,12 @@ fn try_open(file: File) -> OpenedImage {
     ccsd_worker::open(file, &key, Duration::from_secs(60))
 }
 
+/// Opens files without a deadline.
+#[expect(clippy::unnecessary_wraps, reason = "others have one")]
+fn at_once(opening: ccsd_worker::Opening) -> Option<Vec<File>> {
+    Some(opening())
+}
+
 fn names_of(image: Arc<ElfFile>, finder: DebugFileFinder) -> ImageNames {
     let key = file_key(image.file().unwrap(), None).unwrap();
     ImageNames::new(image, Some(&key), finder)
@@ -521,7 +530,7 @@ fn too_often() {
     // The image is not reported as unreadable.
     assert!(matches!(try_open(fresh()), OpenedImage::NotNow(_)));
     // A later question may be answered, so this one has no answer.
-    assert_eq!(names.resolve(&[address]), (vec![vec![]], Told::NotNow));
+    assert_eq!(names.resolve(&[address], &mut at_once), (vec![vec![]], Told::NotNow));
 }
 
 /// A new copy of this program that belongs to a user.
@@ -544,7 +553,7 @@ fn principals() {
     let mut own = names_of(own, finder());
     let mut bobs = names_of(open(file_of_user(BOB)).unwrap(), DebugFileFinder::none());
     let known = |names: &mut ImageNames| {
-        let (functions, told) = names.resolve(&addresses);
+        let (functions, told) = names.resolve(&addresses, &mut at_once);
         assert_eq!(told, Told::Known);
         assert!(functions.iter().any(|functions| !functions.is_empty()));
     };
@@ -557,7 +566,7 @@ fn principals() {
     for _ in 0..8 {
         let mut names = names_of(open(file_of_user(ADA)).unwrap(), DebugFileFinder::none());
         let mut asked = None;
-        kill_first(ADA, || asked = Some(names.resolve(&addresses).1));
+        kill_first(ADA, || asked = Some(names.resolve(&addresses, &mut at_once).1));
         told = asked.unwrap();
     }
     assert_eq!(told, Told::GivenUp);
@@ -622,7 +631,7 @@ fn place_of_another() {
                 let pid = worker_pid(Principal::User(*uid)).unwrap();
                 stop(pid);
                 let (mut names, addresses) = (names_of(Arc::clone(image), DebugFileFinder::none()), &addresses);
-                scope.spawn(move || names.resolve(addresses).1)
+                scope.spawn(move || names.resolve(addresses, &mut at_once).1)
             })
             .collect();
         // Each of them asks before the third does.
@@ -645,10 +654,10 @@ fn place_of_another() {
     });
     // It is asked again, and answers.
     let mut names = names_of(Arc::clone(&busy[0].1), DebugFileFinder::none());
-    while names.resolve(&addresses).1 == Told::NotNow {
+    while names.resolve(&addresses, &mut at_once).1 == Told::NotNow {
         std::thread::sleep(Duration::from_millis(50));
     }
-    let (functions, told) = names.resolve(&addresses);
+    let (functions, told) = names.resolve(&addresses, &mut at_once);
     assert!(told == Told::Known && functions.iter().any(|functions| !functions.is_empty()), "{told:?}");
 }
 
