@@ -112,7 +112,7 @@ impl About {
         }
         (!self.gaps.is_empty()).then(|| {
             format!(
-                "nothing stored for {} in {} (no process matched, or the service was down): {}",
+                "nothing stored for {} in {} (no process matched, the service was down, or it could not write): {}",
                 nanoseconds(all),
                 counted(self.gaps.len() as u64, "gap", "gaps"),
                 names.join(", ")
@@ -134,7 +134,7 @@ impl About {
         }
         if let Some(first) = self.interrupted.first() {
             messages.push(format!(
-                "{} without an end, {} first: the service was killed there; up to an interval may be missing",
+                "{} without an end, {} first: the service was killed there, or its disk was full; up to an interval may be missing",
                 counted(self.interrupted.len() as u64, "segment is", "segments are"),
                 first.display()
             ));

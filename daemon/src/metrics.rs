@@ -82,7 +82,7 @@ pub fn render(own: &ServiceMetrics, overview: &Overview) -> String {
 /// A metric of every watch: suffix of the family's name, type, help, and value.
 type OfWatches = (&'static str, MetricKind, &'static str, fn(&WatchStatus) -> Option<f64>);
 
-const OF_WATCHES: [OfWatches; 14] = [
+const OF_WATCHES: [OfWatches; 15] = [
     ("processes", MetricKind::Gauge, "Processes that fit the rule.", |watch| Some(watch.processes as f64)),
     ("refused_processes", MetricKind::Gauge, "Processes that the kernel refuses.", |watch| Some(watch.refused as f64)),
     ("profiling", MetricKind::Gauge, "1 while a session runs.", |watch| Some(f64::from(u8::from(watch.profiling)))),
@@ -94,6 +94,9 @@ const OF_WATCHES: [OfWatches; 14] = [
     ("samples", MetricKind::Counter, "Samples received.", |watch| Some(watch.samples as f64)),
     ("missing_samples", MetricKind::Counter, "Samples lost, throttled, dropped or undelivered.", |watch| {
         Some(watch.missing as f64)
+    }),
+    ("unstored_samples", MetricKind::Counter, "Samples that could not be written.", |watch| {
+        Some(watch.unstored as f64)
     }),
     ("target_cpu_seconds", MetricKind::Counter, "CPU time of its processes.", |watch| {
         Some(watch.target_cpu_ns as f64 / 1e9)

@@ -157,8 +157,17 @@ fn a_full_disk() {
     let before = samples(&service.status());
     service.until_status("it goes on", |status| samples(status) >= before + 100);
     assert!(service.log().contains("it works again"));
+    // What was lost is said there and in what comes after it.
+    let unstored = service.status()["unstored"].as_u64().unwrap();
+    assert!((100..=before).contains(&unstored), "{unstored} of {before}");
+    let watches = service.stored(&["daemon", "watches"]).stdout;
+    assert!(watches.contains("samples could not be stored"), "{watches}");
     let answer = EndedProgram::of(service.ccsd(&["report", "--watch", "busy", "--state-dir"]).arg(&inside));
     assert!(answer.status.success() && answer.stdout.contains("forever"), "{answer:?}");
+    let mut noted = service.ccsd(&["report", "-v", "--watch", "busy", "--state-dir"]);
+    let noted = EndedProgram::of(noted.arg(&inside));
+    let note = format!("{unstored} samples of the ");
+    assert!(noted.stdout.contains(&note) || noted.stderr.contains(&note), "{noted:?}");
     service.stop();
 }
 

@@ -153,6 +153,9 @@ pub fn list(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             for remark in remarks {
                 text.push_str(&format!("# {}: {}\n", row.name, sanitise(remark)));
             }
+            if let Some(status) = status.filter(|status| status.unstored > 0) {
+                text.push_str(&format!("# {}: {} samples could not be stored\n", row.name, count(status.unstored)));
+            }
         }
         for problem in problems {
             text.push_str(&format!("# {}\n", sanitise(&problem)));

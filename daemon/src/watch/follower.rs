@@ -96,6 +96,31 @@ struct SessionCounts {
     bytes: u64,
 }
 
+/// Samples that could not be written, since the last segment that was.
+#[derive(Default)]
+struct Unstored {
+    samples: u64,
+    since_unix_ns: u64,
+}
+
+impl Unstored {
+    fn add(&mut self, samples: u64, from_unix_ns: u64) {
+        if self.samples == 0 {
+            self.since_unix_ns = from_unix_ns;
+        }
+        self.samples += samples;
+    }
+
+    /// For the next segment.
+    fn note(&self, now_unix_ns: u64) -> Option<String> {
+        let seconds = now_unix_ns.saturating_sub(self.since_unix_ns) / 1_000_000_000;
+        let samples = self.samples;
+        (samples > 0).then(|| {
+            format!("{samples} samples of the {seconds} s before were not stored, as nothing could be written")
+        })
+    }
+}
+
 struct Follower {
     watch: Arc<WatchConfig>,
     /// Rule for all processes that start or change from now on.
@@ -112,6 +137,7 @@ struct Follower {
     refused_cpus: bool,
     /// Since when processes match and nothing is stored, as far as not yet counted.
     uncovered_since: Option<Instant>,
+    unstored: Unstored,
     running: Option<RunningSession>,
     retry_at: Instant,
     status: Arc<Mutex<WatchStatus>>,
@@ -136,6 +162,7 @@ impl Follower {
             turnover: Turnover::default(),
             refused_cpus: false,
             uncovered_since: None,
+            unstored: Unstored::default(),
             running: None,
             retry_at: Instant::now(),
             status,
@@ -294,6 +321,7 @@ impl Follower {
                 });
                 let mut info = session.info().clone();
                 info.notes.extend(self.shed());
+                info.notes.extend(self.unstored.note(unix_ns()));
                 if let Some(why) = self.too_short.as_ref().filter(|_| by_cpu && !self.watch.samples_cpus()) {
                     info.notes.push(format!("ccsd samples CPUs and drops samples of other processes: {why}"));
                 }
@@ -303,6 +331,9 @@ impl Follower {
                     Ok(segment) => (Some(segment), None),
                     Err(error) => (None, Some(not_stored(&error))),
                 };
+                if segment.is_some() {
+                    self.unstored = Unstored::default();
+                }
                 self.problem(problem);
                 self.set(|status| {
                     status.profiling = true;
@@ -407,6 +438,8 @@ impl Follower {
         };
         let before = std::mem::replace(&mut running.counted, now);
         let stored = running.segment.is_some();
+        let unstored = if stored { 0 } else { now.samples.saturating_sub(before.samples) };
+        self.unstored.add(unstored, running.began_wall.saturating_add(update.from_ns));
         let by_cpu = running.by_cpu;
         if now.samples > before.samples {
             self.idle_since = None;
@@ -423,6 +456,7 @@ impl Follower {
                 status.rate_hz = accounting.pace.last_hz;
             }
             status.samples += now.samples.saturating_sub(before.samples);
+            status.unstored += unstored;
             status.missing += now.missing.saturating_sub(before.missing);
             status.lost += now.lost.saturating_sub(before.lost);
             status.target_cpu_ns += now.target_cpu_ns.saturating_sub(before.target_cpu_ns);

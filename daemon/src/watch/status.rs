@@ -24,6 +24,9 @@ pub struct WatchStatus {
     /// Samples lost, throttled or dropped; 0 from an older daemon.
     #[serde(default)]
     pub lost: u64,
+    /// Samples received that were not stored, as nothing could be written; 0 from an older daemon.
+    #[serde(default)]
+    pub unstored: u64,
     /// CPU time of the watched processes since the service began, nanoseconds, as far as known.
     pub target_cpu_ns: u64,
     /// Time since the service began in which processes matched and nothing was stored, nanoseconds.
