@@ -119,7 +119,7 @@ impl Aggregator {
     fn with_container_name(&mut self, membership: Arc<Membership>) -> Arc<Membership> {
         let Some(names) = &mut self.containers else { return membership };
         // Names of containers are those of root's.
-        let container = cgroup::container(&membership.cgroup).filter(|container| container.user.is_none());
+        let container = cgroup::container(&membership.cgroup).filter(|container| container.within.is_none());
         let name = container.map_or_else(String::new, |container| names.name(&container.id).to_owned());
         if name.is_empty() {
             return membership;

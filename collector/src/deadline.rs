@@ -46,8 +46,9 @@ pub struct Deadline {
     threads: HashMap<Principal, AskingThread, FxBuildHasher>,
     waits: TimeBudget,
     longest: Duration,
-    /// CPU time of the threads that is not yet counted as this thread's, nanoseconds. A sum alone, so `Relaxed` does.
-    cpu_ns: Arc<AtomicU64>,
+    /// CPU time of the threads that is not yet counted as this thread's, nanoseconds. A sum alone, so `Relaxed` does. `None`
+    /// before the first question.
+    cpu_ns: Option<Arc<AtomicU64>>,
 }
 
 #[derive(Debug)]
@@ -79,7 +80,7 @@ impl Deadline {
     pub fn of(user: u32) -> Deadline {
         let own = ccsd_worker::principal_of(user);
         let waits = TimeBudget::new(WAITS, true);
-        Deadline { own, threads: HashMap::default(), waits, longest: LONGEST, cpu_ns: Arc::default() }
+        Deadline { own, threads: HashMap::default(), waits, longest: LONGEST, cpu_ns: None }
     }
 
     /// The same where no samples wait meanwhile.
@@ -149,8 +150,10 @@ impl Deadline {
         user: Principal,
         question: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Option<Receiver<T>>> {
-        // That of late answers.
-        add_helper(self.cpu_ns.swap(0, Ordering::Relaxed));
+        // What late answers have taken, too.
+        let cpu_ns = Arc::clone(self.cpu_ns.get_or_insert_default());
+        let count_cpu = || add_helper(cpu_ns.swap(0, Ordering::Relaxed));
+        count_cpu();
         let began = Instant::now();
         if !self.waits.has_begun() {
             self.waits.begin(began);
@@ -159,7 +162,7 @@ impl Deadline {
         if self.waits.left(Some(user), Duration::ZERO) < LEAST {
             return Err(None);
         }
-        let (longest, cpu_ns) = (self.longest, Arc::clone(&self.cpu_ns));
+        let (longest, of_question) = (self.longest, Arc::clone(&cpu_ns));
         let Some(thread) = self.thread_of(user) else { return Err(None) };
         if thread.is_busy.swap(true, Ordering::Acquire) {
             return Err(None);
@@ -169,7 +172,7 @@ impl Deadline {
         let question = move || {
             let before = thread_cpu_ns();
             let made = question();
-            cpu_ns.fetch_add(thread_cpu_ns().saturating_sub(before), Ordering::Relaxed);
+            of_question.fetch_add(thread_cpu_ns().saturating_sub(before), Ordering::Relaxed);
             drop(busy);
             // Who has asked may not wait any more.
             let _ = answer.send(made);
@@ -184,7 +187,7 @@ impl Deadline {
         if took > USUAL {
             self.waits.spend(Some(user), took, Duration::ZERO);
         }
-        add_helper(self.cpu_ns.swap(0, Ordering::Relaxed));
+        count_cpu();
         found.map_err(|_| Some(answered))
     }
 

@@ -76,6 +76,14 @@ pub fn stat(pid: u32) -> io::Result<Stat> {
     parse_stat(&read(&format!("/proc/{pid}/stat"))?).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
+/// Whether the process that has a number now started then or earlier, in clock ticks since boot: the number may be another
+/// process's by now.
+pub fn has_run_since(pid: u32, start_time: u64) -> bool {
+    /// By how many ticks the time of a record may be before that in /proc.
+    const SLACK: u64 = 1;
+    stat(pid).is_ok_and(|stat| stat.start_time <= start_time.saturating_add(SLACK))
+}
+
 /// The same from the bytes of the file; `None` where they cannot be understood.
 pub fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     // The name stands in parentheses and may itself contain them: the last one ends it.
@@ -119,6 +127,25 @@ pub fn own_pid_and_user(pid: u32) -> (Option<u32>, Option<u32>) {
     // From the outermost namespace to its own; real, effective, saved, file system.
     let own_pid = words("NSpid:").and_then(|mut words| words.next_back()?.parse().ok());
     (own_pid, words("Uid:").and_then(|mut words| words.nth(1)?.parse().ok()))
+}
+
+/// What the `CLOCK_MONOTONIC` of a process is ahead of this process's, nanoseconds: it may be in another time namespace.
+pub fn clock_ahead_ns(pid: u32) -> i64 {
+    let of = |process: &str| {
+        let namespace = |name: &str| fs::read_link(format!("/proc/{process}/ns/{name}")).ok();
+        // The offsets are those of its children.
+        let offsets = read(&format!("/proc/{process}/timens_offsets")).ok()?;
+        (namespace("time") == namespace("time_for_children")).then(|| monotonic_offset_ns(&offsets))?
+    };
+    of(&pid.to_string()).unwrap_or(0).saturating_sub(of("self").unwrap_or(0))
+}
+
+/// From `/proc/PID/timens_offsets`: seconds and nanoseconds of each clock.
+fn monotonic_offset_ns(offsets: &[u8]) -> Option<i64> {
+    let offsets = String::from_utf8_lossy(offsets);
+    let line = offsets.lines().find_map(|line| line.strip_prefix("monotonic "))?;
+    let (seconds, ns) = line.trim().split_once(char::is_whitespace)?;
+    seconds.parse::<i64>().ok()?.checked_mul(1_000_000_000)?.checked_add(ns.trim().parse().ok()?)
 }
 
 /// All processes, threads of the kernel included.
@@ -356,6 +383,16 @@ pub fn vdso_bytes() -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clocks_of_time_namespaces() {
+        assert_eq!(monotonic_offset_ns(b"monotonic           3         5\nboottime   7 0\n"), Some(3_000_000_005));
+        assert_eq!(monotonic_offset_ns(b"monotonic          -1         0\n"), Some(-1_000_000_000));
+        for hostile in [&b""[..], b"monotonic 1", b"monotonic 9223372036854775807 0", b"boottime 1 2"] {
+            assert_eq!(monotonic_offset_ns(hostile), None);
+        }
+        assert_eq!((clock_ahead_ns(std::process::id()), clock_ahead_ns(u32::MAX)), (0, 0));
+    }
 
     #[test]
     fn a_title_has_no_empty_words_behind_it() {

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use ccsd_profile::{CostCentre, CostCentreId, Image, ImageId, LineId, Profile, ProfileLimits, Shed, notes};
 use ccsd_symbolizer::{DebugFileFinder, Door, Function};
-use ccsd_worker::Told;
+use ccsd_worker::{Principal, Told};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -83,6 +83,8 @@ pub struct Resolver {
     generation: u32,
     /// Samples that ended in code that has got a name since, and were counted as nameless.
     named_later: u64,
+    /// Whose images those of the profile are.
+    image_authors: HashMap<ImageId, Principal, FxBuildHasher>,
     left: DroppedImages,
     rereading: Rereading,
     reading_time: ReadingTime,
@@ -114,6 +116,7 @@ impl Resolver {
             jit_images: Vec::new(),
             generation: 0,
             named_later: 0,
+            image_authors: HashMap::default(),
             left: DroppedImages::default(),
             rereading: Rereading::default(),
             reading_time: ReadingTime::default(),
@@ -145,9 +148,8 @@ impl Resolver {
     /// Enters the next image, in order of [`ImageIndex`].
     pub fn add_image(&mut self, profile: &mut Profile, image: MappedImage) {
         let author = image.author();
+        let id = self.enter_image(profile, &image);
         let MappedImage { name, elf, key, debug, debug_user, .. } = image;
-        let build_id = elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
-        let id = profile.add_image(Image { name: name.clone(), build_id });
         let was_read = elf.is_some();
         self.images.push(ImageSymbols {
             id,
@@ -178,17 +180,44 @@ impl Resolver {
 
     /// Gives an image its files back, or those that it could not be read from before.
     pub fn reopen(&mut self, profile: &mut Profile, index: ImageIndex, from: MappedImage) {
+        let Some(image) = self.images.get(index.0 as usize) else { return };
+        // Addresses in one that was not read were offsets in its file, and nameless.
+        let id = if image.was_read { None } else { Some(self.enter_image(profile, &from)) };
         let Some(image) = self.images.get_mut(index.0 as usize) else { return };
         self.left.drop_names(image);
         image.author = from.author();
         (image.elf, image.key) = (from.elf, from.key);
         (image.debug, image.debug_user) = (from.debug, from.debug_user);
         image.lacks_lines = ImageSymbols::lines_may_come(image.elf.as_ref());
-        if !std::mem::replace(&mut image.was_read, true) {
-            // Addresses in it were offsets in its file, and nameless.
+        image.was_read = true;
+        if let Some(id) = id {
+            image.id = id;
             self.known.retain(|frame, _| frame.image != index);
-            let build_id = image.elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
-            image.id = profile.add_image(Image { name: image.name.clone(), build_id });
+        }
+    }
+
+    /// Enters an image into the profile. Path and build id are what its author likes: another author's of the same path and
+    /// build id is another image, with its author in the name. So is one that its author shows to his processes at a path where
+    /// this machine may have another.
+    fn enter_image(&mut self, profile: &mut Profile, image: &MappedImage) -> ImageId {
+        // Containers of one image have the same files in different places, all of root's.
+        let author = match image.author() {
+            Principal::Elsewhere { .. } => Principal::Elsewhere { namespace: 0, device: 0 },
+            author => author,
+        };
+        let build_id = image.elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
+        let whose = match author {
+            Principal::Own => "of this machine".to_owned(),
+            Principal::User(user) => format!("of user {user}"),
+            Principal::Elsewhere { .. } => "of a container".to_owned(),
+        };
+        let named = format!("{} ({whose})", image.name);
+        let is_named = image.is_elsewhere && matches!(author, Principal::User(_));
+        let name = if is_named { named.clone() } else { image.name.clone() };
+        let id = profile.add_image(Image { name, build_id: build_id.clone() });
+        match *self.image_authors.entry(id).or_insert(author) == author {
+            true => id,
+            false => profile.add_image(Image { name: named, build_id }),
         }
     }
 

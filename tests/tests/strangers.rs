@@ -169,7 +169,7 @@ fn hanging_debug_files() {
     let mut holding = Command::new(build("holding.c", &["-O1", "-pthread"]));
     let holding = Running::start_command(holding.arg(mounted.path()).arg(NOBODY.to_string()));
     let copy = dir.path().join("split");
-    copy_program(&build("phases.c", &["-O1", "-g", "-gsplit-dwarf"]), &copy);
+    copy_program(build("phases.c", &["-O1", "-g", "-gsplit-dwarf"]), &copy);
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
     chown(&copy, Some(NOBODY), Some(NOBODY)).unwrap();
     let hangs = format!("/proc/{}/root{}/hangs", holding.pid(), mounted.path().display());

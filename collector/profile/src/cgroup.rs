@@ -15,8 +15,9 @@ pub struct Container<'a> {
     pub runtime: &'static str,
     /// Its id, or the name of a machine.
     pub id: Cow<'a, str>,
-    /// The number of the user in whose slice it is, and who chooses all names there.
-    pub user: Option<&'a str>,
+    /// Where it is, if others than root may choose the names there: the number of the user whose slice it is, or the outermost
+    /// group that is neither a slice nor a runtime's, such as a service whose groups are delegated.
+    pub within: Option<&'a str>,
 }
 
 impl Container<'_> {
@@ -24,18 +25,19 @@ impl Container<'_> {
     #[must_use]
     pub fn label(&self) -> String {
         let shown = if is_id(&self.id) { self.id.get(..SHORT_ID).unwrap_or(&self.id) } else { &self.id };
-        match self.user {
-            Some(user) => format!("{} {user}/{shown}", self.runtime),
+        match self.within {
+            Some(within) => format!("{} {within}/{shown}", self.runtime),
             None => format!("{} {shown}", self.runtime),
         }
     }
 
-    /// Whether `name` means this one: a name, or the beginning of an id; `USER/` before it where it is a user's.
+    /// Whether `name` means this one: a name, or the beginning of an id; after `USER/` or `GROUP/` if it is [within](Self::within)
+    /// one.
     #[must_use]
     pub fn is_called(&self, name: &str) -> bool {
-        match (self.user, name.split_once('/')) {
+        match (self.within, name.split_once('/')) {
             (None, _) => self.has_id(name),
-            (Some(user), Some((of, name))) => user == of && self.has_id(name),
+            (Some(within), Some((of, name))) => within == of && self.has_id(name),
             (Some(_), None) => false,
         }
     }
@@ -83,23 +85,32 @@ pub fn unit(cgroup: &str) -> Option<&str> {
 pub fn container(cgroup: &str) -> Option<Container<'_>> {
     let mut of_kubernetes = false;
     let mut before = "";
-    let mut of_user = None;
+    let mut within = None;
     for name in cgroup.split('/').filter(|name| !name.is_empty()) {
         of_kubernetes |= name.starts_with("kubepods");
         if let Some(found) = container_of(before, name, of_kubernetes) {
-            return Some(Container { user: of_user, ..found });
+            return Some(Container { within, ..found });
         }
-        if before == "user.slice" && of_user.is_none() {
-            of_user = user_of_slice(name);
-        }
+        let user = if before == "user.slice" { user_of_slice(name) } else { None };
+        // pam_cgfs has users' groups below `user`.
+        let is_root_s = is_of_runtime(name, of_kubernetes) || before.is_empty() && name == "user";
+        within = within.or(user).or((!is_root_s).then_some(name));
         before = name;
     }
     None
 }
 
+/// Whether root's tools alone make containers in a group of this name.
+fn is_of_runtime(name: &str, of_kubernetes: bool) -> bool {
+    let names = ["docker", "libpod_parent", "default", "moby", "k8s.io", "nerdctl", "lxc", "machine", "kubelet"];
+    let of_pod =
+        || name.starts_with("kubepods") || name.starts_with("pod") || ["burstable", "besteffort"].contains(&name);
+    name.ends_with(".slice") || names.contains(&name) || of_kubernetes && of_pod()
+}
+
 /// The container that a part of a path names; `before` is the part before it.
 fn container_of<'a>(before: &str, name: &'a str, of_kubernetes: bool) -> Option<Container<'a>> {
-    let found = |runtime, id: &'a str| Some(Container { runtime, id: Cow::Borrowed(id), user: None });
+    let found = |runtime, id: &'a str| Some(Container { runtime, id: Cow::Borrowed(id), within: None });
     let scope = name.strip_suffix(".scope").unwrap_or(name);
     if of_kubernetes {
         // `cri-containerd-ID.scope`, `crio-ID.scope`, `docker-ID.scope`, or the id alone below the pod.
@@ -127,10 +138,10 @@ fn container_of<'a>(before: &str, name: &'a str, of_kubernetes: bool) -> Option<
         }
     }
     if let Some(machine) = name.strip_suffix(".service").and_then(|name| name.strip_prefix("systemd-nspawn@")) {
-        return Some(Container { runtime: "nspawn", id: unescaped(machine), user: None });
+        return Some(Container { runtime: "nspawn", id: unescaped(machine), within: None });
     }
     if let Some(machine) = name.strip_suffix(".scope").and_then(|name| name.strip_prefix("machine-")) {
-        return Some(Container { runtime: "machine", id: unescaped(machine), user: None });
+        return Some(Container { runtime: "machine", id: unescaped(machine), within: None });
     }
     match name.strip_prefix("lxc.payload.") {
         Some(machine) => found("lxc", machine),
@@ -260,7 +271,24 @@ mod tests {
         assert!(of_user.is_called("1000/012345") && of_user.has_id(ID));
         assert!(!of_user.is_called(ID) && !of_user.is_called("100/012345") && !docker.is_called("1000/012345"));
         let path = format!("/user.slice/user-1000.slice/user@1000.service/user.slice/user-0.slice/docker-{ID}.scope");
-        assert_eq!(container(&path).unwrap().user, Some("1000"));
+        assert_eq!(container(&path).unwrap().within, Some("1000"));
+        // So they do where a service's groups, or groups of version 1, are theirs.
+        for (path, within) in [
+            (format!("/system.slice/bob.service/docker-{ID}.scope"), "bob.service"),
+            (format!("/system.slice/bob.service/kubepods/pod1/{ID}"), "bob.service"),
+            ("/system.slice/run-u1.scope/machine.slice/machine-web.scope".to_owned(), "run-u1.scope"),
+            (format!("/user/bob/0/docker-{ID}.scope"), "bob"),
+            (format!("/mine/docker/{ID}"), "mine"),
+            (format!("/mine/user/docker/{ID}"), "mine"),
+            (format!("/pod1/kubepods/{ID}"), "pod1"),
+        ] {
+            let found = container(&path).unwrap();
+            assert_eq!(found.within, Some(within), "{path}");
+            assert!(found.label().contains(&format!(" {within}/")) && !found.is_called(&found.id), "{path}");
+        }
+        for path in [format!("/kubelet/kubepods/burstable/pod1/{ID}"), format!("/my.slice/docker-{ID}.scope")] {
+            assert_eq!(container(&path).unwrap().within, None, "{path}");
+        }
         let machine = container("/machine.slice/machine-web\\x2d1.scope").unwrap();
         assert!(machine.is_called("web-1") && !machine.is_called("web") && machine.label() == "machine web-1");
     }

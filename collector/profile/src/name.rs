@@ -35,9 +35,11 @@ impl Profile {
     }
 }
 
-/// The part after the last slash; the whole where that is empty.
+/// The part after the last slash; the whole where that is empty or could be taken for a name of ccsd's own.
 pub(crate) fn basename(path: &str) -> &str {
     match path.rsplit('/').next() {
+        // A file called `[kernel]` is none of it.
+        Some(name) if name.starts_with('[') => path,
         Some(name) if !name.is_empty() => name,
         _ => path,
     }
@@ -49,7 +51,13 @@ mod tests {
 
     #[test]
     fn base_names() {
-        for (path, name) in [("/usr/lib/libc.so.6", "libc.so.6"), ("[vdso]", "[vdso]"), ("a/", "a/"), ("", "")] {
+        for (path, name) in [
+            ("/usr/lib/libc.so.6", "libc.so.6"),
+            ("[vdso]", "[vdso]"),
+            ("a/", "a/"),
+            ("", ""),
+            ("/x/[kernel]", "/x/[kernel]"),
+        ] {
             assert_eq!(basename(path), name);
         }
     }

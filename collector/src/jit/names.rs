@@ -138,7 +138,9 @@ impl JitNames {
             return;
         }
         match GrowingFile::dump(file, &self.source, deadline) {
-            Some(Some(file)) if self.dumps.len() < MAX_DUMPS => self.dumps.push((file, JitDump::default())),
+            Some(Some(file)) if self.dumps.len() < MAX_DUMPS => {
+                self.dumps.push((file, JitDump::of_clock(self.source.ahead_ns)))
+            }
             Some(Some(_)) => self.note("it has more jitdumps than are read"),
             Some(None) => self.note("its jitdump belongs to another user, or is on a file system that others serve"),
             None => self.note("its jitdump could not be opened in time"),
@@ -306,7 +308,7 @@ impl JitNames {
             };
             let (now, more) = match file.look(until, |bytes| feed(dump, bytes)) {
                 (FileGrowth::Anew, _) => {
-                    *dump = JitDump::default();
+                    *dump = JitDump::of_clock(self.source.ahead_ns);
                     grown = true;
                     file.look(until, |bytes| feed(dump, bytes))
                 }

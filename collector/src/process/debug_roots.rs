@@ -42,22 +42,29 @@ impl DebugRoots {
         }
     }
 
-    fn in_view(&mut self, pid: u32) -> Option<DebugFileFinder> {
-        let process = format!("/proc/{pid}");
-        let theirs = view(&process)?;
+    /// What a process sees, if that is known and not what this one sees.
+    fn other_view(&mut self, pid: u32) -> Option<FileSystemView> {
+        let theirs = view(&format!("/proc/{pid}"))?;
         if self.own.is_none() {
             self.own = view("/proc/self");
         }
-        if self.own.as_ref() == Some(&theirs) {
-            return None;
-        }
+        (self.own.as_ref() != Some(&theirs)).then_some(theirs)
+    }
+
+    /// Whether a process sees other files than this one.
+    pub fn is_elsewhere(&mut self, pid: u32) -> bool {
+        self.other_view(pid).is_some()
+    }
+
+    fn in_view(&mut self, pid: u32) -> Option<DebugFileFinder> {
+        let theirs = self.other_view(pid)?;
         if let Some(finder) = self.others.get(&theirs) {
             return Some(finder.clone());
         }
         if self.others.len() >= MAX_ROOTS {
             return None;
         }
-        let finder = DebugFileFinder::in_root(format!("{process}/root")).ok()?.or_system();
+        let finder = DebugFileFinder::in_root(format!("/proc/{pid}/root")).ok()?.or_system();
         self.others.insert(theirs, finder.clone());
         Some(finder)
     }

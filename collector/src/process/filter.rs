@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::procfs;
+
 /// A rule that a process must fit while its samples are kept. A forked child is taken to be like its parent until it
 /// executes, changes its name, or is looked at.
 pub trait ProcessFilter: fmt::Debug + Send + Sync {
@@ -41,6 +43,8 @@ pub struct Executed<'a> {
     pub pid: u32,
     /// The process that forked it, 0 if that is not known.
     pub parent_pid: u32,
+    /// When it was forked, clock ticks since boot.
+    pub start_time: u64,
     /// Its name since.
     pub name: &'a str,
     /// The program, once it is mapped.
@@ -48,9 +52,12 @@ pub struct Executed<'a> {
 }
 
 impl Executed<'_> {
-    /// Processes to ask for its groups and user, in this order: itself, then its parent, if it has ended.
+    /// Processes to ask for its groups and user, in this order: itself, then its parent, if it has ended. None that has got
+    /// the number of either since.
     pub fn relatives(&self) -> impl Iterator<Item = u32> + use<> {
-        [self.pid, self.parent_pid].into_iter().filter(|&pid| pid != 0)
+        let start_time = self.start_time;
+        let is_relative = move |&pid: &u32| pid != 0 && procfs::has_run_since(pid, start_time);
+        [self.pid, self.parent_pid].into_iter().filter(is_relative)
     }
 }
 
@@ -61,4 +68,23 @@ pub struct ProgramFile<'a> {
     pub path: &'a [u8],
     /// Device, major and minor number, and inode, as the kernel has them for mapped files.
     pub file: (u32, u32, u64),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_got_a_number_since_is_no_relative() {
+        let own = std::process::id();
+        let start = procfs::stat(own).unwrap().start_time;
+        let relatives = |pid, parent_pid, start_time| {
+            let executed = Executed { pid, parent_pid, start_time, name: "x", program: None };
+            executed.relatives().collect::<Vec<u32>>()
+        };
+        assert_eq!(relatives(own, 0, start), [own]);
+        // A parent is older than its child.
+        assert_eq!(relatives(u32::MAX, own, start + 100), [own]);
+        assert_eq!(relatives(own, own, start - 2), [0; 0]);
+    }
 }

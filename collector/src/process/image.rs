@@ -28,6 +28,8 @@ pub struct MappedImage {
     pub debug_user: Option<Principal>,
     /// Who pays for its room.
     pub payer: Principal,
+    /// Whether its path is one in another view of the file system than this process's.
+    pub is_elsewhere: bool,
 }
 
 impl MappedImage {
@@ -39,6 +41,6 @@ impl MappedImage {
 
     pub fn new(name: &str, key: Option<FileKey>, payer: Principal) -> MappedImage {
         let debug = DebugFileFinder::none();
-        MappedImage { name: name.to_owned(), elf: None, key, debug, debug_user: None, payer }
+        MappedImage { name: name.to_owned(), elf: None, key, debug, debug_user: None, payer, is_elsewhere: false }
     }
 }

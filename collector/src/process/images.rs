@@ -492,14 +492,16 @@ impl Images {
 
     /// Sets the file of an image; an old image is reported as reopened. False if what is read of it does not fit.
     fn enter(&mut self, index: ImageIndex, pid: u32, opened: OpenedImage) -> bool {
-        let (debug, debug_user) = match (&opened, self.list.get(index.0 as usize)) {
+        let (debug, debug_user, is_elsewhere) = match (&opened, self.list.get(index.0 as usize)) {
             (OpenedImage::Image(elf), Some(image)) => {
-                let (name, payer) = (image.name.clone(), image.payer);
+                let (name, payer, is_others) =
+                    (image.name.clone(), image.payer, self.deadline.is_other(image.author()));
                 let user = self.deadline.other_user(pid);
                 let user = user.or_else(|| self.deadline.is_other(payer).then_some(payer));
-                (self.debug_files(user, pid, &name, elf), user)
+                let is_elsewhere = is_others && self.debug_roots.is_elsewhere(pid);
+                (self.debug_files(user, pid, &name, elf), user, is_elsewhere)
             }
-            _ => (DebugFileFinder::none(), None),
+            _ => (DebugFileFinder::none(), None, false),
         };
         let Some(image) = self.list.get_mut(index.0 as usize) else { return false };
         match opened {
@@ -510,7 +512,7 @@ impl Images {
                 }
                 self.files.add(image.payer, 1);
                 self.has_go |= elf.is_go();
-                (image.debug, image.debug_user) = (debug, debug_user);
+                (image.debug, image.debug_user, image.is_elsewhere) = (debug, debug_user, is_elsewhere);
                 image.elf = Some(elf);
                 self.open += 1;
                 self.reopened.push(index);

@@ -44,6 +44,8 @@ pub struct JitSource {
     pub door: Door,
     /// When it started, clock ticks since boot: older files are of others.
     pub start_time: u64,
+    /// What its `CLOCK_MONOTONIC` is ahead of this process's, nanoseconds.
+    pub ahead_ns: i64,
     /// Whose names are valid where it has none of its own.
     pub inherited: Option<ImageIndex>,
 }
@@ -53,7 +55,8 @@ impl JitSource {
         let (own_pid, user) = procfs::own_pid_and_user(pid);
         let root = FileRoot::at(&PathBuf::from(format!("/proc/{pid}/root"))).ok();
         let tmp = root.and_then(|root| door.below(&root, Path::new("/tmp")).ok());
-        JitSource { pid, own_pid: own_pid.unwrap_or(pid), user, other_user: None, tmp, door, start_time, inherited }
+        let (own_pid, ahead_ns) = (own_pid.unwrap_or(pid), procfs::clock_ahead_ns(pid));
+        JitSource { pid, own_pid, user, other_user: None, tmp, door, start_time, ahead_ns, inherited }
     }
 }
 

@@ -28,6 +28,7 @@ use hashbrown::{HashMap, HashSet};
 use crate::backoff::Backoff;
 use crate::clock::{boot_ticks, now_ns};
 use crate::perf::record::Fork;
+use crate::process::filter::{Executed, ProgramFile};
 use crate::procfs;
 use images::Images;
 use mappings::{Mapping, Mappings};
@@ -280,6 +281,16 @@ impl ProcessTable {
     /// Number of the process that forked one, 0 if that is not known.
     pub fn parent_pid(&self, pid: u32) -> u32 {
         self.processes.get(&pid).map_or(0, |process| process.parent_pid)
+    }
+
+    /// When a process was forked, clock ticks since boot, 0 if that is not known.
+    pub fn start_time(&self, pid: u32) -> u64 {
+        self.processes.get(&pid).map_or(0, |process| process.start_time)
+    }
+
+    /// What is known of a process that executes a program.
+    pub fn executed<'a>(&self, pid: u32, name: &'a str, program: Option<ProgramFile<'a>>) -> Executed<'a> {
+        Executed { pid, parent_pid: self.parent_pid(pid), start_time: self.start_time(pid), name, program }
     }
 
     /// Whether no process is alive.

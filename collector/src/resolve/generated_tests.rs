@@ -32,8 +32,17 @@ impl Generating {
         let pid = std::process::id();
         let user = Some(nix::unistd::geteuid().as_raw());
         let door = Door::default();
-        let source =
-            JitSource { pid, own_pid: pid, user, other_user: None, tmp: None, door, start_time: 0, inherited: None };
+        let source = JitSource {
+            pid,
+            own_pid: pid,
+            user,
+            other_user: None,
+            tmp: None,
+            door,
+            start_time: 0,
+            ahead_ns: 0,
+            inherited: None,
+        };
         resolver.jit_event(&mut profile, JitEvent::Begin(INDEX, Box::new(source)));
         let dump = NamedTempFile::new().unwrap();
         resolver.jit_event(&mut profile, JitEvent::Dump(INDEX, File::open(dump.path()).unwrap()));

@@ -77,7 +77,8 @@ impl Default for SymbolBatch {
     }
 }
 
-/// One part in this many of a session's time may go into reading images again whose names were dropped.
+/// One part in this many of a session's time may go into reading images again whose names were dropped, and as much into
+/// reading those of other users.
 const REREAD_PART: u128 = 32;
 
 /// The time that reading images again takes. Where all that runs does not fit in memory, this would take most of a CPU.
@@ -85,20 +86,22 @@ const REREAD_PART: u128 = 32;
 pub(super) struct Rereading {
     /// When sampling began. Without a beginning nothing waits for the names, as with a recording of another profiler.
     pub(super) began: Option<Instant>,
-    spent_ns: u128,
+    /// For root's and the session's own user's images, and for those of others, nanoseconds.
+    spent_ns: [u128; 2],
     /// Questions that were not answered for this reason.
     pub(super) refused: u64,
 }
 
 impl Rereading {
-    pub(super) fn may(&mut self) -> bool {
-        let may = self.began.is_none_or(|began| self.spent_ns * REREAD_PART <= began.elapsed().as_nanos());
+    pub(super) fn may(&mut self, is_other: bool) -> bool {
+        let spent_ns = self.spent_ns[usize::from(is_other)];
+        let may = self.began.is_none_or(|began| spent_ns * REREAD_PART <= began.elapsed().as_nanos());
         self.refused += u64::from(!may);
         may
     }
 
-    pub(super) fn spend(&mut self, since: Instant) {
-        self.spent_ns += since.elapsed().as_nanos();
+    pub(super) fn spend(&mut self, is_other: bool, since: Instant) {
+        self.spent_ns[usize::from(is_other)] += since.elapsed().as_nanos();
     }
 }
 

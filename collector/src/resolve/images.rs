@@ -42,7 +42,8 @@ impl Resolver {
         image.used = self.resolved;
         let Some(elf) = &image.elf else { return Told::Known };
         let is_again = image.names.is_none() && image.drops > 0;
-        if is_again && !self.rereading.may() {
+        let is_other = !self.reading_time.is_unlimited(image.author);
+        if is_again && !self.rereading.may(is_other) {
             return Told::NotNow;
         }
         let (owner, asked_user, deadline) = (image.author, image.debug_user, &mut self.deadline);
@@ -83,7 +84,7 @@ impl Resolver {
         image.is_slow = began.elapsed() > QUICK;
         self.reading_time.asked(owner, began);
         if is_again {
-            self.rereading.spend(began);
+            self.rereading.spend(is_other, began);
         }
         if told != Told::Known {
             self.left.not_asked += u64::from(told == Told::NotNow);
@@ -111,12 +112,9 @@ impl Resolver {
         let mut total = self.image_bytes();
         let held = ImageSymbols::held_bytes;
         while total > self.budget.debug_information {
-            let of_others = self.images.iter().filter(|image| !self.reading_time.is_unlimited(image.author));
-            let are_over = of_others.map(held).sum::<u64>() > self.budget.debug_information / 2;
             let with_symbols = self.images.iter_mut().filter(|image| held(image) > 0);
-            // Other users' images have half of the budget; the rest of it is lent.
-            let order =
-                |image: &&mut ImageSymbols| (!are_over || self.reading_time.is_unlimited(image.author), image.used);
+            // Other users' images have what root's and the session's own user's leave.
+            let order = |image: &&mut ImageSymbols| (self.reading_time.is_unlimited(image.author), image.used);
             let Some(oldest) = with_symbols.min_by_key(order) else { return };
             // The only one is being used, and would be read again at once.
             if held(oldest) == total {
@@ -177,11 +175,68 @@ mod tests {
 
     use ccsd_profile::{SessionInfo, Shed};
     use ccsd_symbolizer::ElfFile;
-    use ccsd_worker::Principal;
+    use ccsd_worker::{FileKey, FileLocation, Principal};
 
     use super::*;
     use crate::budget::Budget;
     use crate::process::images::MappedImage;
+
+    #[test]
+    fn nobody_s_image_is_taken_for_another_author_s() {
+        let budget = Budget::of(Budget::MIN_MEMORY);
+        let mut profile = Profile::new(SessionInfo::default(), budget.profile.clone());
+        let mut resolver = Resolver::new(false, &budget);
+        let path = std::env::current_exe().unwrap();
+        let elf = Arc::new(ElfFile::open(File::open(&path).unwrap()).unwrap());
+        let container = |device| Principal::Elsewhere { namespace: 1, device };
+        for (principal, is_elsewhere) in [
+            (Principal::User(7), true),
+            (Principal::User(8), false),
+            (Principal::Own, false),
+            (container(1), true),
+            (container(2), true),
+            (Principal::User(8), false),
+        ] {
+            let key = FileKey::new(&path.metadata().unwrap(), FileLocation { principal, is_remote: false });
+            let image = MappedImage::new("/bin/x", Some(key), principal);
+            resolver.add_image(&mut profile, MappedImage { elf: Some(Arc::clone(&elf)), is_elsewhere, ..image });
+        }
+        let name = |image: &ImageSymbols| profile.image(image.id).unwrap().name.clone();
+        let names: Vec<String> = resolver.images.iter().map(name).collect();
+        // The first without a name of its own has the path alone.
+        let [machine, container] = ["/bin/x (of this machine)", "/bin/x (of a container)"];
+        assert_eq!(names, ["/bin/x (of user 7)", "/bin/x", machine, container, container, "/bin/x"]);
+    }
+
+    #[test]
+    fn other_users_names_make_place_first() {
+        let budget = Budget::of(Budget::MIN_MEMORY);
+        let mut profile = Profile::new(SessionInfo::default(), budget.profile.clone());
+        let mut resolver = Resolver::new(false, &budget);
+        resolver.begin();
+        let path = std::env::current_exe().unwrap();
+        let elf = Arc::new(ElfFile::open(File::open(&path).unwrap()).unwrap());
+        for number in 0..4 {
+            let principal = if number == 0 { Principal::Own } else { Principal::User(7) };
+            let key = FileKey::new(&path.metadata().unwrap(), FileLocation { principal, is_remote: false });
+            let image = MappedImage::new(&format!("/bin/{number}"), Some(key), principal);
+            resolver.add_image(&mut profile, MappedImage { elf: Some(Arc::clone(&elf)), ..image });
+        }
+        resolver.budget.debug_information = 1 << 30;
+        for image in 0..4 {
+            resolver.resolve(&mut profile, Frame { image: ImageIndex(image), address: elf.entry() }, 0);
+            if image == 0 {
+                // There is room for two.
+                resolver.budget.debug_information = resolver.image_bytes() * 5 / 2;
+            }
+            resolver.bound_symbols(&mut profile);
+            assert_eq!(resolver.images[0].drops, 0, "{image}");
+        }
+        assert!(resolver.images[1..].iter().any(|image| image.drops > 0));
+        // What reading theirs again takes is not taken from root's.
+        resolver.rereading.spend(true, Instant::now().checked_sub(std::time::Duration::from_secs(3600)).unwrap());
+        assert!(!resolver.rereading.may(true) && resolver.rereading.may(false));
+    }
 
     #[test]
     fn symbols_beyond_the_budget_are_dropped_and_read_again() {
@@ -217,7 +272,7 @@ mod tests {
         assert!(names.iter().all(|name| name.is_some() && *name == names[0]), "{names:?}");
         // Where samples are taken, reading them again may take only a part of the time.
         resolver.begin();
-        resolver.rereading.spend(Instant::now().checked_sub(std::time::Duration::from_secs(3600)).unwrap());
+        resolver.rereading.spend(false, Instant::now().checked_sub(std::time::Duration::from_secs(3600)).unwrap());
         let dropped = resolver.images[2..].iter().position(|image| image.names.is_none()).unwrap() as u32 + 2;
         let frame = Frame { image: ImageIndex(dropped), address: entry + 1000 };
         let resolved = resolver.resolve(&mut profile, frame, 0);

@@ -7,7 +7,7 @@ use hashbrown::{HashMap, HashSet};
 use crate::backoff::Backoff;
 use crate::clock::now_ns;
 use crate::process::NEVER;
-use crate::process::filter::{Executed, ProcessFilter, ProgramFile};
+use crate::process::filter::{Executed, ProcessFilter};
 use crate::process::owner::{Denied, Owner};
 
 /// Minimum time between two reviews of all processes by the filter, nanoseconds: no record shows a changed user or
@@ -86,8 +86,9 @@ impl Admission {
     /// Judges a process that has just executed, if its name does not decide. `None`: wait for the program's mapping, or
     /// the next review.
     #[cold]
-    pub fn judge_executed(&mut self, pid: u32, parent_pid: u32, name: &str) -> Option<bool> {
-        let decided = self.judge_at_once(&Executed { pid, parent_pid, name, program: None });
+    pub fn judge_executed(&mut self, executed: Executed<'_>) -> Option<bool> {
+        let Executed { pid, name, .. } = executed;
+        let decided = self.judge_at_once(&executed);
         match decided {
             None => _ = self.executed.insert(pid, name.to_owned()),
             Some(_) => _ = self.executed.remove(&pid),
@@ -101,9 +102,9 @@ impl Admission {
     }
 
     #[cold]
-    pub fn judge_program(&mut self, pid: u32, parent_pid: u32, program: ProgramFile<'_>) -> Option<bool> {
-        let name = self.executed.remove(&pid)?;
-        self.judge_at_once(&Executed { pid, parent_pid, name: &name, program: Some(program) })
+    pub fn judge_program(&mut self, executed: Executed<'_>) -> Option<bool> {
+        let name = self.executed.remove(&executed.pid)?;
+        self.judge_at_once(&Executed { name: &name, ..executed })
     }
 
     fn judge_at_once(&mut self, executed: &Executed<'_>) -> Option<bool> {

@@ -318,17 +318,20 @@ impl Tracker {
 
     #[cold]
     fn read_membership(&mut self, pid: u32) {
-        let mut relative = pid;
+        let (mut relative, start_time) = (pid, self.table.start_time(pid));
         for _ in 0..MAX_ANCESTORS {
-            if let Some(membership) = self.memberships.of(relative) {
+            // A number may be another process's by now.
+            if (start_time == 0 || procfs::has_run_since(relative, start_time))
+                && let Some(membership) = self.memberships.of(relative)
+            {
                 return self.table.move_process(pid, membership);
             }
             // The process has ended: its parent's membership is taken, unless one is known already.
-            relative = match self.table.parent_pid(relative) {
-                0 => return,
-                _ if self.table.membership(pid).is_some() => return,
-                parent => parent,
-            };
+            let parent = self.table.parent_pid(relative);
+            if parent == 0 || self.table.membership(pid).is_some() {
+                return;
+            }
+            relative = parent;
         }
     }
 
@@ -368,9 +371,8 @@ impl Tracker {
     /// A process has mapped something. One that is not known yet is read from /proc when it is sampled.
     fn mmap(&mut self, mmap: &Mmap, time: u64) {
         if self.admission.awaits_program(mmap.pid) && mmap.inode != 0 {
-            let parent_pid = self.table.parent_pid(mmap.pid);
             let program = ProgramFile { path: &mmap.path, file: (mmap.device.0, mmap.device.1, mmap.inode) };
-            let decided = self.admission.judge_program(mmap.pid, parent_pid, program);
+            let decided = self.admission.judge_program(self.table.executed(mmap.pid, "", Some(program)));
             if decided == Some(true) {
                 self.table.permit(mmap.pid, time);
             }
@@ -431,8 +433,8 @@ impl Tracker {
         self.table.exec(pid, tid, name);
         if self.admission.has_filter() {
             let by_name = self.admission.keeps_after_exec(name, was_kept);
-            let parent_pid = self.table.parent_pid(pid);
-            let decided = by_name.or_else(|| self.admission.judge_executed(pid, parent_pid, name));
+            let executed = self.table.executed(pid, name, None);
+            let decided = by_name.or_else(|| self.admission.judge_executed(executed));
             match decided {
                 Some(true) if was_kept => {}
                 Some(true) => self.table.permit(pid, time),

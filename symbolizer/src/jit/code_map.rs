@@ -52,7 +52,8 @@ pub struct CodeMap {
     names: String,
     pages: HashMap<u64, Vec<u32>>,
     large: Vec<u32>,
-    refs: usize,
+    /// Bytes of the lists in `pages`.
+    list_bytes: usize,
     left_out: u64,
     /// Maximum bytes, if less than [`MAX_BYTES`].
     limit: Option<usize>,
@@ -66,8 +67,7 @@ impl CodeMap {
         let (first, last) = (start >> PAGE_BITS, (end - 1) >> PAGE_BITS);
         let large = last - first >= MAX_PAGES;
         let pages = if large { 1 } else { (last - first + 1) as usize };
-        let bytes = self.bytes() + size_of::<CodePiece>() + name.len() + pages * 8;
-        if bytes > self.limit.unwrap_or(MAX_BYTES)
+        if self.bytes() + self.growth(name.len(), pages) > self.limit.unwrap_or(MAX_BYTES)
             || large && self.large.len() >= MAX_LARGE
             || self.pieces.len() >= u32::MAX as usize
         {
@@ -90,10 +90,11 @@ impl CodeMap {
                 let hidden =
                     |old: &mut u32| pieces.get(*old as usize).is_some_and(|old| start <= old.start && old.end <= end);
                 let latest = numbers.len().saturating_sub(MAX_HIDDEN_SEARCH / pages);
-                self.refs -= numbers.extract_if(latest.., hidden).count();
+                numbers.extract_if(latest.., hidden).for_each(drop);
             }
+            let before = list_bytes(numbers);
             numbers.push(number);
-            self.refs += 1;
+            self.list_bytes += list_bytes(numbers) - before;
         }
     }
 
@@ -156,12 +157,31 @@ impl CodeMap {
         self.pieces.is_empty()
     }
 
-    /// Approximate bytes used.
+    /// Bytes allocated.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.pieces.len() * size_of::<CodePiece>() + self.names.len() + self.refs * 8 + self.pages.len() * 48
+        let pieces = self.pieces.capacity() * size_of::<CodePiece>();
+        pieces + self.names.capacity() + self.pages.allocation_size() + self.list_bytes
+    }
+
+    /// What another piece may take at most: what is full is copied to twice the room.
+    fn growth(&self, name: usize, pages: usize) -> usize {
+        let of = |fits: bool, held: usize, more: usize| if fits { 0 } else { held.max(more) };
+        let room = self.pieces.capacity() - self.pieces.len();
+        of(room > 0, self.pieces.capacity() * size_of::<CodePiece>(), 4 * size_of::<CodePiece>())
+            + of(self.names.capacity() - self.names.len() >= name, self.names.capacity(), name)
+            + of(self.pages.capacity() - self.pages.len() >= pages, 2 * self.pages.allocation_size(), pages * 32)
+            + pages * LIST_GROWTH
     }
 }
+
+/// What a list takes, with what the allocator keeps for it.
+fn list_bytes(numbers: &Vec<u32>) -> usize {
+    if numbers.capacity() == 0 { 0 } else { numbers.capacity() * size_of::<u32>() + 16 }
+}
+
+/// What a new list takes.
+const LIST_GROWTH: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -212,6 +232,11 @@ mod tests {
             map.add(5, 0, 0, "empty");
         }
         assert!(map.left_out() > 0 && map.bytes() <= MAX_BYTES, "{} {}", map.left_out(), map.bytes());
+        // Each piece is on 256 pages of its own.
+        let mut map = CodeMap::default();
+        (0..6_000u64).for_each(|i| map.add(i << 20, 0xf_f000, 0, "a"));
+        assert!(map.left_out() > 0 && map.bytes() <= MAX_BYTES, "{} {}", map.left_out(), map.bytes());
+        assert!(map.pages.len() > 300_000, "{}", map.pages.len());
         // Pieces on many pages that hide none of many others: examining all of them on every page would take hours.
         let mut map = CodeMap::default();
         (0..4095u64).for_each(|i| map.add(i, 255 << PAGE_BITS, 0, "a"));

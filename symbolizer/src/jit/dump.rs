@@ -37,6 +37,8 @@ pub struct JitDump {
     name_bytes: usize,
     bad_records: u64,
     latest: u64,
+    /// What the clock of its times is ahead of `CLOCK_MONOTONIC`, nanoseconds.
+    ahead_ns: i64,
 }
 
 impl Default for JitDump {
@@ -48,11 +50,27 @@ impl Default for JitDump {
             name_bytes: 0,
             bad_records: 0,
             latest: 0,
+            ahead_ns: 0,
         }
     }
 }
 
 impl JitDump {
+    /// That of a process whose `CLOCK_MONOTONIC` is so many nanoseconds ahead: it is in a time namespace, see
+    /// time_namespaces(7).
+    #[must_use]
+    pub fn of_clock(ahead_ns: i64) -> JitDump {
+        JitDump { ahead_ns, ..JitDump::default() }
+    }
+
+    /// A time of a record by `CLOCK_MONOTONIC`. 0 and `u64::MAX` are no times.
+    fn time(&self, of_record: u64) -> u64 {
+        match of_record {
+            0 | u64::MAX => of_record,
+            time => time.saturating_add_signed(self.ahead_ns.saturating_neg()).max(1),
+        }
+    }
+
     /// Parses the next bytes. Returns the number used, possibly more than given (code is skipped); the rest must be
     /// given again.
     pub fn feed(&mut self, bytes: &[u8]) -> u64 {
@@ -69,16 +87,17 @@ impl JitDump {
     pub fn apply(&mut self, parsed: Parsed) -> u64 {
         self.parser = parsed.parser;
         self.bad_records = self.bad_records.saturating_add(parsed.bad);
-        self.latest = self.latest.max(parsed.latest);
+        self.latest = self.latest.max(self.time(parsed.latest));
         for entry in parsed.entries {
             match entry {
                 JitEntry::Code { start, size, from, index, name } => {
-                    self.code.add(start, size, from, &name);
+                    self.code.add(start, size, self.time(from), &name);
                     if let Some(index) = index {
                         self.follow(index, &name[..name.floor_char_boundary(MAX_NAME_BYTES)]);
                     }
                 }
                 JitEntry::Moved { old, new, size, from, index } => {
+                    let from = self.time(from);
                     let from_old = || self.code.find(old, from).name.map(str::to_owned);
                     let name = self.names.get(&index).cloned().or_else(from_old);
                     // The old range is removed, except where the new one covers it.
@@ -280,6 +299,14 @@ mod tests {
             assert_eq!(dump.code().find(0x2000, 15), super::super::CodeAtTime { name: Some("g"), from: 12, until: 30 });
             assert!(dump.is_over() && dump.bad_records() == 0 && dump.latest() == 40);
         }
+        // The process may be in a time namespace.
+        let mut behind = JitDump::of_clock(-5);
+        behind.feed(&demo(0));
+        assert_eq!(behind.code().find(0x2000, 20), super::super::CodeAtTime { name: Some("g"), from: 17, until: 35 });
+        assert_eq!(behind.latest(), 45);
+        let mut ahead = JitDump::of_clock(8);
+        ahead.feed(&demo(FLAG_ARCH_TIMESTAMP));
+        assert_eq!((ahead.code().find(0x2000, 15).name, ahead.latest()), (Some("h"), u64::MAX));
         // With the processor's counter there are no times, so the last record counts.
         let dump = read(&demo(FLAG_ARCH_TIMESTAMP), 1 << 20);
         assert_eq!(dump.code().find(0x2000, 15).name, Some("h"));
