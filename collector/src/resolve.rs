@@ -207,9 +207,8 @@ impl Resolver {
         };
         let build_id = image.elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
         let whose = match author {
-            Principal::Own => "of this machine".to_owned(),
-            Principal::User(user) => format!("of user {user}"),
             Principal::Elsewhere { .. } => "of a container".to_owned(),
+            author => author.to_string(),
         };
         let named = format!("{} ({whose})", image.name);
         let is_named = image.is_elsewhere && matches!(author, Principal::User(_));

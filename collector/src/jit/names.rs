@@ -110,9 +110,9 @@ impl JitNames {
             + self.waiting.allocation_size()
     }
 
-    /// Sets the memory limit: half for the files' contents, a quarter for looked-up names, an eighth for waiting
-    /// frames.
-    pub fn allot(&mut self, bytes: usize) {
+    /// Sets the memory limit: half for the contents of the files that are open, a quarter for looked-up names, an eighth for
+    /// waiting frames.
+    fn allot(&mut self, bytes: usize) {
         let files = usize::from(self.map.is_some()) + self.dumps.len();
         let each = bytes / 2 / files.max(1);
         if let Some((_, map)) = &mut self.map {
@@ -273,8 +273,8 @@ impl JitNames {
         self.unread
     }
 
-    /// Reads on in the files, until then. Whether there was something new.
-    pub fn look(&mut self, until: Instant, deadline: &mut Deadline) -> bool {
+    /// Reads on in the files, until then, into so many bytes. Whether there was something new.
+    pub fn look(&mut self, until: Instant, bytes: usize, deadline: &mut Deadline) -> bool {
         self.looked = true;
         self.unread = false;
         // What was charged until now has the names that were known in the last look.
@@ -287,6 +287,7 @@ impl JitNames {
                 None => {}
             }
         }
+        self.allot(bytes);
         if let Some((file, map)) = &mut self.map {
             let key = file.key().clone();
             let feed = |map: &mut PerfMap, bytes: &[u8]| {
@@ -308,7 +309,7 @@ impl JitNames {
             };
             let (now, more) = match file.look(until, |bytes| feed(dump, bytes)) {
                 (FileGrowth::Anew, _) => {
-                    *dump = JitDump::of_clock(self.source.ahead_ns);
+                    dump.clear();
                     grown = true;
                     file.look(until, |bytes| feed(dump, bytes))
                 }
@@ -390,19 +391,19 @@ impl JitNames {
         found.name.map(|name| (name, found.from, found.until))
     }
 
-    /// The last look, when the process or the session has ended; `None` if there is no time for one. What still has no
-    /// name will never have one.
+    /// The last look, when the process or the session has ended, until then and into so many bytes; `None` if there is no
+    /// time for one. What still has no name will never have one.
     pub fn finish(
         &mut self,
         profile: &mut Profile,
         inherited: Option<&JitNames>,
-        until: Option<Instant>,
+        look: Option<(Instant, usize)>,
         deadline: &mut Deadline,
     ) -> u64 {
-        match until {
-            Some(until) => {
+        match look {
+            Some((until, bytes)) => {
                 for _ in 0..LAST_LOOKS {
-                    if !self.look(until, deadline) || Instant::now() >= until {
+                    if !self.look(until, bytes, deadline) || Instant::now() >= until {
                         break;
                     }
                 }

@@ -119,10 +119,8 @@ impl Resolver {
             names.pass();
             return false;
         };
-        let others = self.generated_bytes();
-        names.allot(self.budget.generated_code.saturating_sub(others));
-        let left_out = names.left_out();
-        let grown = names.look(slice.until, &mut self.deadline);
+        let (bytes, left_out) = (self.generated_room(), names.left_out());
+        let grown = names.look(slice.until, bytes, &mut self.deadline);
         let left_out = names.left_out().saturating_sub(left_out);
         profile.accounting_mut().shed.add(Shed::GeneratedCode, left_out);
         if grown {
@@ -140,13 +138,18 @@ impl Resolver {
         self.jit_images.iter().filter_map(|&index| self.jit(index)).map(JitNames::bytes).sum()
     }
 
+    /// Bytes that there are for the names of the code of a process that is being looked at.
+    fn generated_room(&self) -> usize {
+        self.budget.generated_code.saturating_sub(self.generated_bytes())
+    }
+
     fn end_jit(&mut self, profile: &mut Profile, index: ImageIndex) {
         let Some(mut names) = self.take_jit(index) else { return };
-        let left_out = names.left_out();
+        let (bytes, left_out) = (self.generated_room(), names.left_out());
         let slice = self.reading_time.last_slice(names.user());
         let mut deadline = std::mem::take(&mut self.deadline);
         let inherited = names.inherited().and_then(|parent| self.jit(parent));
-        let named = names.finish(profile, inherited, slice.map(|slice| slice.until), &mut deadline);
+        let named = names.finish(profile, inherited, slice.map(|slice| (slice.until, bytes)), &mut deadline);
         self.deadline = deadline;
         self.reading_time.unread += u64::from(names.is_unread());
         if let Some(slice) = slice {

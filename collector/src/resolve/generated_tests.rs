@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 
 use ccsd_profile::{ProfileLimits, SessionInfo};
-use ccsd_symbolizer::Door;
+use ccsd_symbolizer::{Door, FileRoot};
 use ccsd_worker::Principal;
 use tempfile::NamedTempFile;
 
@@ -25,8 +25,13 @@ struct Generating {
 
 impl Generating {
     fn new() -> Generating {
+        Generating::within(&Budget::default(), None)
+    }
+
+    /// One of a process with this `/tmp`.
+    fn within(budget: &Budget, tmp: Option<FileRoot>) -> Generating {
         let mut profile = Profile::new(SessionInfo::default(), ProfileLimits::default());
-        let mut resolver = Resolver::new(false, &Budget::default());
+        let mut resolver = Resolver::new(false, budget);
         let image = MappedImage::new("[anon]", None, Principal::Own);
         resolver.add_image(&mut profile, image);
         let pid = std::process::id();
@@ -37,7 +42,7 @@ impl Generating {
             own_pid: pid,
             user,
             other_user: None,
-            tmp: None,
+            tmp,
             door,
             start_time: 0,
             ahead_ns: 0,
@@ -112,4 +117,26 @@ fn late_names_are_noted() {
     assert_eq!(generating.batch([40]), some(["second"]));
     let notes = generating.notes();
     assert!(notes.len() == 1 && notes[0].contains("samples at 1 addresses may have the name"), "{notes:?}");
+}
+
+#[test]
+fn files_are_read_within_the_budget_from_the_first_look_on() {
+    const BYTES: usize = 1 << 20;
+    let budget = Budget { generated_code: BYTES, ..Budget::default() };
+    let tmp = tempfile::tempdir().unwrap();
+    // Each line is on 255 pages.
+    let lines: String = (1..1000u64).map(|number| format!("{:x} ff000 f\n", number << 20)).collect();
+    std::fs::write(tmp.path().join(format!("perf-{}.map", std::process::id())), lines).unwrap();
+    let mut generating = Generating::within(&budget, Some(FileRoot::at(tmp.path()).unwrap()));
+    (0..20_000).for_each(|_| generating.load("first", now_ns()));
+    assert_eq!(generating.batch([now_ns()]), some(["first"]));
+    let bytes = generating.resolver.generated_bytes();
+    assert!((BYTES / 4..BYTES).contains(&bytes), "{bytes}");
+    // It is rewritten.
+    generating.dump.as_file().set_len(40).unwrap();
+    std::io::Seek::seek(&mut generating.dump, std::io::SeekFrom::Start(40)).unwrap();
+    (0..10_000).for_each(|_| generating.load("second", now_ns()));
+    assert_eq!(generating.batch([now_ns()]), some(["second"]));
+    let bytes = generating.resolver.generated_bytes();
+    assert!((BYTES / 4..BYTES).contains(&bytes), "{bytes}");
 }

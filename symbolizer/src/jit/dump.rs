@@ -77,6 +77,12 @@ impl JitDump {
         self.apply(parse(self.parser, bytes))
     }
 
+    /// Forgets everything, as when a file is rewritten.
+    pub fn clear(&mut self) {
+        self.code.clear();
+        *self = JitDump { code: std::mem::take(&mut self.code), ..JitDump::of_clock(self.ahead_ns) };
+    }
+
     /// The parser's state for the next bytes.
     #[must_use]
     pub fn parser(&self) -> JitParser {

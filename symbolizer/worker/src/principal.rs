@@ -66,8 +66,10 @@ impl std::fmt::Display for Principal {
     }
 }
 
+/// Where a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileLocation {
+    /// Who answers for it.
     pub principal: Principal,
     /// Whether another machine or a program serves the file, so that reading it may take for ever.
     pub is_remote: bool,
