@@ -23,6 +23,9 @@ const SMALL: u64 = 8 << 20;
 /// What reading more than that of other users' files may take.
 const READING: Duration = Duration::from_millis(if cfg!(debug_assertions) { 5_000 } else { 500 });
 
+/// How long one waits for which that was too much.
+const RETRY: Duration = Duration::from_secs(2);
+
 /// The images, and how much unwind information they hold. (A desktop's programs and libraries together have some 200 MiB.)
 pub struct LoadedImages {
     framehop: FramehopRows,
@@ -33,6 +36,9 @@ pub struct LoadedImages {
     /// For reading large ones of other users: samples wait for that.
     time: TimeBudget,
     refused: HashSet<ImageIndex, FxBuildHasher>,
+    /// Those of them for which there was no time, which comes back, and since when the first has waited.
+    late: Vec<ImageIndex>,
+    late_since: Option<Instant>,
 }
 
 impl LoadedImages {
@@ -44,6 +50,20 @@ impl LoadedImages {
             held: SharedRoom::new(limit),
             time: TimeBudget::new(READING, true),
             refused: HashSet::default(),
+            late: Vec::new(),
+            late_since: None,
+        }
+    }
+
+    /// Lets the next frames try again of images for which there was no time a while ago.
+    pub fn retry_late(&mut self, now: Instant) {
+        if self.late_since.is_some_and(|since| now.saturating_duration_since(since) >= RETRY) {
+            self.late_since = None;
+            for index in std::mem::take(&mut self.late) {
+                if let Some(entry) = self.list.get_mut(index.0 as usize) {
+                    entry.take_if(|image| image.bytes == 0);
+                }
+            }
         }
     }
 
@@ -127,6 +147,8 @@ impl LoadedImages {
         let began = Instant::now();
         if is_timed && !self.has_time(payer, began) {
             self.refused.insert(index);
+            self.late.push(index);
+            self.late_since.get_or_insert(began);
             return bare;
         }
         // Nothing is read that does not fit.
@@ -260,6 +282,23 @@ mod tests {
         loaded.time.spend(Some(one), 10 * READING, Duration::ZERO);
         assert!(!loaded.has_time(one, now) && loaded.has_time(other, now));
         assert!(loaded.has_time(one, now + 1000 * READING));
+    }
+
+    #[test]
+    fn images_that_there_was_no_time_for_are_tried_again() {
+        let mut images = Images::default();
+        let program = File::open(std::env::current_exe().unwrap()).unwrap();
+        let index = images.insert_for_test(ElfFile::open(program).unwrap());
+        let mut loaded = LoadedImages::within(64 << 20);
+        let began = Instant::now();
+        // As one that was too large is left.
+        loaded.list.resize_with(index.0 as usize + 1, || None);
+        loaded.list[index.0 as usize] = Some(ImageUnwind::bare(own_base(index), false));
+        (loaded.late, loaded.late_since) = (vec![index], Some(began));
+        loaded.retry_late(began + RETRY / 2);
+        assert_eq!(loaded.get(index, &images).unwrap().bytes, 0);
+        loaded.retry_late(began + RETRY);
+        assert!(loaded.get(index, &images).unwrap().bytes > 0 && loaded.late_since.is_none());
     }
 
     #[test]
