@@ -12,7 +12,7 @@ use ccsd_tests::daemon::Daemon;
 use ccsd_tests::elf::exhausting_program;
 use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::recorded::Recorded;
-use ccsd_tests::suite::{CC, Need, OBJCOPY, Suite};
+use ccsd_tests::suite::{CC, Need, OBJCOPY, Suite, UNSHARE};
 
 fn main() -> ExitCode {
     Suite::new()
@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         .test("endless_perf_maps_hold_nobody_up", &[CC, Need::Root], endless_maps)
         .test("held_mappings_hold_nobody_up", &[CC, Need::Root], held_mappings)
         .test("debug_files_that_never_open_hold_nobody_up", &[CC, Need::Root], hanging_debug_files)
+        .test("a_copy_at_the_path_of_a_program_is_another", &[CC, Need::Root, UNSHARE], forged_image)
         .test("the_machine_s_worker_does_not_work_for_users", &[CC, OBJCOPY, Need::Root], machine_worker)
         .run()
 }
@@ -159,6 +160,43 @@ fn held_mappings() {
     let _ = own.finish();
     drop(holding);
     daemon.stop();
+}
+
+/// Path and build id of a stranger's image are those of a program of root's.
+fn forged_image() {
+    let dir = scratch();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let [path, copy] = ["program", "copy"].map(|name| dir.path().join(name));
+    for file in [&path, &copy] {
+        copy_program(build("phases.c", &["-O1"]), file);
+        fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    chown(&copy, Some(NOBODY), Some(NOBODY)).unwrap();
+    let script = "mount --bind \"$1\" \"$2\" && exec setpriv --reuid \"$0\" --regid \"$0\" --clear-groups \"$2\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script]).arg(NOBODY.to_string()).args([&copy, &path]);
+    let mut his = Running::start_command(&mut command);
+    let mut own = Running::start(&path, &[]);
+    let pids = [his.pid(), own.pid()].map(|pid| pid.to_string());
+    let mut collecting = Collecting::start(|file| {
+        let mut command = ccsd(["attach", "--no-daemon", "--no-adapt", "-o"]);
+        command.arg(file).args(&pids);
+        command
+    });
+    collecting.wait_for_samples(1_000);
+    let recorded = collecting.stop();
+    let rows = recorded.flat().rows;
+    let samples = |whose: &str| -> u64 {
+        let image = format!("program{whose}");
+        rows.iter().filter(|row| row.name == "first" && row.image == image).map(|row| row.samples_self).sum()
+    };
+    let counted = [samples(""), samples(&format!(" (of user {NOBODY})"))];
+    assert!(counted.iter().all(|&samples| samples > 200), "{counted:?}: {:?}", recorded.names());
+    for program in [&mut his, &mut own] {
+        program.go();
+        program.go();
+        let _ = program.finish();
+    }
 }
 
 /// A stranger's program has its split debug information, by a link, in a file system that does not answer.
