@@ -321,7 +321,8 @@ mod tests {
         // No users of other tests: these have small numbers.
         let [holder, other] = [70_001, 70_002].map(Principal::User);
         let held: Vec<Place> = std::iter::from_fn(|| Place::of(holder)).collect();
-        assert!((100..=MAX_ASKING / 2).contains(&held.len()), "{}", held.len());
+        // Some may be those of other tests.
+        assert!((1..=MAX_ASKING / 2).contains(&held.len()), "{}", held.len());
         assert!(Place::of(other).is_some());
         drop(held);
         assert!(Place::of(holder).is_some());
@@ -333,7 +334,9 @@ mod tests {
         while ASKING.lock().unwrap().contains_key(&other) {
             std::thread::yield_now();
         }
-        assert_eq!(deadline.ask(other, || 2), None);
-        assert_eq!(deadline.ask(other, || 3), Some(3));
+        // The thread's place goes before its channel.
+        while deadline.ask(other, || 3) != Some(3) {
+            std::thread::yield_now();
+        }
     }
 }

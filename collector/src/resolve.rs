@@ -11,7 +11,7 @@ mod kernel;
 mod kernel_store;
 mod reading_time;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use ccsd_profile::{CostCentre, CostCentreId, Image, ImageId, LineId, Profile, ProfileLimits, Shed, notes};
@@ -83,13 +83,13 @@ pub struct Resolver {
     generation: u32,
     /// Samples that ended in code that has got a name since, and were counted as nameless.
     named_later: u64,
-    /// Whose images those of the profile are.
-    image_authors: HashMap<ImageId, Principal, FxBuildHasher>,
     left: DroppedImages,
     rereading: Rereading,
     reading_time: ReadingTime,
     /// By which other users' processes are asked for the files with the names of their code.
     deadline: Deadline,
+    /// The same for debug files, where this process opens them while it reads images.
+    deadline_of_files: Arc<Mutex<Deadline>>,
     /// Through which the session opens files; it knows what was withheld.
     door: Door,
 }
@@ -116,11 +116,11 @@ impl Resolver {
             jit_images: Vec::new(),
             generation: 0,
             named_later: 0,
-            image_authors: HashMap::default(),
             left: DroppedImages::default(),
             rereading: Rereading::default(),
             reading_time: ReadingTime::default(),
             deadline: Deadline::default(),
+            deadline_of_files: Arc::default(),
             door: Door::default(),
         }
     }
@@ -134,6 +134,7 @@ impl Resolver {
         if let Some(user) = door.user() {
             self.reading_time.set_user(user.uid);
             self.deadline = Deadline::of(user.uid);
+            self.deadline_of_files = Arc::new(Mutex::new(Deadline::of(user.uid)));
         }
         self.door = door;
         self
@@ -148,7 +149,7 @@ impl Resolver {
     /// Enters the next image, in order of [`ImageIndex`].
     pub fn add_image(&mut self, profile: &mut Profile, image: MappedImage) {
         let author = image.author();
-        let id = self.enter_image(profile, &image);
+        let id = Resolver::enter_image(profile, &image);
         let MappedImage { name, elf, key, debug, debug_user, .. } = image;
         let was_read = elf.is_some();
         self.images.push(ImageSymbols {
@@ -182,7 +183,7 @@ impl Resolver {
     pub fn reopen(&mut self, profile: &mut Profile, index: ImageIndex, from: MappedImage) {
         let Some(image) = self.images.get(index.0 as usize) else { return };
         // Addresses in one that was not read were offsets in its file, and nameless.
-        let id = if image.was_read { None } else { Some(self.enter_image(profile, &from)) };
+        let id = if image.was_read { None } else { Some(Resolver::enter_image(profile, &from)) };
         let Some(image) = self.images.get_mut(index.0 as usize) else { return };
         self.left.drop_names(image);
         image.author = from.author();
@@ -196,28 +197,15 @@ impl Resolver {
         }
     }
 
-    /// Enters an image into the profile. Path and build id are what its author likes: another author's of the same path and
-    /// build id is another image, with its author in the name. So is one that its author shows to his processes at a path where
-    /// this machine may have another.
-    fn enter_image(&mut self, profile: &mut Profile, image: &MappedImage) -> ImageId {
-        // Containers of one image have the same files in different places, all of root's.
-        let author = match image.author() {
-            Principal::Elsewhere { .. } => Principal::Elsewhere { namespace: 0, device: 0 },
-            author => author,
-        };
+    /// Enters an image into the profile, where path and build id identify it. What a user shows to his processes at a path is
+    /// not what this machine has there: it is known by his number, too, and no path begins so.
+    fn enter_image(profile: &mut Profile, image: &MappedImage) -> ImageId {
         let build_id = image.elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
-        let whose = match author {
-            Principal::Elsewhere { .. } => "of a container".to_owned(),
-            author => author.to_string(),
+        let name = match image.author() {
+            Principal::User(user) if !image.is_here => format!("user {user}:{}", image.name),
+            _ => image.name.clone(),
         };
-        let named = format!("{} ({whose})", image.name);
-        let is_named = image.is_elsewhere && matches!(author, Principal::User(_));
-        let name = if is_named { named.clone() } else { image.name.clone() };
-        let id = profile.add_image(Image { name, build_id: build_id.clone() });
-        match *self.image_authors.entry(id).or_insert(author) == author {
-            true => id,
-            false => profile.add_image(Image { name: named, build_id }),
-        }
+        profile.add_image(Image { name, build_id })
     }
 
     /// What is remembered and kept of images in this process, bytes, about. The kernel's names are shared by all sessions.

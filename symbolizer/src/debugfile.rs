@@ -89,6 +89,12 @@ impl DebugFileFinder {
         self.view
     }
 
+    /// The same as another view: what was found, or not, is looked for again.
+    #[must_use]
+    pub fn anew(self) -> DebugFileFinder {
+        DebugFileFinder { view: VIEWS.fetch_add(1, Ordering::Relaxed) + 1, ..self }
+    }
+
     /// Opens files through a door, which finds only what its user may read.
     #[must_use]
     pub fn door(mut self, door: Door) -> DebugFileFinder {

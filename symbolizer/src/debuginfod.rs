@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,8 @@ pub enum DebuginfodError {
     Url { url: String },
     #[error("there is no place for a cache: set DEBUGINFOD_CACHE_PATH")]
     NoCache,
+    #[error("{} belongs to another user, who could have files written anywhere: set DEBUGINFOD_CACHE_PATH", path.display())]
+    OthersCache { path: PathBuf },
 }
 
 /// A client of debuginfod servers.
@@ -106,7 +109,9 @@ impl Debuginfod {
         if let Some(url) = urls.iter().find(|url| !Debuginfod::can_ask(url)) {
             return Err(DebuginfodError::Url { url: url.clone() });
         }
-        Ok(Debuginfod::with_cache(urls, cache_dir().ok_or(DebuginfodError::NoCache)?))
+        let cache = cache_dir().ok_or(DebuginfodError::NoCache)?;
+        check_owner(&cache)?;
+        Ok(Debuginfod::with_cache(urls, cache))
     }
 
     fn with_cache(urls: Vec<String>, cache: PathBuf) -> Debuginfod {
@@ -183,15 +188,26 @@ impl Debuginfod {
     }
 }
 
-/// Keeps an answer at a path of the cache, if it is a file of that build; adds its bytes to `fetched`. The cache may be another
-/// user's, as with `sudo -E`: nothing that is there is written to.
+/// Refuses a cache that others could put links into, as with `sudo -E`.
+fn check_owner(cache: &Path) -> Result<(), DebuginfodError> {
+    // The first of them that there is. What is above is not looked at.
+    let dir = cache.ancestors().find_map(|dir| fs::metadata(dir).ok());
+    let own = nix::unistd::geteuid().as_raw();
+    let is_own = dir.is_some_and(|meta| (meta.uid() == own || meta.uid() == 0) && meta.mode() & 0o002 == 0);
+    if is_own { Ok(()) } else { Err(DebuginfodError::OthersCache { path: cache.to_owned() }) }
+}
+
+/// Keeps an answer at a path of the cache, if it is a file of that build; adds its bytes to `fetched`. Nothing that is there is
+/// written to.
 fn keep(path: &Path, build_id: &[u8], mut body: impl Read, fetched: &mut u64) -> io::Result<Option<File>> {
     let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     fs::create_dir_all(dir)?;
     if fs::symlink_metadata(dir)?.is_symlink() {
         return Err(io::Error::other(format!("{} is a link", dir.display())));
     }
-    let mut temporary = tempfile::Builder::new().prefix(PARTIAL).tempfile_in(dir)?;
+    // Others may read the cache, as elfutils' client has it.
+    let readable = fs::Permissions::from_mode(0o644);
+    let mut temporary = tempfile::Builder::new().prefix(PARTIAL).permissions(readable).tempfile_in(dir)?;
     *fetched = fetched.saturating_add(io::copy(&mut body, &mut temporary)?);
     let file = open_if_build(temporary.path(), build_id);
     if file.is_some() {
@@ -203,6 +219,7 @@ fn keep(path: &Path, build_id: &[u8], mut body: impl Read, fetched: &mut u64) ->
 /// Removes what runs that were interrupted have left, and the files of the cache that were written longest ago, but for
 /// `new`, until the rest fits.
 fn bound(cache: &Path, new: &Path) {
+    let is_dir = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
     let files_of = |entry: fs::DirEntry| fs::read_dir(entry.path()).into_iter().flatten().flatten();
     let file = |entry: fs::DirEntry| {
         let (name, meta) = (entry.file_name(), entry.metadata().ok().filter(fs::Metadata::is_file)?);
@@ -214,7 +231,7 @@ fn bound(cache: &Path, new: &Path) {
         (is_partial || name == "debuginfo").then(|| (modified, meta.len(), entry.path()))
     };
     let entries = fs::read_dir(cache).into_iter().flatten().flatten();
-    let mut files: Vec<_> = entries.flat_map(files_of).filter_map(file).collect();
+    let mut files: Vec<_> = entries.filter(is_dir).flat_map(files_of).filter_map(file).collect();
     files.sort();
     let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
     for (_, bytes, path) in files.iter().filter(|(_, _, path)| path != new) {
@@ -365,6 +382,9 @@ mod tests {
         std::os::unix::fs::symlink(&aside, cache.join("ef")).unwrap();
         assert!(keep(&cache.join("ef/debuginfo"), &id, &program[..], &mut fetched).is_err());
         assert_eq!(fs::read_dir(&aside).unwrap().count(), 0);
+        assert!(check_owner(&cache.join("new")).is_ok());
+        fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(check_owner(&cache), Err(DebuginfodError::OthersCache { .. })));
         // What was written long ago is of no run any more.
         let left = |age: u64| {
             let partial = File::create(of_build.join(format!("debuginfo.{age}"))).unwrap();

@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use ccsd_profile::view::{FlatView, Selection};
+use ccsd_profile::view::{FlatRow, FlatView, Selection};
 use ccsd_tests::ccsd::{Collecting, NOBODY, as_user, ccsd};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::elf::exhausting_program;
@@ -187,10 +187,15 @@ fn forged_image() {
     let recorded = collecting.stop();
     let rows = recorded.flat().rows;
     let samples = |whose: &str| -> u64 {
-        let image = format!("program{whose}");
-        rows.iter().filter(|row| row.name == "first" && row.image == image).map(|row| row.samples_self).sum()
+        let name = |row: &FlatRow| {
+            let image = recorded.profile.cost_centre(row.function).and_then(|it| recorded.profile.image(it.image));
+            image.map(|image| image.name.clone())
+        };
+        let image = format!("{whose}{}", path.display());
+        let of_image = |row: &&FlatRow| row.name == "first" && name(row).as_ref() == Some(&image);
+        rows.iter().filter(of_image).map(|row| row.samples_self).sum()
     };
-    let counted = [samples(""), samples(&format!(" (of user {NOBODY})"))];
+    let counted = [samples(""), samples(&format!("user {NOBODY}:"))];
     assert!(counted.iter().all(|&samples| samples > 200), "{counted:?}: {:?}", recorded.names());
     for program in [&mut his, &mut own] {
         program.go();
@@ -201,31 +206,49 @@ fn forged_image() {
 
 /// A stranger's program has its split debug information, by a link, in a file system that does not answer.
 fn hanging_debug_files() {
-    let (mounted, dir) = (scratch(), scratch());
+    let dir = scratch();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let daemon = Daemon::start(&[]);
-    let mut holding = Command::new(build("holding.c", &["-O1", "-pthread"]));
-    let holding = Running::start_command(holding.arg(mounted.path()).arg(NOBODY.to_string()));
-    let copy = dir.path().join("split");
-    copy_program(build("phases.c", &["-O1", "-g", "-gsplit-dwarf"]), &copy);
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
-    chown(&copy, Some(NOBODY), Some(NOBODY)).unwrap();
-    let hangs = format!("/proc/{}/root{}/hangs", holding.pid(), mounted.path().display());
-    symlink(hangs, dir.path().join("split.dwp")).unwrap();
-    let mut split = Running::start_command(as_user(&mut Command::new(&copy), NOBODY));
-    let mut collecting = daemon.attach(split.pid());
-    collecting.wait_for_samples(1_000);
-    let recorded = collecting.stop();
-    let accounting = recorded.profile.accounting();
-    assert!(accounting.lost < accounting.received, "{accounting:?}");
-    // Its symbols name it.
-    assert!(recorded.samples("first").own > 800, "{:?}", recorded.names());
-    let notes = &recorded.profile.session().notes;
-    assert!(notes.iter().any(|note| note.contains("debug files of it were not opened")), "{notes:?}");
-    split.go();
-    split.go();
-    let _ = split.finish();
-    drop(holding);
+    for daemon in [Some(&daemon), None] {
+        let mounted = scratch();
+        let mut holding = Command::new(build("holding.c", &["-O1", "-pthread"]));
+        let holding = Running::start_command(holding.arg(mounted.path()).arg(NOBODY.to_string()));
+        let name = if daemon.is_some() { "split" } else { "split-too" };
+        let (copy, package) = (dir.path().join(name), dir.path().join(format!("{name}.dwp")));
+        copy_program(build("phases.c", &["-O1", "-g", "-gsplit-dwarf"]), &copy);
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+        chown(&copy, Some(NOBODY), Some(NOBODY)).unwrap();
+        symlink(format!("/proc/{}/root{}/hangs", holding.pid(), mounted.path().display()), &package).unwrap();
+        let mut split = Running::start_command(as_user(&mut Command::new(&copy), NOBODY));
+        let own = Running::start(&build("forever.c", &["-O1", "-g"]), &[]);
+        let pids = [split.pid(), own.pid()].map(|pid| pid.to_string());
+        let mut collecting = Collecting::start(|file| {
+            let mut command = match daemon {
+                Some(daemon) => daemon.ccsd(["attach", "--daemon", "--no-adapt", "-o"]),
+                None => ccsd(["attach", "--no-daemon", "--no-adapt", "-o"]),
+            };
+            command.arg(file).args(&pids);
+            command
+        });
+        collecting.wait_for_samples(2_000);
+        // No signal ends a thread that waits for an answer.
+        drop(holding);
+        let recorded = collecting.stop();
+        let accounting = recorded.profile.accounting();
+        assert!(accounting.lost < accounting.received / 4, "{accounting:?}");
+        // Its symbols name it.
+        for name in ["first", "forever"] {
+            assert!(recorded.samples(name).own > 400, "{name}: {:?}", recorded.names());
+        }
+        if daemon.is_some() {
+            let notes = &recorded.profile.session().notes;
+            assert!(notes.iter().any(|note| note.contains("debug files of it were not opened")), "{notes:?}");
+        }
+        split.go();
+        split.go();
+        let _ = split.finish();
+        drop(own);
+    }
     daemon.stop();
 }
 

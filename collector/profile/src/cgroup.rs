@@ -86,15 +86,16 @@ pub fn container(cgroup: &str) -> Option<Container<'_>> {
     let mut of_kubernetes = false;
     let mut before = "";
     let mut within = None;
-    for name in cgroup.split('/').filter(|name| !name.is_empty()) {
+    // In a control group namespace, paths begin with `..` for each group above it.
+    for name in cgroup.split('/').filter(|name| !name.is_empty() && *name != "..") {
         of_kubernetes |= name.starts_with("kubepods");
         if let Some(found) = container_of(before, name, of_kubernetes) {
             return Some(Container { within, ..found });
         }
         let user = if before == "user.slice" { user_of_slice(name) } else { None };
-        // pam_cgfs has users' groups below `user`.
-        let is_root_s = is_of_runtime(name, of_kubernetes) || before.is_empty() && name == "user";
-        within = within.or(user).or((!is_root_s).then_some(name));
+        // pam_cgfs has users' groups below `/user`.
+        let is_trusted = is_of_runtime(name, of_kubernetes) || before.is_empty() && name == "user";
+        within = within.or(user).or((!is_trusted).then_some(name));
         before = name;
     }
     None
@@ -102,7 +103,12 @@ pub fn container(cgroup: &str) -> Option<Container<'_>> {
 
 /// Whether root's tools alone make containers in a group of this name.
 fn is_of_runtime(name: &str, of_kubernetes: bool) -> bool {
-    let names = ["docker", "libpod_parent", "default", "moby", "k8s.io", "nerdctl", "lxc", "machine", "kubelet"];
+    let names = [
+        ["docker", "libpod_parent", "default", "moby", "k8s.io", "nerdctl", "lxc", "machine", "kubelet"].as_slice(),
+        // Where containers are among the runtime's own groups.
+        &["docker.service", "containerd.service", "crio.service", "kubelet.service", "k3s.service"],
+    ]
+    .concat();
     let of_pod =
         || name.starts_with("kubepods") || name.starts_with("pod") || ["burstable", "besteffort"].contains(&name);
     name.ends_with(".slice") || names.contains(&name) || of_kubernetes && of_pod()
@@ -286,7 +292,12 @@ mod tests {
             assert_eq!(found.within, Some(within), "{path}");
             assert!(found.label().contains(&format!(" {within}/")) && !found.is_called(&found.id), "{path}");
         }
-        for path in [format!("/kubelet/kubepods/burstable/pod1/{ID}"), format!("/my.slice/docker-{ID}.scope")] {
+        for path in [
+            format!("/kubelet/kubepods/burstable/pod1/{ID}"),
+            format!("/my.slice/docker-{ID}.scope"),
+            format!("/../../system.slice/docker-{ID}.scope"),
+            format!("/system.slice/containerd.service/kubepods-pod1.slice:cri-containerd:{ID}"),
+        ] {
             assert_eq!(container(&path).unwrap().within, None, "{path}");
         }
         let machine = container("/machine.slice/machine-web\\x2d1.scope").unwrap();

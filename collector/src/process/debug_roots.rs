@@ -38,33 +38,31 @@ impl DebugRoots {
         let Some(image) = image else { return DebugFileFinder::none() };
         match self.in_view(pid) {
             Some(finder) => finder.door(self.door.clone()).image_path(path).hold(image, ccsd_worker::open_debug),
-            None => DebugFileFinder::system().door(self.door.clone()).image_path(path),
+            None => self.on_machine(path),
         }
     }
 
-    /// What a process sees, if that is known and not what this one sees.
-    fn other_view(&mut self, pid: u32) -> Option<FileSystemView> {
-        let theirs = view(&format!("/proc/{pid}"))?;
-        if self.own.is_none() {
-            self.own = view("/proc/self");
-        }
-        (self.own.as_ref() != Some(&theirs)).then_some(theirs)
-    }
-
-    /// Whether a process sees other files than this one.
-    pub fn is_elsewhere(&mut self, pid: u32) -> bool {
-        self.other_view(pid).is_some()
+    /// Where to look on this machine.
+    pub fn on_machine(&self, path: &str) -> DebugFileFinder {
+        DebugFileFinder::system().door(self.door.clone()).image_path(path)
     }
 
     fn in_view(&mut self, pid: u32) -> Option<DebugFileFinder> {
-        let theirs = self.other_view(pid)?;
+        let process = format!("/proc/{pid}");
+        let theirs = view(&process)?;
+        if self.own.is_none() {
+            self.own = view("/proc/self");
+        }
+        if self.own.as_ref() == Some(&theirs) {
+            return None;
+        }
         if let Some(finder) = self.others.get(&theirs) {
             return Some(finder.clone());
         }
         if self.others.len() >= MAX_ROOTS {
             return None;
         }
-        let finder = DebugFileFinder::in_root(format!("/proc/{pid}/root")).ok()?.or_system();
+        let finder = DebugFileFinder::in_root(format!("{process}/root")).ok()?.or_system();
         self.others.insert(theirs, finder.clone());
         Some(finder)
     }

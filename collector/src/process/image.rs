@@ -24,12 +24,12 @@ pub struct MappedImage {
     pub elf: Option<Arc<ElfFile>>,
     pub key: Option<FileKey>,
     pub debug: DebugFileFinder,
-    /// Who decides what is found where `debug` looks, if another user: his file systems may never answer.
+    /// Who decides what is found where `debug` looks, if another user than root: his file systems may never answer.
     pub debug_user: Option<Principal>,
     /// Who pays for its room.
     pub payer: Principal,
-    /// Whether its path is one in another view of the file system than this process's.
-    pub is_elsewhere: bool,
+    /// Whether it is what this machine has at its path, or of nobody else: no author can have it taken for another's.
+    pub is_here: bool,
 }
 
 impl MappedImage {
@@ -41,6 +41,6 @@ impl MappedImage {
 
     pub fn new(name: &str, key: Option<FileKey>, payer: Principal) -> MappedImage {
         let debug = DebugFileFinder::none();
-        MappedImage { name: name.to_owned(), elf: None, key, debug, debug_user: None, payer, is_elsewhere: false }
+        MappedImage { name: name.to_owned(), elf: None, key, debug, debug_user: None, payer, is_here: true }
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ccsd_symbolizer::{DebugFileFinder, Door, ElfFile};
+use ccsd_symbolizer::{Authors, DebugFileFinder, Door, ElfFile, FileIdentity};
 use ccsd_worker::{FileKey, OpenedImage, Principal};
 use hashbrown::{HashMap, HashSet};
 
@@ -256,6 +257,31 @@ impl Images {
         opened.flatten()
     }
 
+    /// Of an image that a process has mapped: whether it is what this machine has at its path, and where its debug files are
+    /// and who, if not root, decides that.
+    fn whereabouts(
+        &mut self,
+        pid: u32,
+        image: MappedImage,
+        elf: &Arc<ElfFile>,
+    ) -> (bool, Option<Principal>, DebugFileFinder) {
+        let is_others = self.deadline.is_other(image.author());
+        let payer = Some(image.payer).filter(|&payer| self.deadline.is_other(payer));
+        let user = self.deadline.other_user(pid).or(payer);
+        if user.is_none() && !is_others {
+            return (true, None, self.debug_files(None, pid, &image.name, elf));
+        }
+        let path = Path::new(&image.name);
+        let at_path = || FileIdentity::at_once(path, false);
+        let is_here = image.key.as_ref().is_some_and(|key| at_path().is_ok_and(|file| key.is_of(&file)));
+        let is_root_s = || matches!(Authors::of(path), Ok(Authors::Users(users)) if users.is_empty());
+        if is_here && !is_others && is_root_s() {
+            return (true, None, self.debug_roots.on_machine(&image.name));
+        }
+        let debug = self.debug_files(user, pid, &image.name, elf);
+        (is_here || !is_others, user, debug)
+    }
+
     /// Where to look for debug files of an image that a process has mapped; `user` decides what is there, if another user.
     fn debug_files(&mut self, user: Option<Principal>, pid: u32, name: &str, elf: &Arc<ElfFile>) -> DebugFileFinder {
         let Some(user) = user else { return self.debug_roots.finder(pid, name, Some(elf)) };
@@ -492,16 +518,9 @@ impl Images {
 
     /// Sets the file of an image; an old image is reported as reopened. False if what is read of it does not fit.
     fn enter(&mut self, index: ImageIndex, pid: u32, opened: OpenedImage) -> bool {
-        let (debug, debug_user, is_elsewhere) = match (&opened, self.list.get(index.0 as usize)) {
-            (OpenedImage::Image(elf), Some(image)) => {
-                let (name, payer, is_others) =
-                    (image.name.clone(), image.payer, self.deadline.is_other(image.author()));
-                let user = self.deadline.other_user(pid);
-                let user = user.or_else(|| self.deadline.is_other(payer).then_some(payer));
-                let is_elsewhere = is_others && self.debug_roots.is_elsewhere(pid);
-                (self.debug_files(user, pid, &name, elf), user, is_elsewhere)
-            }
-            _ => (DebugFileFinder::none(), None, false),
+        let (is_here, debug_user, debug) = match (&opened, self.list.get(index.0 as usize)) {
+            (OpenedImage::Image(elf), Some(image)) => self.whereabouts(pid, image.clone(), elf),
+            _ => (true, None, DebugFileFinder::none()),
         };
         let Some(image) = self.list.get_mut(index.0 as usize) else { return false };
         match opened {
@@ -512,7 +531,7 @@ impl Images {
                 }
                 self.files.add(image.payer, 1);
                 self.has_go |= elf.is_go();
-                (image.debug, image.debug_user, image.is_elsewhere) = (debug, debug_user, is_elsewhere);
+                (image.debug, image.debug_user, image.is_here) = (debug, debug_user, is_here);
                 image.elf = Some(elf);
                 self.open += 1;
                 self.reopened.push(index);

@@ -3,12 +3,16 @@
 //! With a worker process ([`ccsd_worker`]), each question costs two process switches, so all new frames of a batch in
 //! one image are asked for at once.
 
-use std::sync::Arc;
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ccsd_profile::{Profile, Shed};
-use ccsd_worker::{ImageNames, Told};
+use ccsd_symbolizer::{DebugFileFinder, OpenFiles};
+use ccsd_worker::{ImageNames, Principal, Told};
 
+use crate::deadline::Deadline;
 use crate::process::images::ImageIndex;
 use crate::unwind::Frame;
 
@@ -17,6 +21,22 @@ use super::{Resolver, kernel};
 
 /// A question that takes longer has the image read again, or is one that its file makes slow.
 const QUICK: Duration = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 50 });
+
+/// Debug files whose place another user decides, where this process reads them.
+#[derive(Debug)]
+struct AskedFiles {
+    user: Principal,
+    finder: DebugFileFinder,
+    deadline: Arc<Mutex<Deadline>>,
+}
+
+impl OpenFiles for AskedFiles {
+    fn open(&self, path: &Path) -> Vec<File> {
+        let (finder, path) = (self.finder.clone(), path.to_owned());
+        let mut deadline = self.deadline.lock().unwrap_or_else(PoisonError::into_inner);
+        deadline.ask(self.user, move || finder.open_for_other(&path, |_| true)).unwrap_or_default()
+    }
+}
 
 impl Resolver {
     /// A new batch of samples begins, with these frames among others.
@@ -55,8 +75,19 @@ impl Resolver {
         let began = Instant::now();
         self.left.loaded |= image.names.is_none();
         let (most, symbols_only) = (self.budget.debug_information_of_one(), image.has_symbols_only());
-        let new =
-            || ImageNames::new(Arc::clone(elf), image.key.as_ref(), image.debug.clone()).within(most, symbols_only);
+        let new = || {
+            let debug = match image.debug_user {
+                Some(user) if !ccsd_worker::has_worker() => {
+                    let deadline = Arc::clone(&self.deadline_of_files);
+                    let path = image.debug.path().map(Path::to_owned);
+                    let finder =
+                        DebugFileFinder::through(Arc::new(AskedFiles { user, finder: image.debug.clone(), deadline }));
+                    path.into_iter().fold(finder, DebugFileFinder::image_path)
+                }
+                _ => image.debug.clone(),
+            };
+            ImageNames::new(Arc::clone(elf), image.key.as_ref(), debug).within(most, symbols_only)
+        };
         let names = image.names.get_or_insert_with(new);
         // The kernel's vdso has no file, and is never read elsewhere.
         if elf.file().is_some() {
@@ -112,9 +143,12 @@ impl Resolver {
         let mut total = self.image_bytes();
         let held = ImageSymbols::held_bytes;
         while total > self.budget.debug_information {
+            let of_others = self.images.iter().filter(|image| !self.reading_time.is_unlimited(image.author));
+            let are_over = of_others.map(held).sum::<u64>() > self.budget.debug_information / 8;
             let with_symbols = self.images.iter_mut().filter(|image| held(image) > 0);
-            // Other users' images have what root's and the session's own user's leave.
-            let order = |image: &&mut ImageSymbols| (self.reading_time.is_unlimited(image.author), image.used);
+            // Other users' images have an eighth of the budget; what root's and the session's own user's leave is lent to them.
+            let order =
+                |image: &&mut ImageSymbols| (!are_over || self.reading_time.is_unlimited(image.author), image.used);
             let Some(oldest) = with_symbols.min_by_key(order) else { return };
             // The only one is being used, and would be read again at once.
             if held(oldest) == total {
@@ -171,41 +205,32 @@ impl Resolver {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-
     use ccsd_profile::{SessionInfo, Shed};
     use ccsd_symbolizer::ElfFile;
-    use ccsd_worker::{FileKey, FileLocation, Principal};
+    use ccsd_worker::{FileKey, FileLocation};
 
     use super::*;
     use crate::budget::Budget;
     use crate::process::images::MappedImage;
 
     #[test]
-    fn nobody_s_image_is_taken_for_another_author_s() {
+    fn nobody_s_image_is_taken_for_another_user_s() {
         let budget = Budget::of(Budget::MIN_MEMORY);
         let mut profile = Profile::new(SessionInfo::default(), budget.profile.clone());
         let mut resolver = Resolver::new(false, &budget);
         let path = std::env::current_exe().unwrap();
         let elf = Arc::new(ElfFile::open(File::open(&path).unwrap()).unwrap());
-        let container = |device| Principal::Elsewhere { namespace: 1, device };
-        for (principal, is_elsewhere) in [
-            (Principal::User(7), true),
-            (Principal::User(8), false),
-            (Principal::Own, false),
-            (container(1), true),
-            (container(2), true),
-            (Principal::User(8), false),
-        ] {
+        let container = Principal::Elsewhere { namespace: 1, device: 1 };
+        let images =
+            [(Principal::User(7), false), (Principal::Own, true), (Principal::User(8), true), (container, false)];
+        for (principal, is_here) in images {
             let key = FileKey::new(&path.metadata().unwrap(), FileLocation { principal, is_remote: false });
             let image = MappedImage::new("/bin/x", Some(key), principal);
-            resolver.add_image(&mut profile, MappedImage { elf: Some(Arc::clone(&elf)), is_elsewhere, ..image });
+            resolver.add_image(&mut profile, MappedImage { elf: Some(Arc::clone(&elf)), is_here, ..image });
         }
         let name = |image: &ImageSymbols| profile.image(image.id).unwrap().name.clone();
         let names: Vec<String> = resolver.images.iter().map(name).collect();
-        // The first without a name of its own has the path alone.
-        let [machine, container] = ["/bin/x (of this machine)", "/bin/x (of a container)"];
-        assert_eq!(names, ["/bin/x (of user 7)", "/bin/x", machine, container, container, "/bin/x"]);
+        assert_eq!(names, ["user 7:/bin/x", "/bin/x", "/bin/x", "/bin/x"]);
     }
 
     #[test]

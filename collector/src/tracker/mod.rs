@@ -321,7 +321,7 @@ impl Tracker {
         let (mut relative, start_time) = (pid, self.table.start_time(pid));
         for _ in 0..MAX_ANCESTORS {
             // A number may be another process's by now.
-            if (start_time == 0 || procfs::has_run_since(relative, start_time))
+            if procfs::has_run_since(relative, start_time)
                 && let Some(membership) = self.memberships.of(relative)
             {
                 return self.table.move_process(pid, membership);

@@ -23,7 +23,7 @@ const SMALL: u64 = 8 << 20;
 /// What reading more than that of other users' files may take.
 const READING: Duration = Duration::from_millis(if cfg!(debug_assertions) { 5_000 } else { 500 });
 
-/// How long one waits for which that was too much.
+/// When images that there was no time for are tried again.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// The images, and how much unwind information they hold. (A desktop's programs and libraries together have some 200 MiB.)
@@ -55,16 +55,20 @@ impl LoadedImages {
         }
     }
 
-    /// Lets the next frames try again of images for which there was no time a while ago.
-    pub fn retry_late(&mut self, now: Instant) {
-        if self.late_since.is_some_and(|since| now.saturating_duration_since(since) >= RETRY) {
-            self.late_since = None;
-            for index in std::mem::take(&mut self.late) {
-                if let Some(entry) = self.list.get_mut(index.0 as usize) {
-                    entry.take_if(|image| image.bytes == 0);
-                }
+    /// Lets the next frames try again of images for which there was no time a while ago. Whether there are such: what is known
+    /// of their addresses is to be forgotten.
+    pub fn retry_late(&mut self, now: Instant) -> bool {
+        if self.late_since.is_none_or(|since| now.saturating_duration_since(since) < RETRY) {
+            return false;
+        }
+        self.late_since = None;
+        for index in std::mem::take(&mut self.late) {
+            self.refused.remove(&index);
+            if let Some(entry) = self.list.get_mut(index.0 as usize) {
+                entry.take_if(|image| image.bytes == 0);
             }
         }
+        true
     }
 
     #[inline]
@@ -295,9 +299,9 @@ mod tests {
         loaded.list.resize_with(index.0 as usize + 1, || None);
         loaded.list[index.0 as usize] = Some(ImageUnwind::bare(own_base(index), false));
         (loaded.late, loaded.late_since) = (vec![index], Some(began));
-        loaded.retry_late(began + RETRY / 2);
+        assert!(!loaded.retry_late(began + RETRY / 2));
         assert_eq!(loaded.get(index, &images).unwrap().bytes, 0);
-        loaded.retry_late(began + RETRY);
+        assert!(loaded.retry_late(began + RETRY));
         assert!(loaded.get(index, &images).unwrap().bytes > 0 && loaded.late_since.is_none());
     }
 

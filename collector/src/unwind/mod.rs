@@ -251,7 +251,10 @@ impl StackUnwinder {
     fn bound_rules(&mut self) {
         // Not every frame is at a new address, and those that are take some 500 bytes; rules have bounds of their own.
         self.frames_to_look = usize::try_from(self.unwind_rules / 4096).unwrap_or(usize::MAX).max(64);
-        self.images.retry_late(Instant::now());
+        if self.images.retry_late(Instant::now()) {
+            self.rules.clear();
+            self.return_addresses = Default::default();
+        }
         if self.rule_bytes() <= self.unwind_rules {
             return;
         }

@@ -164,7 +164,7 @@ impl CodeMap {
         pieces + self.names.capacity() + self.pages.allocation_size() + self.list_bytes
     }
 
-    /// What another piece may take at most: what is full is copied to twice the room.
+    /// What another piece may take, about: what is full is copied to twice the room. Long lists are counted once they have grown.
     fn growth(&self, name: usize, pages: usize) -> usize {
         let of = |fits: bool, held: usize, more: usize| if fits { 0 } else { held.max(more) };
         let room = self.pieces.capacity() - self.pieces.len();

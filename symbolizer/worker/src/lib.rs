@@ -53,8 +53,8 @@ pub use client::{Patience, Usage, WorkerProgram};
 pub use message::FileKey;
 pub use principal::{FileLocation, Principal, SubordinateIds};
 pub use reader::{
-    ImageNames, OpenedImage, Opening, Told, end_idle, file_key, forgive, open, open_debug, own_worker_usage,
-    parse_code, principal_of, principal_of_process, read_in, worker_pid, worker_usage,
+    ImageNames, OpenedImage, Opening, Told, end_idle, file_key, forgive, has_worker, open, open_debug,
+    own_worker_usage, parse_code, principal_of, principal_of_process, read_in, worker_pid, worker_usage,
 };
 pub use serve::{ServeError, serve};
 pub use workers::Workers;

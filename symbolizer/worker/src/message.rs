@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use ccsd_symbolizer::jit::{JitParser, Parsed};
-use ccsd_symbolizer::{ForUser, Function, Headers, limits};
+use ccsd_symbolizer::{FileIdentity, ForUser, Function, Headers, limits};
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +83,13 @@ impl FileKey {
     #[must_use]
     pub fn is_remote(&self) -> bool {
         self.is_remote
+    }
+
+    /// Whether that is the file.
+    #[must_use]
+    pub fn is_of(&self, file: &FileIdentity) -> bool {
+        let (major, minor, inode) = file.file;
+        (self.device, self.inode) == (rustix::fs::makedev(major, minor), inode)
     }
 
     /// Size of the file, bytes.

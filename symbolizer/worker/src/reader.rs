@@ -22,6 +22,7 @@ use crate::principal::{FileLocation, Principal, container_of, is_of_machine};
 use crate::workers::Workers;
 
 const INSTALLED: &str = "/usr/lib/debug";
+const LOOKED_FOR_AGAIN: Duration = Duration::from_secs(10);
 /// Initial number of open files remembered; closed ones are removed when it is reached, and at each doubling.
 const SWEEP_AT: usize = 256;
 
@@ -44,6 +45,12 @@ struct OpenImages {
 pub fn read_in(workers: Workers) {
     let files = Mutex::new(OpenImages { open: HashMap::new(), sweep_at: SWEEP_AT });
     let _ = READER.set(RemoteReader { workers, files, pending: PendingHeaders::default() });
+}
+
+/// Whether another process reads images for this one.
+#[must_use]
+pub fn has_worker() -> bool {
+    READER.get().is_some()
 }
 
 /// Forgets the worker's deaths.
@@ -298,8 +305,8 @@ struct RemoteNames {
     notes: Vec<String>,
     /// Whether the note about giving up was added.
     given_up: bool,
-    /// Whether debug files could not be opened in time.
-    is_unanswered: bool,
+    /// When debug files that could not be opened in time are looked for again.
+    unanswered: Option<Instant>,
     cpu_ns: u64,
 }
 
@@ -327,9 +334,9 @@ impl ImageNames {
         };
         ImageNames(match asked() {
             Some((reader, key)) => {
-                let (given_up, is_unanswered) = (false, false);
+                let (given_up, unanswered) = (false, None);
                 let asked =
-                    RemoteNames { reader, image, key, finder, notes: Vec::new(), given_up, is_unanswered, cpu_ns: 0 };
+                    RemoteNames { reader, image, key, finder, notes: Vec::new(), given_up, unanswered, cpu_ns: 0 };
                 NamesSource::Worker(Box::new(asked))
             }
             // An image without a file (the kernel's vdso), or a process without a worker.
@@ -451,10 +458,15 @@ impl RemoteNames {
         open: &mut dyn FnMut(Opening) -> Option<Vec<File>>,
     ) -> (Vec<Vec<Function>>, Told) {
         let nothing = || vec![Vec::new(); addresses.len()];
+        if self.unanswered.take_if(|at| Instant::now() >= *at).is_some() {
+            // The worker has read the image without them.
+            self.finder = std::mem::replace(&mut self.finder, DebugFileFinder::none()).anew();
+            self.key.view = self.finder.view();
+        }
         let question = WorkerRequest::Names { image: self.key.clone(), addresses: addresses.to_vec() };
         let principal = self.principal();
         let of_machine = self.key.file.principal() == Principal::Own;
-        let (image, finder, is_unanswered) = (&self.image, &self.finder, &mut self.is_unanswered);
+        let (image, finder, unanswered) = (&self.image, &self.finder, &mut self.unanswered);
         let want = |wanted: &WorkerReply| match wanted {
             WorkerReply::WantImage => image.file().and_then(|file| file.try_clone().ok()).into_iter().collect(),
             WorkerReply::WantFiles(path) => {
@@ -462,7 +474,9 @@ impl RemoteNames {
                 let files = open(Box::new(move || {
                     finder.open_for_other(&path, |file| may_hold(principal, of_machine, file, &path))
                 }));
-                *is_unanswered |= files.is_none();
+                if files.is_none() {
+                    unanswered.get_or_insert_with(|| Instant::now() + LOOKED_FOR_AGAIN);
+                }
                 files.unwrap_or_default()
             }
             _ => Vec::new(),
@@ -479,7 +493,7 @@ impl RemoteNames {
             Ok(((functions, notes), cpu_ns)) => {
                 self.notes = notes;
                 self.notes.extend(self.given_up.then(|| GIVEN_UP.to_owned()));
-                self.notes.extend(self.is_unanswered.then(|| UNANSWERED.to_owned()));
+                self.notes.extend(self.unanswered.is_some().then(|| UNANSWERED.to_owned()));
                 self.cpu_ns = self.cpu_ns.saturating_add(cpu_ns);
                 (functions, Told::Known)
             }

@@ -16,6 +16,7 @@ use super::walk::{FrameLines, frame_name, walk_routes};
 use crate::ids::{CostCentreId, LineId, ThreadId};
 use crate::labels::Labels;
 use crate::model::{Image, Unit};
+use crate::name::basename;
 use crate::text::sanitise;
 use crate::timeline::TimeColumn;
 
@@ -207,7 +208,7 @@ impl<'a> TableBuilder<'a> {
             stacks: HashMap::new(),
         };
         for image in export.profile.images() {
-            let name = tables.string(&sanitise(base(&image.name)));
+            let name = tables.string(&sanitise(basename(&image.name)));
             tables.shared.resource_table.push(name);
         }
         tables
@@ -281,12 +282,8 @@ impl<'a> TableBuilder<'a> {
     }
 }
 
-fn base(path: &str) -> &str {
-    path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(path)
-}
-
 fn lib(image: &Image) -> Lib {
-    let (path, name) = (sanitise(&image.name).into_owned(), sanitise(base(&image.name)).into_owned());
+    let (path, name) = (sanitise(&image.name).into_owned(), sanitise(basename(&image.name)).into_owned());
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     Lib {
         arch: "x86_64",
