@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -272,8 +273,13 @@ impl Images {
             return (true, None, self.debug_files(None, pid, &image.name, elf));
         }
         let path = Path::new(&image.name);
-        let at_path = || FileIdentity::at_once(path, false);
-        let is_here = image.key.as_ref().is_some_and(|key| at_path().is_ok_and(|file| key.is_of(&file)));
+        let mut at_path = FileIdentity::at_once(path, false);
+        if is_others && at_path.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            let path = path.to_owned();
+            let asked = self.deadline.ask(image.author(), move || FileIdentity::from_link(&path));
+            at_path = asked.unwrap_or(at_path);
+        }
+        let is_here = at_path.is_ok_and(|file| image.key.as_ref().is_some_and(|key| key.is_of(&file)));
         let is_root_s = || matches!(Authors::of(path), Ok(Authors::Users(users)) if users.is_empty());
         if is_here && !is_others && is_root_s() {
             return (true, None, self.debug_roots.on_machine(&image.name));
