@@ -39,7 +39,7 @@ pub enum DebuginfodError {
     Url { url: String },
     #[error("there is no place for a cache: set DEBUGINFOD_CACHE_PATH")]
     NoCache,
-    #[error("{} belongs to another user, who could have files written anywhere: set DEBUGINFOD_CACHE_PATH", path.display())]
+    #[error("other users may write to {}, and could have files written anywhere: set DEBUGINFOD_CACHE_PATH", path.display())]
     OthersCache { path: PathBuf },
 }
 
@@ -192,9 +192,17 @@ impl Debuginfod {
 fn check_owner(cache: &Path) -> Result<(), DebuginfodError> {
     // The first of them that there is. What is above is not looked at.
     let dir = cache.ancestors().find_map(|dir| fs::metadata(dir).ok());
-    let own = nix::unistd::geteuid().as_raw();
-    let is_own = dir.is_some_and(|meta| (meta.uid() == own || meta.uid() == 0) && meta.mode() & 0o002 == 0);
-    if is_own { Ok(()) } else { Err(DebuginfodError::OthersCache { path: cache.to_owned() }) }
+    if dir.is_some_and(|meta| is_own(&meta)) {
+        Ok(())
+    } else {
+        Err(DebuginfodError::OthersCache { path: cache.to_owned() })
+    }
+}
+
+/// Whether nobody else can replace what one has put into a directory, as in `/tmp`.
+fn is_own(dir: &fs::Metadata) -> bool {
+    let owner = [nix::unistd::geteuid().as_raw(), 0];
+    owner.contains(&dir.uid()) && (dir.mode() & 0o002 == 0 || dir.mode() & 0o1000 != 0)
 }
 
 /// Keeps an answer at a path of the cache, if it is a file of that build; adds its bytes to `fetched`. Nothing that is there is
@@ -202,8 +210,9 @@ fn check_owner(cache: &Path) -> Result<(), DebuginfodError> {
 fn keep(path: &Path, build_id: &[u8], mut body: impl Read, fetched: &mut u64) -> io::Result<Option<File>> {
     let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     fs::create_dir_all(dir)?;
-    if fs::symlink_metadata(dir)?.is_symlink() {
-        return Err(io::Error::other(format!("{} is a link", dir.display())));
+    let meta = fs::symlink_metadata(dir)?;
+    if !meta.is_dir() || !is_own(&meta) {
+        return Err(io::Error::other(format!("{} is a link, or another user's", dir.display())));
     }
     // Others may read the cache, as elfutils' client has it.
     let readable = fs::Permissions::from_mode(0o644);

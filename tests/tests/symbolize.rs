@@ -110,6 +110,8 @@ impl Stripped {
     fn symbolize(&self, args: &[&str]) -> Command {
         let mut command = ccsd(["symbolize"]);
         command.args(args).arg(&self.profile).env_remove("DEBUGINFOD_URLS");
+        // Nobody else may write there.
+        fs::create_dir_all(self.path("cache")).unwrap();
         command.env("DEBUGINFOD_CACHE_PATH", self.path("cache")).env("no_proxy", "*").env_remove("http_proxy");
         command
     }

@@ -164,7 +164,7 @@ impl Program {
     fn read(image: &Image) -> Result<Program, String> {
         let (path, name) = (Path::new(&image.name), sanitise(&image.name));
         if !path.is_absolute() {
-            return Err(format!("the code that names it, {name}, is in no file"));
+            return Err(format!("the code that names it, {name}, is in no file of this machine"));
         }
         let authors = authors(path)?;
         let not_here =
