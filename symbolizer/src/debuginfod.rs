@@ -199,7 +199,7 @@ fn check_owner(cache: &Path) -> Result<(), DebuginfodError> {
     }
 }
 
-/// Whether nobody else can replace what one has put into a directory, as in `/tmp`.
+/// Whether only the owner of a file can replace it in this directory, which is this user's or root's. `/tmp` is one.
 fn is_own(dir: &fs::Metadata) -> bool {
     let owner = [nix::unistd::geteuid().as_raw(), 0];
     owner.contains(&dir.uid()) && (dir.mode() & 0o002 == 0 || dir.mode() & 0o1000 != 0)
@@ -217,7 +217,10 @@ fn keep(path: &Path, build_id: &[u8], mut body: impl Read, fetched: &mut u64) ->
     // Others may read the cache, as elfutils' client has it.
     let readable = fs::Permissions::from_mode(0o644);
     let mut temporary = tempfile::Builder::new().prefix(PARTIAL).permissions(readable).tempfile_in(dir)?;
-    *fetched = fetched.saturating_add(io::copy(&mut body, &mut temporary)?);
+    let copied = io::copy(&mut body, &mut temporary);
+    // What has come counts, too, if the rest does not.
+    *fetched = fetched.saturating_add(temporary.as_file().metadata()?.len());
+    copied?;
     let file = open_if_build(temporary.path(), build_id);
     if file.is_some() {
         temporary.persist(path)?;
@@ -366,7 +369,9 @@ mod tests {
         assert!(keep(&path, &id, &program[..], &mut fetched).unwrap().is_some());
         assert!(fs::read(&path).unwrap() == program && fetched == program.len() as u64);
         let other = dir.path().join("cd/debuginfo");
-        assert!(keep(&other, &id, Broken, &mut fetched).is_err());
+        let before = fetched;
+        assert!(keep(&other, &id, program[..1000].chain(Broken), &mut fetched).is_err());
+        assert_eq!(fetched, before + 1000);
         assert!(keep(&other, &[1; 20], &program[..], &mut fetched).unwrap().is_none());
         assert_eq!(fs::read_dir(dir.path().join("cd")).unwrap().count(), 0);
     }
@@ -394,7 +399,7 @@ mod tests {
         assert!(check_owner(&cache.join("new")).is_ok());
         fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).unwrap();
         assert!(matches!(check_owner(&cache), Err(DebuginfodError::OthersCache { .. })));
-        // What was written long ago is of no run any more.
+        // A download that was last written to long ago was interrupted.
         let left = |age: u64| {
             let partial = File::create(of_build.join(format!("debuginfo.{age}"))).unwrap();
             partial.set_modified(std::time::SystemTime::now() - Duration::from_secs(age)).unwrap();

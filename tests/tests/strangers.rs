@@ -136,14 +136,7 @@ fn held_mappings() {
     let mut own = Running::start(&build("phases.c", &["-O1"]), &[]);
     let pids = [holding.pid(), own.pid()].map(|pid| pid.to_string());
     for daemon in [Some(&daemon), None] {
-        let mut collecting = Collecting::start(|file| {
-            let mut command = match daemon {
-                Some(daemon) => daemon.ccsd(["attach", "--daemon", "--no-adapt", "-o"]),
-                None => ccsd(["attach", "--no-daemon", "--no-adapt", "-o"]),
-            };
-            command.arg(file).args(&pids);
-            command
-        });
+        let mut collecting = collect(daemon, &pids);
         collecting.wait_for_samples(2_000);
         let recorded = collecting.stop();
         let accounting = recorded.profile.accounting();
@@ -162,6 +155,18 @@ fn held_mappings() {
     daemon.stop();
 }
 
+/// Samples programs with a daemon, or without one.
+fn collect(daemon: Option<&Daemon>, pids: &[String]) -> Collecting {
+    Collecting::start(|file| {
+        let mut command = match daemon {
+            Some(daemon) => daemon.ccsd(["attach", "--daemon", "--no-adapt", "-o"]),
+            None => ccsd(["attach", "--no-daemon", "--no-adapt", "-o"]),
+        };
+        command.arg(file).args(pids);
+        command
+    })
+}
+
 /// Path and build id of a stranger's image are those of a program of root's.
 fn forged_image() {
     let dir = scratch();
@@ -178,11 +183,7 @@ fn forged_image() {
     let mut his = Running::start_command(&mut command);
     let mut own = Running::start(&path, &[]);
     let pids = [his.pid(), own.pid()].map(|pid| pid.to_string());
-    let mut collecting = Collecting::start(|file| {
-        let mut command = ccsd(["attach", "--no-daemon", "--no-adapt", "-o"]);
-        command.arg(file).args(&pids);
-        command
-    });
+    let mut collecting = collect(None, &pids);
     collecting.wait_for_samples(1_000);
     let recorded = collecting.stop();
     let rows = recorded.flat().rows;
@@ -222,14 +223,7 @@ fn hanging_debug_files() {
         let mut split = Running::start_command(as_user(&mut Command::new(&copy), NOBODY));
         let own = Running::start(&build("forever.c", &["-O1", "-g"]), &[]);
         let pids = [split.pid(), own.pid()].map(|pid| pid.to_string());
-        let mut collecting = Collecting::start(|file| {
-            let mut command = match daemon {
-                Some(daemon) => daemon.ccsd(["attach", "--daemon", "--no-adapt", "-o"]),
-                None => ccsd(["attach", "--no-daemon", "--no-adapt", "-o"]),
-            };
-            command.arg(file).args(&pids);
-            command
-        });
+        let mut collecting = collect(daemon, &pids);
         collecting.wait_for_samples(2_000);
         // No signal ends a thread that waits for an answer.
         drop(holding);

@@ -110,7 +110,7 @@ impl Stripped {
     fn symbolize(&self, args: &[&str]) -> Command {
         let mut command = ccsd(["symbolize"]);
         command.args(args).arg(&self.profile).env_remove("DEBUGINFOD_URLS");
-        // Nobody else may write there.
+        // The directory around it is open to all users, in which ccsd makes no cache.
         fs::create_dir_all(self.path("cache")).unwrap();
         command.env("DEBUGINFOD_CACHE_PATH", self.path("cache")).env("no_proxy", "*").env_remove("http_proxy");
         command

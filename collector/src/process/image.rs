@@ -28,7 +28,7 @@ pub struct MappedImage {
     pub debug_user: Option<Principal>,
     /// Who pays for its room.
     pub payer: Principal,
-    /// Whether it is what this machine has at its path, or of nobody else: no author can have it taken for another's.
+    /// Whether this machine has the same file at its path. True for files of root's and of the session's own user.
     pub is_here: bool,
 }
 

@@ -288,7 +288,7 @@ impl ProcessTable {
         self.processes.get(&pid).map_or(0, |process| process.start_time)
     }
 
-    /// What is known of a process that executes a program.
+    /// For the filter: a process that has just executed a program.
     pub fn executed<'a>(&self, pid: u32, name: &'a str, program: Option<ProgramFile<'a>>) -> Executed<'a> {
         Executed { pid, parent_pid: self.parent_pid(pid), start_time: self.start_time(pid), name, program }
     }

@@ -36,8 +36,8 @@ pub struct LoadedImages {
     /// For reading large ones of other users: samples wait for that.
     time: TimeBudget,
     refused: HashSet<ImageIndex, FxBuildHasher>,
-    /// Those of them for which there was no time, which comes back, and since when the first has waited.
-    late: Vec<ImageIndex>,
+    /// Those of them that there was no time to read, and since when the first of them has waited.
+    late: HashSet<ImageIndex, FxBuildHasher>,
     late_since: Option<Instant>,
 }
 
@@ -50,13 +50,13 @@ impl LoadedImages {
             held: SharedRoom::new(limit),
             time: TimeBudget::new(READING, true),
             refused: HashSet::default(),
-            late: Vec::new(),
+            late: HashSet::default(),
             late_since: None,
         }
     }
 
-    /// Lets the next frames try again of images for which there was no time a while ago. Whether there are such: what is known
-    /// of their addresses is to be forgotten.
+    /// Drops images that there was no time to read, so that their next frames read them. Returns whether there were any: then
+    /// the caller forgets what it knows of their addresses.
     pub fn retry_late(&mut self, now: Instant) -> bool {
         if self.late_since.is_none_or(|since| now.saturating_duration_since(since) < RETRY) {
             return false;
@@ -151,7 +151,7 @@ impl LoadedImages {
         let began = Instant::now();
         if is_timed && !self.has_time(payer, began) {
             self.refused.insert(index);
-            self.late.push(index);
+            self.late.insert(index);
             self.late_since.get_or_insert(began);
             return bare;
         }
@@ -298,7 +298,7 @@ mod tests {
         // As one that was too large is left.
         loaded.list.resize_with(index.0 as usize + 1, || None);
         loaded.list[index.0 as usize] = Some(ImageUnwind::bare(own_base(index), false));
-        (loaded.late, loaded.late_since) = (vec![index], Some(began));
+        (loaded.late, loaded.late_since) = (HashSet::from_iter([index]), Some(began));
         assert!(!loaded.retry_late(began + RETRY / 2));
         assert_eq!(loaded.get(index, &images).unwrap().bytes, 0);
         assert!(loaded.retry_late(began + RETRY));
