@@ -1,32 +1,28 @@
 //! The images seen in a session, each once, whatever processes have it mapped.
 
-use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
 use std::os::fd::AsRawFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ccsd_symbolizer::{Authors, DebugFileFinder, Door, ElfFile, FileIdentity};
+use ccsd_symbolizer::{DebugFileFinder, Door, ElfFile};
 use ccsd_worker::{FileKey, OpenedImage, Principal};
 use hashbrown::{HashMap, HashSet};
 
-use super::debug_roots::DebugRoots;
+use super::awaited_images::{AwaitedImage, AwaitedImages};
 pub use super::image::{ImageIndex, MappedImage};
 use super::jit_code::{self, JitCode, JitCodes};
 use super::mapped_file::MappedFile;
 use super::owner::Owner;
+use super::process_files::ProcessFiles;
 use super::recent_files::RecentFiles;
 use super::recorded_files::{MappedObject, RecordedFiles};
 use super::shared_room::SharedRoom;
 use crate::budget::Budget;
-use crate::deadline::{Deadline, LateAnswers};
 use crate::perf::files::FileShare;
 use crate::perf::ring_buffer::PAGE;
-use crate::procfs::{self, MapEntry};
+use crate::procfs;
 use crate::system;
-use crate::time_budget::{LEAST, TimeBudget};
 use crate::usage::{Aside, aside};
 
 /// Open images from which on unmapped ones are closed. A busy desktop has some 500 libraries mapped in all its
@@ -37,21 +33,10 @@ const IMAGE_BYTES: usize = 512;
 /// Bytes that the headers of an open file take as a rule, and twice as much. Only what is beyond that is counted.
 const USUAL_HEADERS: usize = 8 << 10;
 
-/// Limit on images whose headers are not read yet, each with an open file. Further ones are not read.
-const MAX_AWAITED: usize = 256;
-/// How long it may take to ask for them again. The rest has its turn the next time.
-const MAX_RETRY: Duration = Duration::from_millis(20);
-
 /// Total wait of a session for workers of other users' files: most mappings are then known before the first sample.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The same of each image afterwards. What is not known then is awaited, and samples go on.
 const MAX_OPEN: Duration = Duration::from_millis(20);
-
-/// Time for reading the mappings of other users' processes; see [`TimeBudget`]. One with 65,000 takes some 35 ms.
-const MAPS: Duration = Duration::from_secs(2);
-
-/// The shortest and the longest pause between two attempts to read images that are awaited.
-const RETRIES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// Files left for other uses than images: /proc and the profile. An eighth of small limits.
 const FILES_LEFT: u64 = 64;
@@ -70,15 +55,6 @@ impl ImageIdentity {
             ImageIdentity::Name(_) => None,
         }
     }
-}
-
-/// An image whose headers no worker could read; see [`OpenedImage::NotNow`].
-#[derive(Debug)]
-struct Awaited {
-    index: ImageIndex,
-    file: File,
-    key: FileKey,
-    pid: u32,
 }
 
 /// What the images have counted, absolute values since the session began.
@@ -111,22 +87,11 @@ pub struct Images {
     /// The number that the file of an image may not have, because there are too many then.
     most_files: u64,
     share: Option<Arc<dyn FileShare>>,
-    /// Other users' processes are asked for their files and mappings within a deadline, and reading the mappings takes so
-    /// much time at most.
-    deadline: Deadline,
-    maps_time: TimeBudget,
-    late_maps: LateAnswers<u32, Vec<MapEntry>>,
-    late_files: LateAnswers<(u32, u64), Option<(FileKey, File)>>,
-    /// The user of a process whose file could not be opened in time, since [`Images::take_unanswered`] was last called.
-    unanswered: Option<Principal>,
-    awaited: VecDeque<Awaited>,
+    /// What processes have mapped is asked there.
+    pub process_files: ProcessFiles,
+    awaited: AwaitedImages,
     patience: Duration,
-    /// When those are asked for next, and the pause before.
-    retry_at: Instant,
-    retry_pause: Duration,
     stats: ImageStats,
-    door: Door,
-    debug_roots: DebugRoots,
     recent: RecentFiles,
     has_go: bool,
     recorded: Option<RecordedFiles>,
@@ -158,18 +123,10 @@ impl Images {
             files: SharedRoom::new(most_files),
             most_files,
             share: None,
-            deadline: Deadline::default(),
-            maps_time: TimeBudget::new(MAPS, true),
-            late_maps: LateAnswers::default(),
-            late_files: LateAnswers::default(),
-            unanswered: None,
-            awaited: VecDeque::new(),
+            process_files: ProcessFiles::default(),
+            awaited: AwaitedImages::default(),
             patience: PATIENCE,
-            retry_at: Instant::now(),
-            retry_pause: RETRIES.0,
             stats: ImageStats::default(),
-            door: Door::default(),
-            debug_roots: DebugRoots::default(),
             recent: RecentFiles::default(),
             has_go: false,
             recorded: None,
@@ -188,13 +145,11 @@ impl Images {
     /// The same for a session in which only this user's processes are followed, if it is one's in particular.
     #[must_use]
     pub fn of(self, owner: Option<Owner>) -> Images {
-        let door = Owner::door(owner);
-        let mut images = Images { debug_roots: DebugRoots::through(door.clone()), door, ..self };
+        let mut images = Images { process_files: ProcessFiles::of(owner), ..self };
         if let Some(owner) = owner {
             for room in [&mut images.bytes, &mut images.count, &mut images.files] {
                 room.set_user(owner.uid);
             }
-            images.deadline = Deadline::of(owner.uid);
         }
         images
     }
@@ -202,110 +157,7 @@ impl Images {
     /// The same where no samples wait while processes are looked at.
     #[must_use]
     pub fn patient(self) -> Images {
-        Images { deadline: self.deadline.patient(), ..self }
-    }
-
-    /// The executable mappings of a process; empty where it has none, has ended, or may not be looked at. Errors: it is this
-    /// other user's, who has taken too much time or does not answer.
-    pub fn read_maps(&mut self, pid: u32) -> Result<Vec<MapEntry>, Principal> {
-        let read = move || procfs::executable_maps(pid).unwrap_or_default();
-        let Some(user) = self.deadline.other_user(pid) else { return Ok(read()) };
-        if !self.may_read_maps(user) {
-            return Err(user);
-        }
-        let began = Instant::now();
-        let maps = self.deadline.ask_again(user, &mut self.late_maps, pid, read);
-        // What is done with them takes as long again.
-        self.maps_time.spend(Some(user), 2 * began.elapsed(), Duration::ZERO);
-        maps.ok_or(user)
-    }
-
-    /// Whether there is time to read mappings of a user's processes.
-    pub fn may_read_maps(&mut self, user: Principal) -> bool {
-        let now = Instant::now();
-        if !self.maps_time.has_begun() {
-            self.maps_time.begin(now);
-        }
-        self.maps_time.grow(now);
-        self.maps_time.left(Some(user), Duration::ZERO) >= LEAST
-    }
-
-    /// The user of a process whose file could not be opened in time, if there was one since the last call. The image has only
-    /// a name until the process is read again.
-    pub fn take_unanswered(&mut self) -> Option<Principal> {
-        self.unanswered.take()
-    }
-
-    /// Opens what a process has mapped, and says which file it is.
-    fn open_mapped(&mut self, mapped: MappedFile<'_>) -> Option<(FileKey, File)> {
-        let opened = |file: Option<File>, pid: u32| {
-            let file = file?;
-            Some((ccsd_worker::file_key(&file, Some(pid)).ok()?, file))
-        };
-        let Some(user) = self.deadline.other_user(mapped.pid) else {
-            return opened(mapped.open(&self.door), mapped.pid);
-        };
-        let (path, build_id, door) = (mapped.path.to_vec(), mapped.build_id.to_vec(), self.door.clone());
-        let MappedFile { pid, start, end, device, inode, .. } = mapped;
-        let open = move || {
-            let mapped = MappedFile { pid, start, end, device, inode, build_id: &build_id, path: &path };
-            opened(mapped.open(&door), pid)
-        };
-        let opened = self.deadline.ask_again(user, &mut self.late_files, (pid, start), open);
-        if opened.is_none() {
-            self.unanswered = Some(user);
-        }
-        opened.flatten()
-    }
-
-    /// Of an image that a process has mapped: whether it is what this machine has at its path, and where its debug files are
-    /// and who, if not root, decides that.
-    fn whereabouts(
-        &mut self,
-        pid: u32,
-        image: MappedImage,
-        elf: &Arc<ElfFile>,
-    ) -> (bool, Option<Principal>, DebugFileFinder) {
-        let is_others = self.deadline.is_other(image.author());
-        let payer = Some(image.payer).filter(|&payer| self.deadline.is_other(payer));
-        let user = self.deadline.other_user(pid).or(payer);
-        if user.is_none() && !is_others {
-            return (true, None, self.debug_files(None, pid, &image.name, elf));
-        }
-        let path = Path::new(&image.name);
-        let mut at_path = FileIdentity::at_once(path, false);
-        if is_others && at_path.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-            let path = path.to_owned();
-            let asked = self.deadline.ask(image.author(), move || FileIdentity::from_link(&path));
-            at_path = asked.unwrap_or(at_path);
-        }
-        let is_here = at_path.is_ok_and(|file| image.key.as_ref().is_some_and(|key| key.is_of(&file)));
-        let is_root_s = || matches!(Authors::of(path), Ok(Authors::Users(users)) if users.is_empty());
-        if is_here && !is_others && is_root_s() {
-            return (true, None, self.debug_roots.on_machine(&image.name));
-        }
-        let debug = self.debug_files(user, pid, &image.name, elf);
-        (is_here || !is_others, user, debug)
-    }
-
-    /// Where to look for debug files of an image that a process has mapped; `user` decides what is there, if another user.
-    fn debug_files(&mut self, user: Option<Principal>, pid: u32, name: &str, elf: &Arc<ElfFile>) -> DebugFileFinder {
-        let Some(user) = user else { return self.debug_roots.finder(pid, name, Some(elf)) };
-        let (mut roots, name, elf) = (std::mem::take(&mut self.debug_roots), name.to_owned(), Arc::clone(elf));
-        let found = self.deadline.ask(user, move || {
-            let finder = roots.finder(pid, &name, Some(&elf));
-            (roots, finder)
-        });
-        match found {
-            Some((roots, finder)) => {
-                self.debug_roots = roots;
-                finder
-            }
-            None => {
-                self.debug_roots = DebugRoots::through(self.door.clone());
-                DebugFileFinder::none()
-            }
-        }
+        Images { process_files: self.process_files.patient(), ..self }
     }
 
     /// The same for a recording.
@@ -321,7 +173,7 @@ impl Images {
 
     /// Through which all files are opened.
     pub fn door(&self) -> &Door {
-        &self.door
+        self.process_files.door()
     }
 
     /// What has been counted.
@@ -359,7 +211,7 @@ impl Images {
 
     fn open_file(&mut self, mapped: MappedFile<'_>) -> ImageIndex {
         let name = mapped.name();
-        let found = if mapped.inode == 0 { None } else { self.open_mapped(mapped) };
+        let found = if mapped.inode == 0 { None } else { self.process_files.open(mapped) };
         let may_keep = |(key, file): &(FileKey, File)| self.may_keep(file, payer(mapped.pid, Some(key)));
         let Some((key, file)) = found.filter(may_keep) else {
             return self.intern(ImageIdentity::Name(name.clone()), &name, mapped.pid, || OpenedImage::NoImage);
@@ -390,11 +242,10 @@ impl Images {
                 let payer = payer(mapped.pid, None);
                 bytes.take(payer, IMAGE_BYTES as u64).then(|| Images::add_anonymous(list, payer))
             };
-            let asking = (&mut images.deadline, &mut images.unanswered);
-            images.jit.own(code, mapped.pid, start_time, &images.door, asking, add)
+            images.jit.own(code, mapped.pid, start_time, &mut images.process_files, add)
         };
         if jit_code::is_dump(mapped.path)
-            && let Some((_, file)) = self.open_mapped(mapped)
+            && let Some((_, file)) = self.process_files.open(mapped)
             && let Some(index) = own(self)
         {
             self.jit.add_dump(index, file);
@@ -404,8 +255,7 @@ impl Images {
             return own(self).unwrap_or_else(|| self.anonymous());
         }
         let index = self.find_or_open(mapped);
-        let is_elf = self.get(index).is_some_and(|image| image.elf.is_some())
-            || self.awaited.iter().any(|awaited| awaited.index == index);
+        let is_elf = self.get(index).is_some_and(|image| image.elf.is_some()) || self.awaited.contains(index);
         match jit_code::is_memory_file(mapped.path) && !is_elf {
             true => own(self).unwrap_or(index),
             false => index,
@@ -524,10 +374,6 @@ impl Images {
 
     /// Sets the file of an image; an old image is reported as reopened. False if what is read of it does not fit.
     fn enter(&mut self, index: ImageIndex, pid: u32, opened: OpenedImage) -> bool {
-        let (is_here, debug_user, debug) = match (&opened, self.list.get(index.0 as usize)) {
-            (OpenedImage::Image(elf), Some(image)) => self.whereabouts(pid, image.clone(), elf),
-            _ => (true, None, DebugFileFinder::none()),
-        };
         let Some(image) = self.list.get_mut(index.0 as usize) else { return false };
         match opened {
             OpenedImage::Image(elf) => {
@@ -537,7 +383,8 @@ impl Images {
                 }
                 self.files.add(image.payer, 1);
                 self.has_go |= elf.is_go();
-                (image.debug, image.debug_user, image.is_here) = (debug, debug_user, is_here);
+                let found = self.process_files.whereabouts(pid, image, &elf);
+                (image.debug, image.debug_user, image.is_here) = (found.debug, found.debug_user, found.is_here);
                 image.elf = Some(elf);
                 self.open += 1;
                 self.reopened.push(index);
@@ -545,11 +392,8 @@ impl Images {
             OpenedImage::NoImage => {}
             OpenedImage::NotNow(file) => {
                 self.stats.unread += 1;
-                self.retry_pause = RETRIES.0;
-                if self.awaited.len() < MAX_AWAITED
-                    && let Some(key) = image.key.clone()
-                {
-                    self.awaited.push_back(Awaited { index, file, key, pid });
+                if let Some(key) = image.key.clone() {
+                    self.awaited.add(AwaitedImage { index, file, key, pid });
                 }
             }
         }
@@ -560,26 +404,10 @@ impl Images {
     /// [`Images::to_svma`]).
     pub fn retry(&mut self) -> Vec<ImageIndex> {
         let mut found = Vec::new();
-        let began = Instant::now();
-        if began < self.retry_at {
-            return found;
+        for (index, pid, opened) in self.awaited.retry() {
+            found.extend(matches!(opened, OpenedImage::Image(_)).then_some(index));
+            self.enter(index, pid, opened);
         }
-        for _ in 0..self.awaited.len() {
-            let Some(Awaited { index, file, key, pid }) = self.awaited.pop_front() else { break };
-            match ccsd_worker::open(file, &key, Duration::ZERO) {
-                OpenedImage::NotNow(file) => self.awaited.push_back(Awaited { index, file, key, pid }),
-                opened => {
-                    found.extend(matches!(opened, OpenedImage::Image(_)).then_some(index));
-                    self.enter(index, pid, opened);
-                }
-            }
-            if began.elapsed() > MAX_RETRY {
-                break;
-            }
-        }
-        // What was not known soon may not be for long.
-        self.retry_pause = if found.is_empty() { (2 * self.retry_pause).min(RETRIES.1) } else { RETRIES.0 };
-        self.retry_at = began + self.retry_pause;
         found
     }
 

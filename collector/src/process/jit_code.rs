@@ -12,7 +12,7 @@ use ccsd_symbolizer::{Door, FileRoot};
 use ccsd_worker::Principal;
 
 use super::image::ImageIndex;
-use crate::deadline::Deadline;
+use super::process_files::ProcessFiles;
 use crate::procfs;
 
 /// Live processes with generated code, each with a file or two open. Further ones share one nameless image.
@@ -83,8 +83,7 @@ impl JitCodes {
         code: &mut Option<Arc<JitCode>>,
         pid: u32,
         start_time: u64,
-        door: &Door,
-        (deadline, unanswered): (&mut Deadline, &mut Option<Principal>),
+        files: &mut ProcessFiles,
         index: impl FnOnce() -> Option<ImageIndex>,
     ) -> Option<ImageIndex> {
         if let Some(code) = code.as_ref().filter(|code| code.pid == pid) {
@@ -93,17 +92,9 @@ impl JitCodes {
         if self.alive.len() >= MAX_ALIVE {
             return None;
         }
-        let (inherited, door) = (code.as_ref().map(|code| code.index), door.clone());
-        let source = match deadline.other_user(pid) {
-            None => JitSource::of(pid, start_time, inherited, door),
-            Some(user) => {
-                let source = deadline.ask(user, move || JitSource::of(pid, start_time, inherited, door));
-                if source.is_none() {
-                    *unanswered = Some(user);
-                }
-                JitSource { other_user: Some(user), ..source? }
-            }
-        };
+        let (inherited, door) = (code.as_ref().map(|code| code.index), files.door().clone());
+        let (source, other_user) = files.ask(pid, move || JitSource::of(pid, start_time, inherited, door))?;
+        let source = JitSource { other_user, ..source };
         let index = self.free.pop().or_else(index)?;
         let inherited = code.take();
         let new = Arc::new(JitCode { index, pid, _inherited: inherited });
@@ -190,7 +181,7 @@ mod tests {
         };
         let mut parent = None;
         let mut own = |codes: &mut JitCodes, code: &mut Option<Arc<JitCode>>, pid: u32| {
-            codes.own(code, pid, 0, &Door::default(), (&mut Deadline::default(), &mut None), &mut index)
+            codes.own(code, pid, 0, &mut ProcessFiles::default(), &mut index)
         };
         let of_parent = own(&mut codes, &mut parent, u32::MAX - 1).unwrap();
         assert_eq!(own(&mut codes, &mut parent, u32::MAX - 1), Some(of_parent));

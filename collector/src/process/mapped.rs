@@ -25,7 +25,7 @@ impl ProcessTable {
     /// Enters a process that was there before, with its mappings, from /proc; what is unreadable stays empty, or as it was.
     /// Another user's may be read later.
     pub fn read_process(&mut self, pid: u32, images: &mut Images) {
-        match images.read_maps(pid) {
+        match images.process_files.read_maps(pid) {
             Ok(maps) => {
                 self.unread.remove(&pid);
                 self.read_mappings(pid, maps, images);
@@ -89,7 +89,7 @@ impl ProcessTable {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.jit = code;
         }
-        if let Some(user) = images.take_unanswered() {
+        if let Some(user) = images.process_files.take_unanswered() {
             self.read_later(pid, user);
         }
     }
@@ -135,7 +135,7 @@ impl ProcessTable {
             self.missed.insert(pid);
         }
         self.left_out.mappings += u64::from(!entered);
-        if let Some(user) = images.take_unanswered() {
+        if let Some(user) = images.process_files.take_unanswered() {
             self.read_later(pid, user);
         }
     }
@@ -159,7 +159,7 @@ impl ProcessTable {
             // Where one of a user's processes does not answer, the others are not asked.
             let mut silent = HashSet::new();
             for (pid, user) in unread {
-                if silent.contains(&user) || !images.may_read_maps(user) {
+                if silent.contains(&user) || !images.process_files.may_read_maps(user) {
                     continue;
                 }
                 self.read_process(pid, images);

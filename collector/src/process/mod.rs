@@ -3,6 +3,7 @@
 //! A process is its pid, start time and exec generation. Each gets a [`ProcessKey`], each thread a [`ThreadKey`]; these
 //! are never used again, whatever the kernel does with pids.
 
+mod awaited_images;
 pub mod debug_roots;
 pub mod filter;
 pub mod image;
@@ -13,6 +14,7 @@ mod mapped;
 pub mod mapped_file;
 pub mod mappings;
 pub mod owner;
+pub mod process_files;
 mod recent_files;
 pub mod recorded_files;
 pub mod shared_room;

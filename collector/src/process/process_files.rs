@@ -1,0 +1,194 @@
+//! What processes have mapped, and where their debug files are, as /proc and the files themselves say.
+//!
+//! A session's own processes, and root's, are asked at once, and those of other users within a deadline (see [`Deadline`]).
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ccsd_symbolizer::{Authors, DebugFileFinder, Door, ElfFile, FileIdentity};
+use ccsd_worker::{FileKey, Principal};
+
+use super::debug_roots::DebugRoots;
+use super::image::MappedImage;
+use super::mapped_file::MappedFile;
+use super::owner::Owner;
+use crate::deadline::{Deadline, LateAnswers};
+use crate::procfs::{self, MapEntry};
+use crate::time_budget::{LEAST, TimeBudget};
+
+/// Time for reading the mappings of other users' processes; see [`TimeBudget`]. One with 65,000 takes some 35 ms.
+const MAPS: Duration = Duration::from_secs(2);
+
+/// Asks processes about their files.
+#[derive(Debug)]
+pub struct ProcessFiles {
+    door: Door,
+    debug_roots: DebugRoots,
+    deadline: Deadline,
+    maps_time: TimeBudget,
+    late_maps: LateAnswers<u32, Vec<MapEntry>>,
+    late_files: LateAnswers<(u32, u64), Option<(FileKey, File)>>,
+    /// See [`ProcessFiles::take_unanswered`].
+    unanswered: Option<Principal>,
+}
+
+/// Of an image that a process has mapped.
+pub struct Whereabouts {
+    /// See [`MappedImage::is_here`].
+    pub is_here: bool,
+    /// See [`MappedImage::debug_user`].
+    pub debug_user: Option<Principal>,
+    pub debug: DebugFileFinder,
+}
+
+impl Default for ProcessFiles {
+    fn default() -> Self {
+        ProcessFiles {
+            door: Door::default(),
+            debug_roots: DebugRoots::default(),
+            deadline: Deadline::default(),
+            maps_time: TimeBudget::new(MAPS, true),
+            late_maps: LateAnswers::default(),
+            late_files: LateAnswers::default(),
+            unanswered: None,
+        }
+    }
+}
+
+impl ProcessFiles {
+    /// For a session in which only this user's processes are followed, if it is one's in particular.
+    #[must_use]
+    pub fn of(owner: Option<Owner>) -> ProcessFiles {
+        let door = Owner::door(owner);
+        let deadline = owner.map_or_else(Deadline::default, |owner| Deadline::of(owner.uid));
+        ProcessFiles { debug_roots: DebugRoots::through(door.clone()), door, deadline, ..ProcessFiles::default() }
+    }
+
+    /// The same where no samples wait while processes are looked at.
+    #[must_use]
+    pub fn patient(self) -> ProcessFiles {
+        ProcessFiles { deadline: self.deadline.patient(), ..self }
+    }
+
+    /// Through which all files are opened.
+    pub fn door(&self) -> &Door {
+        &self.door
+    }
+
+    /// Asks about a process, within a deadline if it is another user's, who is returned, too. `None` if there was no answer;
+    /// see [`ProcessFiles::take_unanswered`].
+    pub fn ask<T: Send + 'static>(
+        &mut self,
+        pid: u32,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<(T, Option<Principal>)> {
+        let Some(user) = self.deadline.other_user(pid) else { return Some((question(), None)) };
+        let answer = self.deadline.ask(user, question);
+        if answer.is_none() {
+            self.unanswered = Some(user);
+        }
+        Some((answer?, Some(user)))
+    }
+
+    /// The executable mappings of a process; empty where it has none, has ended, or may not be looked at. Errors: it is this
+    /// other user's, who has taken too much time or does not answer.
+    pub fn read_maps(&mut self, pid: u32) -> Result<Vec<MapEntry>, Principal> {
+        let read = move || procfs::executable_maps(pid).unwrap_or_default();
+        let Some(user) = self.deadline.other_user(pid) else { return Ok(read()) };
+        if !self.may_read_maps(user) {
+            return Err(user);
+        }
+        let began = Instant::now();
+        let maps = self.deadline.ask_again(user, &mut self.late_maps, pid, read);
+        // What is done with them takes as long again.
+        self.maps_time.spend(Some(user), 2 * began.elapsed(), Duration::ZERO);
+        maps.ok_or(user)
+    }
+
+    /// Whether there is time to read mappings of a user's processes.
+    pub fn may_read_maps(&mut self, user: Principal) -> bool {
+        let now = Instant::now();
+        if !self.maps_time.has_begun() {
+            self.maps_time.begin(now);
+        }
+        self.maps_time.grow(now);
+        self.maps_time.left(Some(user), Duration::ZERO) >= LEAST
+    }
+
+    /// The user of a process whose file could not be opened in time, if there was one since the last call. The image has only
+    /// a name until the process is read again.
+    pub fn take_unanswered(&mut self) -> Option<Principal> {
+        self.unanswered.take()
+    }
+
+    /// Opens what a process has mapped, and says which file it is.
+    pub fn open(&mut self, mapped: MappedFile<'_>) -> Option<(FileKey, File)> {
+        let opened = |file: Option<File>, pid: u32| {
+            let file = file?;
+            Some((ccsd_worker::file_key(&file, Some(pid)).ok()?, file))
+        };
+        let Some(user) = self.deadline.other_user(mapped.pid) else {
+            return opened(mapped.open(&self.door), mapped.pid);
+        };
+        let (path, build_id, door) = (mapped.path.to_vec(), mapped.build_id.to_vec(), self.door.clone());
+        let MappedFile { pid, start, end, device, inode, .. } = mapped;
+        let open = move || {
+            let mapped = MappedFile { pid, start, end, device, inode, build_id: &build_id, path: &path };
+            opened(mapped.open(&door), pid)
+        };
+        let opened = self.deadline.ask_again(user, &mut self.late_files, (pid, start), open);
+        if opened.is_none() {
+            self.unanswered = Some(user);
+        }
+        opened.flatten()
+    }
+
+    /// Whether an image that a process has mapped is what this machine has at its path, and where its debug files are.
+    pub fn whereabouts(&mut self, pid: u32, image: &MappedImage, elf: &Arc<ElfFile>) -> Whereabouts {
+        let is_others = self.deadline.is_other(image.author());
+        let payer = Some(image.payer).filter(|&payer| self.deadline.is_other(payer));
+        let user = self.deadline.other_user(pid).or(payer);
+        if user.is_none() && !is_others {
+            let debug = self.debug_files(None, pid, &image.name, elf);
+            return Whereabouts { is_here: true, debug_user: None, debug };
+        }
+        let path = Path::new(&image.name);
+        let mut at_path = FileIdentity::at_once(path, false);
+        if is_others && at_path.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            let path = path.to_owned();
+            let asked = self.deadline.ask(image.author(), move || FileIdentity::from_link(&path));
+            at_path = asked.unwrap_or(at_path);
+        }
+        let is_here = at_path.is_ok_and(|file| image.key.as_ref().is_some_and(|key| key.is_of(&file)));
+        let is_root_s = || matches!(Authors::of(path), Ok(Authors::Users(users)) if users.is_empty());
+        if is_here && !is_others && is_root_s() {
+            let debug = self.debug_roots.on_machine(&image.name);
+            return Whereabouts { is_here, debug_user: None, debug };
+        }
+        let debug = self.debug_files(user, pid, &image.name, elf);
+        Whereabouts { is_here: is_here || !is_others, debug_user: user, debug }
+    }
+
+    /// Where to look for debug files of an image that a process has mapped; `user` decides what is there, if another user.
+    fn debug_files(&mut self, user: Option<Principal>, pid: u32, name: &str, elf: &Arc<ElfFile>) -> DebugFileFinder {
+        let Some(user) = user else { return self.debug_roots.finder(pid, name, Some(elf)) };
+        let (mut roots, name, elf) = (std::mem::take(&mut self.debug_roots), name.to_owned(), Arc::clone(elf));
+        let found = self.deadline.ask(user, move || {
+            let finder = roots.finder(pid, &name, Some(&elf));
+            (roots, finder)
+        });
+        match found {
+            Some((roots, finder)) => {
+                self.debug_roots = roots;
+                finder
+            }
+            None => {
+                self.debug_roots = DebugRoots::through(self.door.clone());
+                DebugFileFinder::none()
+            }
+        }
+    }
+}
