@@ -15,7 +15,7 @@ use std::sync::Arc;
 use ccsd_profile::cgroup;
 use ccsd_profile::origin::begins_at_entry;
 use ccsd_profile::{
-    CostCentreId, MAX_SESSION_CRASHES, Membership, Process, ProcessId, Profile, Thread, TruncationReason,
+    CostCentreId, MAX_SESSION_CRASHES, Membership, Payer, Process, ProcessId, Profile, Thread, TruncationReason,
 };
 use ccsd_symbolizer::Door;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -60,7 +60,8 @@ pub struct Aggregator {
     /// CPUs that are online: each has timers, or ticks, of its own.
     cpus: u64,
     rates: RateHistory,
-    processes: HashMap<ProcessKey, ProcessId, FxBuildHasher>,
+    /// Their entries, and who pays for these.
+    processes: HashMap<ProcessKey, (ProcessId, Option<Payer>), FxBuildHasher>,
     /// Those of `processes` that have ended, oldest first. As long as there is room they stay: their children name them.
     ended_processes: VecDeque<ProcessKey>,
     /// Images that the sampler had no room for, as far as they are counted.
@@ -313,10 +314,14 @@ impl Aggregator {
                     }
                 }
                 BatchItem::Process { key, parent, pid, start_time, exec_generation, name, membership } => {
-                    let parent = parent.and_then(|parent| self.processes.get(&parent).copied());
+                    let parent = parent.and_then(|parent| Some(self.processes.get(&parent)?.0));
                     let membership = membership.map(|membership| self.with_container_name(membership));
                     let process = Process { pid, start_time, exec_generation, parent, name, membership };
-                    self.processes.insert(key, self.profile.add_process(process));
+                    // Where it was not looked who it belongs to, all are the session's own.
+                    let user = process.membership.as_ref().and_then(|membership| membership.uid);
+                    let payer = user.and_then(|user| self.resolver.payer(ccsd_worker::principal_of(user)));
+                    let id = self.profile.paid_by(payer, |profile| profile.add_process(process));
+                    self.processes.insert(key, (id, payer));
                 }
                 BatchItem::ProcessEnd(key) => {
                     self.ended_processes.push_back(key);
@@ -327,20 +332,25 @@ impl Aggregator {
                     }
                 }
                 BatchItem::Thread { key, process, tid, name } => {
-                    let Some(&process) = self.processes.get(&process) else { continue };
-                    let id = self.profile.add_thread(Thread { process, tid, name });
+                    let Some(&(process, payer)) = self.processes.get(&process) else { continue };
+                    let thread = Thread { process, tid, name };
+                    let id = self.profile.paid_by(payer, |profile| profile.add_thread(thread));
                     self.threads.insert(key, ThreadState::new(id));
                 }
                 BatchItem::ThreadName { key, process, name } => {
                     let known = process.as_ref().and_then(|process| self.processes.get_mut(process));
                     let (thread, mut moved) = (self.threads.get_mut(&key), None);
-                    if let Some(process) = known {
-                        let before = std::mem::replace(process, self.profile.rename_process(*process, &name));
+                    let mut payer = None;
+                    if let Some((process, of)) = known {
+                        payer = *of;
+                        let renamed = self.profile.paid_by(payer, |profile| profile.rename_process(*process, &name));
+                        let before = std::mem::replace(process, renamed);
                         moved = Some(*process).filter(|&process| process != before);
                     }
                     match (thread, moved) {
                         (Some(thread), Some(process)) => {
-                            thread.id = self.profile.add_thread(Thread { process, tid: 0, name });
+                            let shared = Thread { process, tid: 0, name };
+                            thread.id = self.profile.paid_by(payer, |profile| profile.add_thread(shared));
                         }
                         (Some(thread), None) => self.profile.rename_thread(thread.id, &name),
                         (None, _) => {}

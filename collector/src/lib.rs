@@ -28,6 +28,7 @@ mod crash;
 mod deadline;
 pub mod dump;
 mod error;
+mod function_names;
 mod host;
 pub mod import;
 mod jit;

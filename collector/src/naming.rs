@@ -10,6 +10,8 @@ use ccsd_symbolizer::{DebugFileFinder, ElfFile, Function, ImageError, Symbols, l
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use crate::function_names::cost_centre;
+
 /// The result of [`find_names`]. `E` says why no debug file of an image was found.
 #[derive(Debug)]
 pub struct NamedLater<E> {
@@ -132,19 +134,6 @@ struct NamesOfImage {
     names: LaterNames,
     functions: usize,
     with_lines: usize,
-}
-
-fn cost_centre(image: ImageId, function: &Function) -> CostCentre {
-    let text = |name: &Option<Arc<str>>| name.as_deref().map(str::to_owned);
-    CostCentre {
-        image,
-        linkage_name: text(&function.linkage_name),
-        display_name: text(&function.display_name),
-        start: function.start,
-        file: text(&function.decl_file),
-        line: function.decl_line,
-        local: function.local,
-    }
 }
 
 /// Stack of a thread that looks for names: debug information is nested as deeply as its writer likes.

@@ -11,10 +11,11 @@ mod kernel;
 mod kernel_store;
 mod reading_time;
 
+use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use ccsd_profile::{CostCentre, CostCentreId, Image, ImageId, LineId, Profile, ProfileLimits, Shed, notes};
+use ccsd_profile::{CostCentre, CostCentreId, Image, ImageId, LineId, Payer, Profile, ProfileLimits, Shed, notes};
 use ccsd_symbolizer::{DebugFileFinder, Door, Function};
 use ccsd_worker::{Principal, Told};
 use hashbrown::HashMap;
@@ -22,6 +23,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::budget::{Budget, Used};
 use crate::deadline::Deadline;
+use crate::function_names::cost_centre;
 use crate::process::images::{ImageIndex, MappedImage};
 use crate::system;
 use crate::unwind::Frame;
@@ -149,7 +151,7 @@ impl Resolver {
     /// Enters the next image, in order of [`ImageIndex`].
     pub fn add_image(&mut self, profile: &mut Profile, image: MappedImage) {
         let author = image.author();
-        let id = Resolver::enter_image(profile, &image);
+        let id = self.enter_image(profile, &image);
         let MappedImage { name, elf, key, debug, debug_user, .. } = image;
         let was_read = elf.is_some();
         self.images.push(ImageSymbols {
@@ -183,7 +185,7 @@ impl Resolver {
     pub fn reopen(&mut self, profile: &mut Profile, index: ImageIndex, from: MappedImage) {
         let Some(image) = self.images.get(index.0 as usize) else { return };
         // Addresses in one that was not read were offsets in its file, and nameless.
-        let id = if image.was_read { None } else { Some(Resolver::enter_image(profile, &from)) };
+        let id = if image.was_read { None } else { Some(self.enter_image(profile, &from)) };
         let Some(image) = self.images.get_mut(index.0 as usize) else { return };
         self.left.drop_names(image);
         image.author = from.author();
@@ -199,13 +201,18 @@ impl Resolver {
 
     /// Enters an image into the profile, where path and build id identify it. What a user shows to his processes at a path is
     /// not what this machine has there: it is known by his number, too, and no path begins so.
-    fn enter_image(profile: &mut Profile, image: &MappedImage) -> ImageId {
+    fn enter_image(&self, profile: &mut Profile, image: &MappedImage) -> ImageId {
         let build_id = image.elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
         let name = match image.author() {
             Principal::User(user) if !image.is_here => format!("user {user}:{}", image.name),
             _ => image.name.clone(),
         };
-        profile.add_image(Image { name, build_id })
+        profile.paid_by(self.payer(image.payer), |profile| profile.add_image(Image { name, build_id }))
+    }
+
+    /// Who pays in the profile for what somebody has it enter; `None` for root and the session's own user.
+    pub fn payer(&self, principal: Principal) -> Option<Payer> {
+        self.deadline.is_other(principal).then(|| Payer(FxBuildHasher.hash_one(principal)))
     }
 
     /// What is remembered and kept of images in this process, bytes, about. The kernel's names are shared by all sessions.
@@ -274,6 +281,11 @@ impl Resolver {
 
     #[cold]
     fn resolve_new(&mut self, profile: &mut Profile, frame: Frame, time: u64) -> Resolved {
+        let author = self.images.get(frame.image.0 as usize).map_or(Principal::Own, |image| image.author);
+        profile.paid_by(self.payer(author), |profile| self.resolve_in_image(profile, frame, time))
+    }
+
+    fn resolve_in_image(&mut self, profile: &mut Profile, frame: Frame, time: u64) -> Resolved {
         if self.known.len() >= self.budget.addresses || self.arena.len() >= 2 * self.budget.addresses {
             self.known.clear();
             self.arena.clear();
@@ -335,23 +347,12 @@ impl Resolver {
         }
         let Some(image) = self.images.get_mut(frame.image.0 as usize) else { return (LineId::UNKNOWN, false) };
         image.lacks_lines &= self.functions.iter().all(|function| function.file.is_none());
-        let text = |name: &Option<Arc<str>>| name.as_deref().map(str::to_owned);
         let mut line = LineId::UNKNOWN;
         for function in self.functions.iter().rev() {
             // Most are known already, by other addresses.
             let local = function.local.then_some((function.decl_file.as_deref(), function.decl_line));
             let known = profile.find_cost_centre(image.id, function.linkage_name.as_deref(), function.start, local);
-            let centre = known.unwrap_or_else(|| {
-                profile.add_cost_centre(CostCentre {
-                    image: image.id,
-                    linkage_name: text(&function.linkage_name),
-                    display_name: text(&function.display_name),
-                    start: function.start,
-                    file: text(&function.decl_file),
-                    line: function.decl_line,
-                    local: function.local,
-                })
-            });
+            let centre = known.unwrap_or_else(|| profile.add_cost_centre(cost_centre(image.id, function)));
             self.arena.push(centre);
             // An offset counts from the start that the profile keeps: the first of several functions of one name.
             let keeps_offset = || match &function.linkage_name {

@@ -14,7 +14,7 @@ use crate::last_good::LastGood;
 use crate::ledger::{LedgerPrincipal, Resource};
 use crate::metrics::{self, ServiceMetrics};
 use crate::sessions::Sessions;
-use crate::store::{InUse, StateLock};
+use crate::store::{StateDirError, StateLock};
 use crate::supervisor::{BEAT, Heart, LOOK, Supervisor};
 use crate::watch::{WatchStatus, Watches};
 
@@ -62,9 +62,9 @@ pub enum UpkeepError {
     /// No thread can be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
-    /// Another service uses the state directory.
+    /// The state directory is not used.
     #[error(transparent)]
-    InUse(#[from] InUse),
+    StateDir(#[from] StateDirError),
 }
 
 #[derive(Clone, Default)]
@@ -310,7 +310,7 @@ impl Upkeep {
 }
 
 /// Takes the lock that a configuration needs, which may be the one held.
-fn take(had: Option<StateLock>, config: &Config) -> Result<Option<StateLock>, (Option<StateLock>, InUse)> {
+fn take(had: Option<StateLock>, config: &Config) -> Result<Option<StateLock>, (Option<StateLock>, StateDirError)> {
     let dir = &config.state_dir.0;
     if config.watches.is_empty() || had.as_ref().is_some_and(|had| had.dir() == dir) {
         return Ok(had);

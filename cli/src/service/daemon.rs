@@ -139,7 +139,7 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
     let file = ConfigFile { path, last_good, refused: refused_file };
     let upkeep =
         Upkeep::start(&config, file, service.sessions().clone(), supervisor.clone()).map_err(|error| match error {
-            UpkeepError::InUse(error) => Failure::bad_request(anyhow!("{error}")),
+            UpkeepError::StateDir(error) => Failure::bad_request(anyhow!("{error}")),
             error => Failure::at_run_time(error),
         })?;
     let service = service.with_upkeep(upkeep.clone());

@@ -194,7 +194,11 @@ fn clipped(name: &str) -> String {
 }
 
 fn build_id(profile: &Profile, centre: &CostCentre) -> Option<String> {
-    let build_id = &profile.image(centre.image)?.build_id;
+    let image = profile.image(centre.image)?;
+    if let Some(user) = image.generated_by() {
+        return Some(format!("user {user}"));
+    }
+    let build_id = &image.build_id;
     let hex = || build_id.iter().map(|byte| format!("{byte:02x}")).collect();
     (!build_id.is_empty()).then(hex)
 }
@@ -211,9 +215,9 @@ fn start(_: &Profile, centre: &CostCentre) -> Option<String> {
     centre.start.map(|start| format!("+{start:#x}"))
 }
 
-/// The linkage name; of Rust's older ones the hash, which is all that the printed name leaves out.
+/// The linkage name, where another is printed; of Rust's older ones the hash, which is all that the printed name leaves out.
 fn linkage(_: &Profile, centre: &CostCentre) -> Option<String> {
-    let name = centre.linkage_name.as_deref()?;
+    let name = centre.linkage_name.as_deref().filter(|_| centre.display_name.is_some())?;
     let hash = name.strip_suffix('E').and_then(|it| it.get(it.len().checked_sub(19)?..)?.strip_prefix("17"));
     let is_hash = |text: &&str| text.starts_with('h') && text.bytes().skip(1).all(|byte| byte.is_ascii_hexdigit());
     Some(hash.filter(is_hash).unwrap_or(name).to_owned())

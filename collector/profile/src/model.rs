@@ -12,8 +12,27 @@ use crate::ids::{ImageId, ProcessId};
 pub struct Image {
     /// Path, or `[vdso]`, `[kernel]`, `[jit]`, `[anon]`; `[ccsd]` for the special cost centres.
     pub name: String,
-    /// The GNU build id; empty if there is none.
+    /// The GNU build id; empty if there is none. Of the generated code of users other than root and the session's own,
+    /// [`Image::generated`] says whose it is.
     pub build_id: Vec<u8>,
+}
+
+impl Image {
+    const GENERATED: &str = "[jit]";
+
+    /// The image of named functions that processes generate: `owner` is empty, the number of a user, or tells a container from
+    /// others.
+    #[must_use]
+    pub fn generated(owner: Vec<u8>) -> Self {
+        Self { name: Self::GENERATED.to_owned(), build_id: owner }
+    }
+
+    /// The user whose generated code it is, if that is another than root and the session's own.
+    #[must_use]
+    pub fn generated_by(&self) -> Option<u32> {
+        let owner = (self.name == Self::GENERATED).then_some(self.build_id.as_slice())?;
+        owner.try_into().ok().map(u32::from_le_bytes)
+    }
 }
 
 /// A logical function: a function inlined somewhere is the same cost centre as its out-of-line copy.

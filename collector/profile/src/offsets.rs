@@ -34,12 +34,16 @@ impl Profile {
         if let Some(known) = self.lines.find(&(OFFSET_FILE, number)) {
             return LineId(known);
         }
-        if self.offset_lines >= self.limits.lines / PART_OF_LINES {
+        let taken = (self.offset_lines, self.limits.lines / PART_OF_LINES);
+        if !self.shares.has(Shed::Offsets, taken, 1) {
             self.accounting.count_shed(Shed::Offsets);
             return LineId::UNKNOWN;
         }
         let line = self.add_line(OFFSET_FILE, number);
-        self.offset_lines += usize::from(line != LineId::UNKNOWN);
+        if line != LineId::UNKNOWN {
+            self.offset_lines += 1;
+            self.shares.add(Shed::Offsets, 1);
+        }
         line
     }
 

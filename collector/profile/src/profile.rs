@@ -12,6 +12,7 @@ use crate::limits::{MAX_METRICS, MAX_NOTE_BYTES, MAX_NOTES, MAX_STRING_BYTES, Pr
 use crate::model::{CostCentre, Image, Line, Membership, Process, SessionInfo, Thread};
 use crate::naming::Namings;
 use crate::routes::RouteTable;
+use crate::shares::{Payer, TableShares};
 use crate::shed::Shed;
 use crate::squares::Squares;
 use crate::symbols::{Files, Identity, InternTable, clip, clip_string};
@@ -86,6 +87,7 @@ pub struct Profile {
     pub(crate) sent: Sent,
     pub(crate) string_bytes: usize,
     pub(crate) offset_lines: usize,
+    pub(crate) shares: TableShares,
     pub(crate) flags: Flags,
 }
 
@@ -122,6 +124,7 @@ impl Profile {
             flags: Flags { collecting: true, full_names: false, merges_functions: false },
             string_bytes: 0,
             offset_lines: 0,
+            shares: TableShares::default(),
         };
         // What every profile has, under the ids that the constants name.
         profile.images.insert(Image { name: "[ccsd]".into(), build_id: Vec::new() });
@@ -192,6 +195,15 @@ impl Profile {
         self.limits = limits;
     }
 
+    /// Enters something that a user pays for: it has to fit into that user's shares of the tables of names, functions, lines,
+    /// images, processes and threads. `None` for root and the session's own user, who may take all.
+    pub fn paid_by<T>(&mut self, payer: Option<Payer>, enter: impl FnOnce(&mut Self) -> T) -> T {
+        let before = self.shares.set_payer(payer);
+        let entered = enter(self);
+        self.shares.set_payer(before);
+        entered
+    }
+
     /// Whether the contexts or the charges have used about half of their budget, and have to grow.
     #[must_use]
     pub fn is_tight(&self) -> bool {
@@ -211,13 +223,14 @@ impl Profile {
         if let Some(i) = self.images.find(&(&image.name, &image.build_id)) {
             return ImageId(i);
         }
-        if self.is_full(self.images.len() + 1, self.limits.images, image.name.len(), Shed::Images) {
+        let taken = (self.images.len() + 1, self.limits.images);
+        if !self.take_room(taken, image.name.len(), Shed::Images) {
             image = Image { name: OTHER.to_owned(), build_id: Vec::new() };
             if let Some(i) = self.images.find(&(&image.name, &image.build_id)) {
                 return ImageId(i);
             }
         }
-        self.string_bytes += image.name.len() + image.build_id.len();
+        self.add_string_bytes(image.name.len() + image.build_id.len());
         ImageId(self.images.insert(image))
     }
 
@@ -254,12 +267,13 @@ impl Profile {
         if let Some(i) = self.cost_centres.find(&cost_centre.key()) {
             return CostCentreId(i);
         }
-        if self.is_full(self.cost_centres.len(), limit, 0, Shed::Functions)
-            || self.images.get(cost_centre.image.0).is_none()
+        let is_special = limit == usize::MAX;
+        if self.images.get(cost_centre.image.0).is_none()
+            || !is_special && !self.take_room((self.cost_centres.len(), limit), 0, Shed::Functions)
         {
             return CostCentreId::ELIDED;
         }
-        if limit != usize::MAX && !self.has_room_for(string_bytes(&cost_centre)) {
+        if !is_special && !self.has_room_for(string_bytes(&cost_centre)) {
             self.accounting.count_shed(Shed::Names);
             // No room for names: the address has to do, if there is one.
             let CostCentre { image, start, line, .. } = cost_centre;
@@ -272,7 +286,10 @@ impl Profile {
                 return CostCentreId(i);
             }
         }
-        self.string_bytes += string_bytes(&cost_centre);
+        match is_special {
+            true => self.string_bytes += string_bytes(&cost_centre),
+            false => self.add_string_bytes(string_bytes(&cost_centre)),
+        }
         CostCentreId(self.cost_centres.insert(cost_centre))
     }
 
@@ -312,10 +329,11 @@ impl Profile {
         if let Some(i) = self.lines.find(&(file, line)) {
             return LineId(i);
         }
-        if self.is_full(self.lines.len(), self.limits.lines, self.files.added_bytes(file), Shed::Lines) {
+        let taken = (self.lines.len(), self.limits.lines);
+        if !self.take_room(taken, self.files.added_bytes(file), Shed::Lines) {
             return LineId::UNKNOWN;
         }
-        self.string_bytes += self.files.added_bytes(file);
+        self.add_string_bytes(self.files.added_bytes(file));
         let file = self.files.intern(file);
         LineId(self.lines.insert(Line { file, line }))
     }
@@ -337,9 +355,9 @@ impl Profile {
         if process.parent.is_some_and(|parent| parent.index() >= self.processes.len()) {
             process.parent = None;
         }
-        let limit = self.limits.processes;
+        let limit = self.shares.part(self.limits.processes);
         let own = if process.is_grouped() { limit } else { limit - limit / 4 };
-        if self.is_full(self.processes.len() + 1, own, process.name.len(), Shed::Processes) {
+        if !self.take_room((self.processes.len() + 1, own), process.name.len(), Shed::Processes) {
             return self.grouped_process(process.name, process.membership);
         }
         self.insert_process(process)
@@ -350,20 +368,22 @@ impl Profile {
         if process.is_grouped() {
             process.exec_generation = Process::GROUPED.saturating_add(self.processes.len() as u32);
         }
-        self.string_bytes += process.name.len();
+        self.add_string_bytes(process.name.len());
         ProcessId(self.processes.insert(process))
     }
 
     /// The entry that all further processes of this name and membership share. Of ever new names, an eighth of the
     /// table is kept for those that do not go by their names, so that what they belong to is known still.
     fn grouped_process(&mut self, name: String, membership: Option<Arc<Membership>>) -> ProcessId {
-        let limit = self.limits.processes;
+        let limit = self.shares.part(self.limits.processes);
         for (name, limit) in [(name, limit - limit / 8), (OTHER.to_owned(), limit)] {
             let group = Process::grouped(name, membership.clone());
             if let Some(i) = self.processes.find(&group.key()) {
                 return ProcessId(i);
             }
-            if self.processes.len() + 1 < limit && self.has_room_for(group.name.len()) {
+            let taken = (self.processes.len() + 1, limit);
+            if self.shares.has(Shed::Processes, taken, 1) && self.has_room_for(group.name.len()) {
+                self.shares.add(Shed::Processes, 1);
                 return self.insert_process(group);
             }
         }
@@ -381,11 +401,12 @@ impl Profile {
             let shared = Thread { process: thread.process, tid: 0, name: process.name.clone() };
             return self.shared_thread(shared);
         }
-        let limit = self.limits.threads;
-        if self.is_full(self.threads.len() + 1, limit - limit / 4, thread.name.len(), Shed::Threads) {
+        let limit = self.shares.part(self.limits.threads);
+        let taken = (self.threads.len() + 1, limit - limit / 4);
+        if !self.take_room(taken, thread.name.len(), Shed::Threads) {
             return self.shared_thread(Thread { process: thread.process, tid: 0, name: OTHER.to_owned() });
         }
-        self.string_bytes += thread.name.len();
+        self.add_string_bytes(thread.name.len());
         ThreadId(self.threads.insert(thread))
     }
 
@@ -394,10 +415,12 @@ impl Profile {
         if let Some(i) = self.threads.find(&thread.key()) {
             return ThreadId(i);
         }
-        if self.threads.len() + 1 >= self.limits.threads || !self.has_room_for(thread.name.len()) {
+        let taken = (self.threads.len() + 1, self.shares.part(self.limits.threads));
+        if !self.shares.has(Shed::Threads, taken, 1) || !self.has_room_for(thread.name.len()) {
             return self.other_thread();
         }
-        self.string_bytes += thread.name.len();
+        self.shares.add(Shed::Threads, 1);
+        self.add_string_bytes(thread.name.len());
         ThreadId(self.threads.insert(thread))
     }
 
@@ -413,18 +436,26 @@ impl Profile {
         }
     }
 
-    /// Whether one more than `len` entries, with a name of so many bytes, is too much. If so it is counted.
-    fn is_full(&mut self, len: usize, limit: usize, name: usize, table: Shed) -> bool {
-        let full = len >= limit;
-        if full || name > 0 && !self.has_room_for(name) {
-            self.accounting.count_shed(if full { table } else { Shed::Names });
-            return true;
+    /// Takes room for one entry more than `len`, with a name of so many bytes. False, and counted, if there is none.
+    fn take_room(&mut self, (len, limit): (usize, usize), name: usize, table: Shed) -> bool {
+        let has_entry = self.shares.has(table, (len, limit), 1);
+        let has_room = has_entry && (name == 0 || self.has_room_for(name));
+        if has_room {
+            self.shares.add(table, 1);
+        } else {
+            self.accounting.count_shed(if has_entry { Shed::Names } else { table });
         }
-        false
+        has_room
     }
 
-    const fn has_room_for(&self, bytes: usize) -> bool {
-        self.string_bytes.saturating_add(bytes) <= self.limits.string_bytes
+    fn has_room_for(&self, bytes: usize) -> bool {
+        self.shares.has(Shed::Names, (self.string_bytes, self.limits.string_bytes), bytes)
+    }
+
+    /// Counts bytes of names that are entered.
+    fn add_string_bytes(&mut self, bytes: usize) {
+        self.string_bytes += bytes;
+        self.shares.add(Shed::Names, bytes);
     }
 
     fn other_process(&mut self) -> ProcessId {

@@ -61,7 +61,8 @@ impl GrowingFile {
         identity(&self.file).is_some_and(|own| identity(other) == Some(own))
     }
 
-    /// Opens the perf map of a process, if there is one to be believed. Errors: it is not read, as others serve it.
+    /// Opens the perf map of a process, if there is one to be believed. Errors: it is not read, as others serve it, or
+    /// ([`io::ErrorKind::PermissionDenied`]) as it is another user's, who may have made it before the process could.
     pub fn perf_map(source: &JitSource, deadline: &mut Deadline) -> Option<io::Result<GrowingFile>> {
         match source.other_user {
             None => GrowingFile::find_perf_map(source),
@@ -79,6 +80,9 @@ impl GrowingFile {
             source.door.withhold(&format!("/tmp{name}"));
         }
         let file = opened.ok()?;
+        if file.metadata().is_ok_and(|meta| meta.uid() != 0 && source.user.is_some_and(|user| meta.uid() != user)) {
+            return Some(Err(io::ErrorKind::PermissionDenied.into()));
+        }
         is_believed(&file, source).then(|| GrowingFile::new(file, source.pid))
     }
 

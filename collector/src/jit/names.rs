@@ -1,21 +1,22 @@
 //! The names of one process's code, and the frames that wait for theirs.
 
 use std::fs::File;
+use std::io;
 use std::time::Instant;
 
 use ccsd_profile::{CostCentre, CostCentreId, Image, ImageId, Profile, Shed};
 use ccsd_symbolizer::jit::{CodeAtTime, JitDump, PerfMap};
+use ccsd_worker::Principal;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::files::{FileGrowth, GrowingFile};
 use crate::clock::now_ns;
 use crate::deadline::Deadline;
+use crate::function_names::display_name;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::jit_code::JitSource;
 
-/// The image of all named functions, of any process: two that run the same program run the same functions.
-const NAMED: &str = "[jit]";
 /// Addresses remembered per process, named ones; at the limit all are forgotten and looked up again.
 const MAX_KNOWN: usize = 1 << 16;
 /// Addresses that may wait for a name, per process. Those beyond stay nameless.
@@ -211,7 +212,7 @@ impl JitNames {
         let (name, from, until) = self.find_or_inherited(inherited, address, time)?;
         let (centre, new): (_, Option<Box<str>>) = match self.centres.get(name) {
             Some(&centre) => (centre, None),
-            None => (named(profile, name), Some(Box::from(name))),
+            None => (self.named(profile, name), Some(Box::from(name))),
         };
         if let Some(name) = new {
             if self.centres.len() >= self.most_known || self.centre_bytes >= self.most_known * KNOWN_BYTES {
@@ -260,13 +261,19 @@ impl JitNames {
         self.source.user
     }
 
+    /// Who pays for them; root for the session's own user, too.
+    pub fn payer(&self) -> Principal {
+        self.source.payer()
+    }
+
     /// There is no time for a look now.
     pub fn pass(&mut self) {
         self.looked = true;
     }
 
     fn has_files(&self, deadline: &mut Deadline) -> bool {
-        self.map.is_some() || !self.dumps.is_empty() || GrowingFile::perf_map(&self.source, deadline).is_some()
+        let has_map = |deadline| matches!(GrowingFile::perf_map(&self.source, deadline), Some(Ok(_)));
+        self.map.is_some() || !self.dumps.is_empty() || has_map(deadline)
     }
 
     pub fn is_unread(&self) -> bool {
@@ -283,6 +290,9 @@ impl JitNames {
         if self.map.is_none() {
             match GrowingFile::perf_map(&self.source, deadline) {
                 Some(Ok(file)) => self.map = Some((file, PerfMap::default())),
+                Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    self.note("its perf map is not read: it belongs to another user");
+                }
                 Some(Err(_)) => self.note("its perf map is not read: it is on a file system that others serve"),
                 None => {}
             }
@@ -364,7 +374,7 @@ impl JitNames {
                 // Different code at different times, and no telling how many samples each had.
                 return true;
             }
-            let function = named(profile, name);
+            let function = self.named(profile, name);
             let done = profile.name_later(waiting.centre, function);
             named_samples += if done { waiting.as_leaf } else { 0 };
             !done
@@ -467,6 +477,18 @@ impl JitNames {
         }
     }
 
+    /// A function of this name. It is the same in all processes of a user, as two that run the same program run the same
+    /// functions; that his are another's he could only say.
+    fn named(&self, profile: &mut Profile, name: &str) -> CostCentreId {
+        let owner = match self.payer() {
+            Principal::Own => Vec::new(),
+            Principal::User(user) => user.to_le_bytes().to_vec(),
+            Principal::Elsewhere { namespace, .. } => namespace.to_le_bytes().to_vec(),
+        };
+        let image = profile.add_image(Image::generated(owner));
+        profile.add_cost_centre(bare(image, Some(name.to_owned()), None))
+    }
+
     /// The image that this process's nameless code belongs to: addresses of different processes must not meet.
     fn waiting_image(&self, profile: &mut Profile) -> ImageId {
         let identity = [u64::from(self.source.pid), self.source.start_time];
@@ -476,12 +498,8 @@ impl JitNames {
 }
 
 fn bare(image: ImageId, linkage_name: Option<String>, start: Option<u64>) -> CostCentre {
-    CostCentre { image, linkage_name, display_name: None, start, file: None, line: 0, local: false }
-}
-
-fn named(profile: &mut Profile, name: &str) -> CostCentreId {
-    let image = profile.add_image(Image { name: NAMED.to_owned(), build_id: Vec::new() });
-    profile.add_cost_centre(bare(image, Some(name.to_owned()), None))
+    let display_name = display_name(linkage_name.as_deref(), None);
+    CostCentre { image, linkage_name, display_name, start, file: None, line: 0, local: false }
 }
 
 fn nameless(profile: &mut Profile) -> CostCentreId {

@@ -13,10 +13,12 @@ use ccsd_worker::Principal;
 
 use super::image::ImageIndex;
 use super::process_files::ProcessFiles;
+use super::shared_room::SharedRoom;
 use crate::procfs;
 
-/// Live processes with generated code, each with a file or two open. Further ones share one nameless image.
-const MAX_ALIVE: usize = 512;
+/// Live processes with generated code, each with a file or two open, of which users have shares. Further ones share one
+/// nameless image.
+const MAX_ALIVE: u64 = 512;
 const MAX_DIGITS: usize = 10;
 
 /// The generated code of one process, and of its children that have made none themselves.
@@ -58,6 +60,11 @@ impl JitSource {
         let (own_pid, ahead_ns) = (own_pid.unwrap_or(pid), procfs::clock_ahead_ns(pid));
         JitSource { pid, own_pid, user, other_user: None, tmp, door, start_time, ahead_ns, inherited }
     }
+
+    /// Who pays for what its names take.
+    pub fn payer(&self) -> Principal {
+        self.other_user.unwrap_or_default()
+    }
 }
 
 #[derive(Debug)]
@@ -68,11 +75,19 @@ pub enum JitEvent {
     End(ImageIndex),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct JitCodes {
-    alive: Vec<(ImageIndex, Weak<JitCode>)>,
+    /// With who pays: root and the session's own user as root.
+    alive: Vec<(ImageIndex, Weak<JitCode>, Principal)>,
+    room: SharedRoom,
     free: Vec<ImageIndex>,
     events: Vec<JitEvent>,
+}
+
+impl Default for JitCodes {
+    fn default() -> Self {
+        JitCodes { alive: Vec::new(), room: SharedRoom::new(MAX_ALIVE), free: Vec::new(), events: Vec::new() }
+    }
 }
 
 impl JitCodes {
@@ -89,16 +104,21 @@ impl JitCodes {
         if let Some(code) = code.as_ref().filter(|code| code.pid == pid) {
             return Some(code.index);
         }
-        if self.alive.len() >= MAX_ALIVE {
+        if !self.room.has(Principal::Own, 1) {
             return None;
         }
         let (inherited, door) = (code.as_ref().map(|code| code.index), files.door().clone());
         let (source, other_user) = files.ask(pid, move || JitSource::of(pid, start_time, inherited, door))?;
         let source = JitSource { other_user, ..source };
+        let payer = source.payer();
+        if !self.room.has(payer, 1) {
+            return None;
+        }
         let index = self.free.pop().or_else(index)?;
         let inherited = code.take();
         let new = Arc::new(JitCode { index, pid, _inherited: inherited });
-        self.alive.push((index, Arc::downgrade(&new)));
+        self.room.add(payer, 1);
+        self.alive.push((index, Arc::downgrade(&new), payer));
         *code = Some(new);
         self.events.push(JitEvent::Begin(index, Box::new(source)));
         Some(index)
@@ -110,10 +130,11 @@ impl JitCodes {
 
     /// Ends those that no process has any more. Returns whether there are events.
     pub fn sweep(&mut self) -> bool {
-        let (free, events) = (&mut self.free, &mut self.events);
-        self.alive.retain(|(index, code)| {
+        let (free, events, room) = (&mut self.free, &mut self.events, &mut self.room);
+        self.alive.retain(|(index, code, payer)| {
             let alive = code.strong_count() > 0;
             if !alive {
+                room.give(*payer, 1);
                 free.push(*index);
                 events.push(JitEvent::End(*index));
             }

@@ -1,10 +1,9 @@
 //! Room for images, threads and mappings, of which one user leaves some for others.
 //!
-//! Root and the session's own user may take all. All other users and containers leave an eighth for them, and each of them
-//! gets at most half of what the others leave of the rest. Who maps a file pays for it, unless it is another user's.
+//! The shares are those of [`Shares`]. Who maps a file pays for it, unless it is another user's.
 
+use ccsd_profile::Shares;
 use ccsd_worker::Principal;
-use hashbrown::HashMap;
 use nix::unistd::geteuid;
 
 #[derive(Debug)]
@@ -13,14 +12,13 @@ pub struct SharedRoom {
     taken: u64,
     /// The session's own user.
     own: Principal,
-    others: HashMap<Principal, u64>,
-    of_others: u64,
+    others: Shares<Principal>,
 }
 
 impl SharedRoom {
     pub fn new(limit: u64) -> SharedRoom {
         let own = ccsd_worker::principal_of(geteuid().as_raw());
-        SharedRoom { limit, taken: 0, own, others: HashMap::new(), of_others: 0 }
+        SharedRoom { limit, taken: 0, own, others: Shares::default() }
     }
 
     pub fn set_user(&mut self, user: u32) {
@@ -42,18 +40,15 @@ impl SharedRoom {
 
     /// How much more one may take.
     pub fn left(&self, payer: Principal) -> u64 {
-        let left = self.limit.saturating_sub(self.taken);
-        if !self.is_other(payer) {
-            return left;
+        match self.is_other(payer) {
+            true => self.others.left(payer, self.limit, self.taken),
+            false => self.limit.saturating_sub(self.taken),
         }
-        let taken = self.others.get(&payer).copied().unwrap_or(0);
-        let rest = (self.limit - self.limit / 8).saturating_sub(self.of_others - taken);
-        left.min((rest / 2).saturating_sub(taken))
     }
 
     /// The same room, of which nothing is taken.
     pub fn emptied(&self) -> SharedRoom {
-        SharedRoom { limit: self.limit, taken: 0, own: self.own, others: HashMap::new(), of_others: 0 }
+        SharedRoom { limit: self.limit, taken: 0, own: self.own, others: Shares::default() }
     }
 
     /// Takes room; false if there is not so much.
@@ -68,21 +63,15 @@ impl SharedRoom {
     /// Takes room that was found to be there before.
     pub fn add(&mut self, payer: Principal, amount: u64) {
         self.taken = self.taken.saturating_add(amount);
-        if amount > 0 && self.is_other(payer) {
-            *self.others.entry(payer).or_default() += amount;
-            self.of_others += amount;
+        if self.is_other(payer) {
+            self.others.add(payer, amount);
         }
     }
 
     /// Gives back what was taken.
     pub fn give(&mut self, payer: Principal, amount: u64) {
         self.taken = self.taken.saturating_sub(amount);
-        if let Some(taken) = self.others.get_mut(&payer) {
-            let amount = amount.min(*taken);
-            *taken -= amount;
-            self.of_others -= amount;
-            self.others.retain(|_, taken| *taken > 0);
-        }
+        self.others.give(payer, amount);
     }
 }
 
@@ -100,7 +89,6 @@ mod tests {
         assert_eq!(fill(&mut room, Principal::Own), 1024 - 448 - 224 - 112);
         assert!(!room.has(user(4), 1) && room.has(user(4), 0));
         room.give(user(2), 224);
-        assert_eq!(room.others.len(), 2);
         assert_eq!(fill(&mut room, user(4)), 168);
         // In a session of a user, that user's files are the own ones.
         let mut room = SharedRoom::new(1024);

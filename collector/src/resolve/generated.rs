@@ -4,6 +4,7 @@ use super::{Resolved, Resolver};
 use crate::jit::{JitFrameName, JitNames};
 use crate::process::images::ImageIndex;
 use crate::process::jit_code::JitEvent;
+use crate::process::shared_room::SharedRoom;
 use crate::unwind::Frame;
 use ccsd_profile::{Profile, Shed};
 
@@ -93,7 +94,8 @@ impl Resolver {
     #[cold]
     pub(super) fn resolve_jit(&mut self, profile: &mut Profile, frame: Frame, time: u64) -> Resolved {
         let Some(mut names) = self.take_jit(frame.image) else { return self.resolve_new(profile, frame, time) };
-        let answer = self.answer(profile, &mut names, frame.address, time);
+        let payer = self.payer(names.payer());
+        let answer = profile.paid_by(payer, |profile| self.answer(profile, &mut names, frame.address, time));
         self.put_jit(frame.image, names);
         Resolved::one(answer.centre, answer.named, answer.until)
     }
@@ -119,13 +121,14 @@ impl Resolver {
             names.pass();
             return false;
         };
-        let (bytes, left_out) = (self.generated_room(), names.left_out());
+        let (bytes, left_out) = (self.generated_room(names), names.left_out());
         let grown = names.look(slice.until, bytes, &mut self.deadline);
         let left_out = names.left_out().saturating_sub(left_out);
         profile.accounting_mut().shed.add(Shed::GeneratedCode, left_out);
         if grown {
             let inherited = names.inherited().and_then(|parent| self.jit(parent));
-            let named = names.name_waiting(profile, inherited);
+            let payer = self.payer(names.payer());
+            let named = profile.paid_by(payer, |profile| names.name_waiting(profile, inherited));
             self.named_later += named;
             self.generation = self.generation.wrapping_add(1);
         }
@@ -138,18 +141,24 @@ impl Resolver {
         self.jit_images.iter().filter_map(|&index| self.jit(index)).map(JitNames::bytes).sum()
     }
 
-    /// Bytes that there are for the names of the code of a process that is being looked at.
-    fn generated_room(&self) -> usize {
-        self.budget.generated_code.saturating_sub(self.generated_bytes())
+    /// Bytes that there are for the names of the code of a process that is being looked at, in its user's share.
+    fn generated_room(&self, names: &JitNames) -> usize {
+        let mut room = SharedRoom::new(self.budget.generated_code as u64);
+        for other in self.jit_images.iter().filter_map(|&index| self.jit(index)) {
+            room.add(other.payer(), other.bytes() as u64);
+        }
+        usize::try_from(room.left(names.payer())).unwrap_or(usize::MAX)
     }
 
     fn end_jit(&mut self, profile: &mut Profile, index: ImageIndex) {
         let Some(mut names) = self.take_jit(index) else { return };
-        let (bytes, left_out) = (self.generated_room(), names.left_out());
+        let (bytes, left_out) = (self.generated_room(&names), names.left_out());
         let slice = self.reading_time.last_slice(names.user());
+        let payer = self.payer(names.payer());
         let mut deadline = std::mem::take(&mut self.deadline);
         let inherited = names.inherited().and_then(|parent| self.jit(parent));
-        let named = names.finish(profile, inherited, slice.map(|slice| (slice.until, bytes)), &mut deadline);
+        let look = slice.map(|slice| (slice.until, bytes));
+        let named = profile.paid_by(payer, |profile| names.finish(profile, inherited, look, &mut deadline));
         self.deadline = deadline;
         self.reading_time.unread += u64::from(names.is_unread());
         if let Some(slice) = slice {

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 
-use ccsd_profile::{ProfileLimits, SessionInfo};
+use ccsd_profile::{CostCentreId, ProfileLimits, SessionInfo};
 use ccsd_symbolizer::{Door, FileRoot};
 use ccsd_worker::Principal;
 use tempfile::NamedTempFile;
@@ -30,32 +30,31 @@ impl Generating {
 
     /// One of a process with this `/tmp`.
     fn within(budget: &Budget, tmp: Option<FileRoot>) -> Generating {
-        let mut profile = Profile::new(SessionInfo::default(), ProfileLimits::default());
-        let mut resolver = Resolver::new(false, budget);
-        let image = MappedImage::new("[anon]", None, Principal::Own);
-        resolver.add_image(&mut profile, image);
+        let mut generating = Generating {
+            profile: Profile::new(SessionInfo::default(), ProfileLimits::default()),
+            resolver: Resolver::new(false, budget),
+            dump: NamedTempFile::new().unwrap(),
+        };
+        generating.begin(INDEX, tmp, None);
+        generating
+    }
+
+    /// The next process that generates code, of this user.
+    fn begin(&mut self, index: ImageIndex, tmp: Option<FileRoot>, other_user: Option<Principal>) {
+        let Generating { profile, resolver, .. } = self;
+        let image = MappedImage::new("[anon]", None, other_user.unwrap_or_default());
+        resolver.add_image(profile, image);
         let pid = std::process::id();
         let user = Some(nix::unistd::geteuid().as_raw());
         let door = Door::default();
-        let source = JitSource {
-            pid,
-            own_pid: pid,
-            user,
-            other_user: None,
-            tmp,
-            door,
-            start_time: 0,
-            ahead_ns: 0,
-            inherited: None,
-        };
-        resolver.jit_event(&mut profile, JitEvent::Begin(INDEX, Box::new(source)));
-        let dump = NamedTempFile::new().unwrap();
-        resolver.jit_event(&mut profile, JitEvent::Dump(INDEX, File::open(dump.path()).unwrap()));
-        let mut generating = Generating { profile, resolver, dump };
+        let source =
+            JitSource { pid, own_pid: pid, user, other_user, tmp, door, start_time: 0, ahead_ns: 0, inherited: None };
+        resolver.jit_event(profile, JitEvent::Begin(index, Box::new(source)));
+        self.dump = NamedTempFile::new().unwrap();
+        resolver.jit_event(profile, JitEvent::Dump(index, File::open(self.dump.path()).unwrap()));
         // Magic, version, bytes, machine, padding, pid, time, flags.
         let words = [0x4A69_5444u32, 1, 40, 62, 0, pid, 0, 0, 0, 0];
-        generating.write(&words.map(u32::to_le_bytes).concat());
-        generating
+        self.write(&words.map(u32::to_le_bytes).concat());
     }
 
     fn write(&mut self, bytes: &[u8]) {
@@ -74,12 +73,16 @@ impl Generating {
     fn batch<const N: usize>(&mut self, times: [u64; N]) -> [Option<String>; N] {
         self.resolver.begin_batch(&mut self.profile, &[]);
         times.map(|time| {
-            let frame = Frame { image: INDEX, address: ADDRESS };
-            let resolved = self.resolver.resolve(&mut self.profile, frame, time);
-            let centre = self.resolver.cost_centres(&resolved)[0];
-            assert!(time < resolved.until);
+            let centre = self.function_in(INDEX, time);
             self.profile.cost_centre(centre).unwrap().linkage_name.clone()
         })
+    }
+
+    fn function_in(&mut self, image: ImageIndex, time: u64) -> CostCentreId {
+        let resolved = self.resolver.resolve(&mut self.profile, Frame { image, address: ADDRESS }, time);
+        // An answer without a name may be for this sample alone.
+        assert!(time < resolved.until || !resolved.named);
+        self.resolver.cost_centres(&resolved)[0]
     }
 
     fn notes(mut self) -> Vec<String> {
@@ -139,4 +142,32 @@ fn files_are_read_within_the_budget_from_the_first_look_on() {
     assert_eq!(generating.batch([now_ns()]), some(["second"]));
     let bytes = generating.resolver.generated_bytes();
     assert!((BYTES / 4..BYTES).contains(&bytes), "{bytes}");
+}
+
+#[test]
+fn names_of_users_leave_room_for_root_s_and_are_others() {
+    const BYTES: usize = 1 << 17;
+    let mut generating = Generating::within(&Budget { generated_code: BYTES, ..Budget::default() }, None);
+    generating.load("first", 1);
+    assert_eq!(generating.batch([10]), some(["first"]));
+    let mut functions = vec![generating.function_in(INDEX, 10)];
+    for number in 1..12 {
+        let index = ImageIndex(number);
+        generating.begin(index, None, Some(Principal::User(number / 4 + 1)));
+        // More than there is room for.
+        (0..2_000).for_each(|time| generating.load("first", 1_000 + time));
+        generating.resolver.begin_batch(&mut generating.profile, &[]);
+        functions.push(generating.function_in(index, 1_000));
+    }
+    let bytes = generating.resolver.generated_bytes();
+    assert!(bytes < BYTES, "{bytes}");
+    // It has a name, too, and is another user's.
+    let label = |at: usize| generating.profile.labels().label(functions[at]).into_owned();
+    assert_eq!([0, 1, 4].map(label), ["first", "first (user 1)", "first (user 2)"]);
+    let index = ImageIndex(12);
+    generating.begin(index, None, None);
+    (0..100).for_each(|number| generating.load(&format!("own {number}"), 1_000 + number));
+    generating.resolver.begin_batch(&mut generating.profile, &[]);
+    let own = generating.function_in(index, 1_050);
+    assert_eq!(generating.profile.name(own), "own 50");
 }

@@ -27,7 +27,8 @@ use nix::sys::stat::fstatat;
 use nix::unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat};
 
 pub use error::{AllowedContents, DestinationError};
-use path::{DirectoryEntry, MAX_ATTEMPTS, ResolvedPath, is_trusted, resolve};
+pub(crate) use path::is_trusted;
+use path::{DirectoryEntry, MAX_ATTEMPTS, ResolvedPath, resolve};
 
 /// A file opened for writing in place.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ mod segment;
 use std::time::Duration;
 
 pub use files::{StoreError, StoredSegment, WatchFiles, contents, watch_dir, watches};
-pub use lock::{InUse, StateLock};
+pub use lock::{StateDirError, StateLock};
 pub use query::{CpuInterval, StoredGap, StoredProfile, TimeRange, cpu_intervals, query, query_timeline};
 pub use retention::{Removed, retain};
 pub use segment::{SegmentWriter, WriteError, room};

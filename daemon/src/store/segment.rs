@@ -124,7 +124,9 @@ pub fn room(dir: &Path) -> Result<(), WriteError> {
     }
     // Permissions, quotas and read-only file systems show only on writing.
     let probe = dir.join(".probe");
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(&probe).map_err(create)?;
+    // One that was left behind would be in the way, and a link would lead elsewhere.
+    let _ = std::fs::remove_file(&probe);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o640).open(&probe).map_err(create)?;
     let written = io::Write::write_all(&mut &file, &[0; 4096]);
     let _ = std::fs::remove_file(&probe);
     written.map_err(create)
