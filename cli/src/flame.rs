@@ -118,11 +118,11 @@ impl FlameTree {
                 let module = match origins.get(node.function) {
                     Origin::Special => CallOrigin::Special,
                     _ if image.starts_with("[kernel") => CallOrigin::Kernel,
-                    _ if is_generated(image) => CallOrigin::Generated,
+                    _ if is_generated(&image) => CallOrigin::Generated,
                     Origin::Own => CallOrigin::Own,
                     _ => CallOrigin::Library,
                 };
-                functions.push(FlameFunction { id: Some(node.function), image: sanitise(image).into_owned(), module });
+                functions.push(FlameFunction { id: Some(node.function), image: sanitise(&image).into_owned(), module });
                 functions.len() - 1
             });
             let above = node.parent.and_then(|parent| calls.get(parent)).map_or(0, |call| call.chain);

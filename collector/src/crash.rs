@@ -190,7 +190,7 @@ fn named(profile: &Profile, centre: CostCentreId) -> FrameInfo {
     let real = profile.real(centre);
     FrameInfo {
         function: profile.name(real).into_owned(),
-        image: profile.image_name(real).to_owned(),
+        image: profile.image_name(real).into_owned(),
         function_id: real.get(),
         ..FrameInfo::default()
     }

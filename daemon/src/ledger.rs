@@ -43,9 +43,15 @@ pub enum Resource {
     Dumped,
     /// Those of the bytes that rings lock.
     Locked,
+    /// Microseconds of CPU time that requests, and the first seconds and the ends of sessions, have taken of late: what one has
+    /// is forgotten at [`CPU_PART`] of the time. What sessions take as long as they run is what their programs make of it.
+    Cpu,
 }
 
-const RESOURCES: usize = 9;
+const RESOURCES: usize = 10;
+
+/// The part of a CPU that requests of one user may take for long; all users twice that.
+const CPU_PART: u32 = 4;
 
 /// The most that principals may have of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +95,8 @@ impl Shares {
             share(u64::MAX, 40, 10),
             // As with files: a small allowance must not be gone when root comes.
             share(u64::MAX, locked / 2, locked / 2),
+            // To attach to forty processes takes some 0.1 s.
+            share(u64::MAX, 12_000_000, 3_000_000),
         ])
     }
 
@@ -122,10 +130,11 @@ enum Whose {
 
 impl std::fmt::Display for Full {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let shift = match self.what {
-            Resource::Bytes | Resource::KernelBytes => 20,
-            Resource::Locked => 10,
-            _ => 0,
+        let scale = match self.what {
+            Resource::Bytes | Resource::KernelBytes => 1 << 20,
+            Resource::Locked => 1 << 10,
+            Resource::Cpu => 1000,
+            _ => 1,
         };
         let (unit, what) = match self.what {
             Resource::Running => ("session", ""),
@@ -136,16 +145,17 @@ impl std::fmt::Display for Full {
             Resource::Dumping => ("dump", " under way"),
             Resource::Dumped => ("dump", " within a few seconds"),
             Resource::Locked => ("KiB", " of locked memory for rings"),
+            Resource::Cpu => ("ms", " of CPU time for requests and for starting and ending sessions, of late"),
         };
-        let number = |amount: u64| amount >> shift;
+        let number = |amount: u64| amount / scale;
         let amount = |amount| {
             let number = number(amount);
-            let plural = if number == 1 || shift > 0 { "" } else { "s" };
+            let plural = if number == 1 || scale > 1 { "" } else { "s" };
             format!("{number} {unit}{plural}{what}")
         };
         let most = |most| {
             let number = number(most);
-            if shift > 0 { format!("{number} {unit}") } else { number.to_string() }
+            if scale > 1 { format!("{number} {unit}") } else { number.to_string() }
         };
         let most_is = |limit| {
             let verb = if number(limit) == 1 { "is" } else { "are" };
@@ -168,7 +178,8 @@ impl std::fmt::Display for Full {
             )?,
         }
         match (self.what, self.whose) {
-            (_, Whose::Users { .. }) | (Resource::Connections | Resource::Dumping | Resource::Dumped, _) => {
+            (_, Whose::Users { .. })
+            | (Resource::Connections | Resource::Dumping | Resource::Dumped | Resource::Cpu, _) => {
                 f.write_str("; try again later")
             }
             _ => f.write_str("; `ccsd daemon stop ID` ends a session"),
@@ -202,9 +213,25 @@ struct LedgerEntries {
     /// What each principal has. Those that have nothing are absent.
     taken: HashMap<LedgerPrincipal, [u64; RESOURCES]>,
     users: [u64; RESOURCES],
+    /// Until when what is to be forgotten of [`Resource::Cpu`] is.
+    drained: Instant,
 }
 
 impl LedgerEntries {
+    /// Forgets CPU time at the rate that users may take it.
+    fn drain(&mut self, now: Instant) {
+        let has_cpu = |entries: &LedgerEntries, who: &LedgerPrincipal| entries.of(*who, Resource::Cpu) > 0;
+        let debtors: Vec<LedgerPrincipal> = self.taken.keys().copied().filter(|who| has_cpu(self, who)).collect();
+        let elapsed = now.saturating_duration_since(self.drained);
+        self.drained += elapsed;
+        let parts = CPU_PART.max(u32::try_from(debtors.len()).unwrap_or(u32::MAX).saturating_mul(CPU_PART / 2));
+        let forgotten = u64::try_from((elapsed / parts).as_micros()).unwrap_or(u64::MAX);
+        for who in debtors {
+            let has = self.of(who, Resource::Cpu);
+            self.change(who, Resource::Cpu, has, has.saturating_sub(forgotten));
+        }
+    }
+
     fn of(&self, who: LedgerPrincipal, what: Resource) -> u64 {
         self.taken.get(&who).and_then(|taken| taken.get(what as usize)).copied().unwrap_or(0)
     }
@@ -250,7 +277,8 @@ impl Ledger {
     /// Empty books.
     #[must_use]
     pub fn new(shares: Shares) -> Ledger {
-        let entries = LedgerEntries { shares, taken: HashMap::new(), users: [0; RESOURCES] };
+        let drained = Instant::now();
+        let entries = LedgerEntries { shares, taken: HashMap::new(), users: [0; RESOURCES], drained };
         let (entries, users_cpu_ns) = (Mutex::new(entries), AtomicU64::new(0));
         let (subordinates, requests) = (SubordinateIds::default(), Mutex::default());
         Ledger(Arc::new(Books { entries, subordinates, users_cpu_ns, requests }))
@@ -366,12 +394,32 @@ impl Ledger {
         until.saturating_duration_since(now).saturating_sub(each * REQUESTS_AT_ONCE)
     }
 
-    /// Counts CPU time of a session or connection.
+    /// Counts CPU time of a running session.
     pub fn add_cpu(&self, who: LedgerPrincipal, ns: u64) {
         if who != LedgerPrincipal::Own {
             // Relaxed: nothing else depends on this sum.
             self.0.users_cpu_ns.fetch_add(ns, Ordering::Relaxed);
         }
+    }
+
+    /// The same of a request, or of the start or end of a session, of which each user has a share; see [`Ledger::fits_cpu`].
+    pub fn add_request_cpu(&self, who: LedgerPrincipal, ns: u64) {
+        self.add_cpu(who, ns);
+        if who != LedgerPrincipal::Own {
+            let mut entries = self.entries();
+            entries.drain(Instant::now());
+            entries.change(who, Resource::Cpu, 0, ns / 1000);
+        }
+    }
+
+    /// Checks that a user may have more CPU time for requests.
+    ///
+    /// # Errors
+    /// Whose share of it is used up.
+    pub fn fits_cpu(&self, who: LedgerPrincipal, now: Instant) -> Result<(), Full> {
+        let mut entries = self.entries();
+        entries.drain(now);
+        entries.fits(who, Resource::Cpu, 1)
     }
 
     /// CPU time of all users' sessions and connections so far, nanoseconds.
@@ -513,6 +561,30 @@ mod tests {
         assert!(waits(LedgerPrincipal::User(2), now).is_zero());
         assert!((0..10_000).all(|_| waits(LedgerPrincipal::Own, now).is_zero()));
         assert!(waits(user, now + Duration::from_secs(2)).is_zero());
+    }
+
+    #[test]
+    fn requests_of_a_user_have_a_share_of_a_cpu() {
+        const MS: u64 = 1_000_000;
+        let ledger = ledger();
+        let (now, [first, second]) = (Instant::now(), [1, 2].map(LedgerPrincipal::User));
+        let fits = |who, after: u64| ledger.fits_cpu(who, now + Duration::from_millis(after)).is_ok();
+        assert!(fits(first, 0));
+        ledger.add_request_cpu(first, 3_100 * MS);
+        assert!(!fits(first, 0) && fits(second, 0));
+        // A quarter of the time is forgotten, whatever running sessions take.
+        ledger.add_cpu(first, 9_000 * MS);
+        assert!(!fits(first, 396) && fits(first, 500));
+        // All have half a CPU together, and less where others have much.
+        (3..7).for_each(|user| ledger.add_request_cpu(LedgerPrincipal::User(user), 2_500 * MS));
+        ledger.add_request_cpu(second, 600 * MS);
+        assert!(!fits(second, 500));
+        let message = ledger.fits_cpu(second, now).unwrap_err().to_string();
+        assert!(message.contains("of CPU time") && message.ends_with("try again later"), "{message}");
+        assert!(fits(second, 60_000));
+        ledger.add_request_cpu(LedgerPrincipal::Own, 60_000 * MS);
+        assert!(fits(LedgerPrincipal::Own, 60_000));
+        assert!(ledger.users_cpu_ns() > 20_000 * MS && ledger.entries().of(LedgerPrincipal::Own, Resource::Cpu) == 0);
     }
 
     #[test]

@@ -249,7 +249,7 @@ fn annotated(
     Annotated {
         name: function.name.clone(),
         label: labels.label_beside_image(function.function).into_owned(),
-        image: profile.image_name(function.function).to_owned(),
+        image: profile.image_name(function.function).into_owned(),
         definition: function.definition.clone(),
         self_weight: function.self_weight,
         samples: function.samples,

@@ -277,7 +277,8 @@ impl TopQuery {
             let open = !self.filter.is_empty() || self.open.get(&chain).copied().unwrap_or(by_itself);
             let text = view.label(node);
             let image = profile.image_name(node.function);
-            let mut row = TopRow::new(RowKey::Chain(chain, node.function), node.self_weight, node.weight, &text, image);
+            let mut row =
+                TopRow::new(RowKey::Chain(chain, node.function), node.self_weight, node.weight, &text, &image);
             row.depth = depth;
             let below = node.children.iter().any(|&child| leads.get(child).copied().unwrap_or(false));
             row.open = below.then_some(open);
@@ -327,7 +328,7 @@ impl TopQuery {
                     arc.self_weight,
                     arc.self_weight.saturating_add(arc.child_weight),
                     &format!("{}{}", if arc.approximate { "~" } else { "" }, labels.label(arc.function)),
-                    image(arc.function),
+                    &image(arc.function),
                 )
             };
             let mut rows: Vec<TopRow> =
@@ -347,7 +348,7 @@ impl TopQuery {
             node.self_weight,
             node.inherited_weight(),
             &labels.label(node.function),
-            image(node.function),
+            &image(node.function),
         );
         rows.push(TopRow { depth: 1, strong: true, ..own });
         rows.extend(arcs(&node.callees, false));

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::ids::CostCentreId;
 use crate::model::CostCentre;
-use crate::name::basename;
+use crate::name::{basename, image_file_name};
 use crate::profile::Profile;
 use crate::readable;
 
@@ -182,7 +182,7 @@ pub(crate) fn labelled<'a>(name: Cow<'a, str>, apart: Option<&str>) -> Cow<'a, s
 const IMAGE_NAME_BYTES: usize = 512;
 
 fn image_name(profile: &Profile, centre: &CostCentre) -> Option<String> {
-    profile.image(centre.image).map(|image| clipped(basename(&image.name)))
+    profile.image(centre.image).map(|image| clipped(&image_file_name(&image.name)))
 }
 
 fn image_path(profile: &Profile, centre: &CostCentre) -> Option<String> {

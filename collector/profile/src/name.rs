@@ -29,9 +29,9 @@ impl Profile {
 
     /// The file name, without directories, of the image that a function is in.
     #[must_use]
-    pub fn image_name(&self, id: CostCentreId) -> &str {
+    pub fn image_name(&self, id: CostCentreId) -> Cow<'_, str> {
         let image = self.cost_centre(id).and_then(|cost_centre| self.image(cost_centre.image));
-        image.map_or("[unknown]", |image| basename(&image.name))
+        image.map_or(Cow::Borrowed("[unknown]"), |image| image_file_name(&image.name))
     }
 }
 
@@ -43,6 +43,14 @@ pub(crate) fn basename(path: &str) -> &str {
         Some(name) if !name.is_empty() => name,
         _ => path,
     }
+}
+
+/// What an image goes by: its file name. What a user shows to his processes at a path keeps his number: of
+/// `user 1000:/usr/bin/server` it is `user 1000:server`.
+pub(crate) fn image_file_name(path: &str) -> Cow<'_, str> {
+    let name = basename(path);
+    let whose = path.strip_prefix("user ").and_then(|rest| rest.split_once(":/")).filter(|_| name.len() < path.len());
+    whose.map_or(Cow::Borrowed(name), |(user, _)| Cow::Owned(format!("user {user}:{name}")))
 }
 
 #[cfg(test)]
@@ -58,7 +66,14 @@ mod tests {
             ("", ""),
             ("/x/[kernel]", "/x/[kernel]"),
         ] {
-            assert_eq!(basename(path), name);
+            assert_eq!((basename(path), &*image_file_name(path)), (name, name));
+        }
+        for (path, name) in [
+            ("user 1000:/usr/bin/server", "user 1000:server"),
+            ("user 1000:/x/[kernel]", "user 1000:/x/[kernel]"),
+            ("/user 1:/x", "x"),
+        ] {
+            assert_eq!(image_file_name(path), name);
         }
     }
 }

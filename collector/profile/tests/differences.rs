@@ -16,7 +16,7 @@ const MOST: u32 = 20 + 18;
 
 /// A function of a printed name; instances of one name differ in their linkage name or in the build of their image.
 fn instance(maker: &mut Maker, name: u32, instance: u32) -> ccsd_profile::CostCentreId {
-    let image = Image { name: format!("/usr/{instance}/demo"), build_id: vec![instance as u8] };
+    let image = Image { name: "/usr/demo".to_owned(), build_id: vec![instance as u8] };
     let image = maker.profile.add_image(image);
     maker.profile.add_cost_centre(CostCentre {
         image,
@@ -163,6 +163,38 @@ fn instances_of_one_name_inherit_each_sample_once() {
     assert_eq!(row.after.unwrap().inherited_weight, 748);
     assert!((row.after.unwrap().inherited_share.fraction - 0.748).abs() < 1e-9);
     assert_eq!(row.after.unwrap().self_weight, 748);
+}
+
+#[test]
+fn programs_of_one_name_that_run_beside_each_other_are_several() {
+    let profile = |images: &[(&str, u64)]| {
+        let mut maker = Maker::new();
+        let thread = maker.thread(7);
+        for &(path, weight) in images {
+            let image = maker.profile.add_image(Image { name: path.to_owned(), build_id: Vec::new() });
+            let function = maker.profile.add_cost_centre(CostCentre { image, ..CostCentre::named(image, "work") });
+            let context = maker.profile.contexts_mut().push(ContextId::ROOT, function);
+            maker.profile.charge(thread, context, LineId::UNKNOWN, &[weight]);
+        }
+        maker.profile
+    };
+    let rows = |before: &[(&str, u64)], after: &[(&str, u64)]| {
+        let (before, after, all) = (profile(before), profile(after), Selection::all());
+        let view = DiffView::new((&before, &all), (&after, &all));
+        let weight = |it: Option<ccsd_profile::view::DiffSide>| it.map_or(0, |it| it.self_weight);
+        let row = |row: DiffRow| (row.function.image.clone(), weight(row.before), weight(row.after));
+        view.rows.into_iter().map(row).collect::<BTreeSet<_>>()
+    };
+    let row = |image: &str, before, after| (image.to_owned(), before, after);
+    // One that is built anew elsewhere is the same.
+    assert_eq!(rows(&[("/a/srv", 5)], &[("/b/srv", 3)]), [row("srv", 5, 3)].into());
+    assert_eq!(rows(&[("/a1/srv", 5), ("/a2/srv", 1)], &[("/b1/srv", 3)]), [row("srv", 6, 3)].into());
+    // One that appears beside another is none of it.
+    let beside = rows(&[("/a/srv", 5)], &[("/a/srv", 3), ("/home/x/srv", 4)]);
+    assert_eq!(beside, [row("/a/srv", 5, 3), row("srv", 0, 4)].into());
+    // What a user shows at a path is not what is there.
+    let shown = rows(&[("/a/srv", 5)], &[("/a/srv", 3), ("user 7:/a/srv", 4)]);
+    assert_eq!(shown, [row("srv", 5, 3), row("user 7:srv", 0, 4)].into());
 }
 
 fn drawn(random: &mut Random, shares: &[f64], samples: u32) -> Profile {

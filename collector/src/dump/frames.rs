@@ -186,7 +186,7 @@ fn name(images: &mut Images, frames: &[Frame], dump: &mut Dump) -> Vec<Vec<u32>>
         .into_iter()
         .map(|(centre, info)| {
             let real = profile.real(centre);
-            let (function, image) = (profile.name(real).into_owned(), profile.image_name(real).to_owned());
+            let (function, image) = (profile.name(real).into_owned(), profile.image_name(real).into_owned());
             FrameInfo { function, image, function_id: real.get(), ..info }
         })
         .collect();

@@ -77,7 +77,7 @@ struct AcceptingCpu {
 
 impl Drop for AcceptingCpu {
     fn drop(&mut self) {
-        self.ledger.add_cpu(self.principal, usage::thread_cpu_ns().saturating_sub(self.began));
+        self.ledger.add_request_cpu(self.principal, usage::thread_cpu_ns().saturating_sub(self.began));
     }
 }
 

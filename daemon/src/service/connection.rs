@@ -118,7 +118,7 @@ impl Connection {
 
     fn count_cpu(&self) {
         let now = usage::thread_work_ns();
-        self.sessions.ledger().add_cpu(self.principal, now.saturating_sub(self.counted_cpu.replace(now)));
+        self.sessions.ledger().add_request_cpu(self.principal, now.saturating_sub(self.counted_cpu.replace(now)));
     }
 
     fn talk(&mut self) -> Result<(), FrameError> {

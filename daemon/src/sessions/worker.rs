@@ -132,6 +132,9 @@ impl FileShare for SessionFiles {
     }
 }
 
+/// What a session takes until then is the cost of its start.
+const START: Duration = Duration::from_secs(2);
+
 /// Time after which a session that has ended looks again whether there is memory for the readers that wait.
 const LOOK_FOR_MEMORY: Duration = Duration::from_secs(1);
 
@@ -201,7 +204,7 @@ pub fn run(
     let (session, guard, memory) = match open(&new, grant, &files) {
         Ok(opened) => opened,
         Err(refusal) => {
-            ledger.add_cpu(principal, usage::thread_cpu_ns());
+            ledger.add_request_cpu(principal, usage::thread_cpu_ns());
             // Before the client learns of it, and may ask again.
             bytes.give_back();
             drop(files);
@@ -305,6 +308,7 @@ struct SessionWorker {
     principal: LedgerPrincipal,
     /// CPU time that was counted: of the collection, and of this thread.
     counted_cpu: (u64, u64),
+    began: Instant,
     guard: Guard,
     replica: Profile,
     readers: Readers,
@@ -355,6 +359,7 @@ impl SessionWorker {
             ledger,
             principal,
             counted_cpu: (0, 0),
+            began: Instant::now(),
             guard,
             replica: Profile::new(info.clone(), replica_limits(memory)),
             readers: Readers::new(Arc::new(info), streams),
@@ -506,7 +511,10 @@ impl SessionWorker {
         let now = (collection_ns.max(self.counted_cpu.0), usage::thread_cpu_ns());
         let before = std::mem::replace(&mut self.counted_cpu, now);
         let spent = (now.0 - before.0).saturating_add(now.1.saturating_sub(before.1));
-        self.ledger.add_cpu(self.principal, spent);
+        match self.session.is_none() || self.ending.is_some() || self.began.elapsed() < START {
+            true => self.ledger.add_request_cpu(self.principal, spent),
+            false => self.ledger.add_cpu(self.principal, spent),
+        }
     }
 
     fn look_at_the_clock(&mut self) {

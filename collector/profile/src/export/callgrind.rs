@@ -110,6 +110,6 @@ impl IndexedNames<'_> {
     fn file(&self, id: CostCentreId) -> String {
         let profile = self.labels.profile();
         let file = profile.cost_centre(id).and_then(|it| it.file.as_deref());
-        file.map_or_else(|| format!("[{}]", sanitise(profile.image_name(id))), |file| sanitise(file).into_owned())
+        file.map_or_else(|| format!("[{}]", sanitise(&profile.image_name(id))), |file| sanitise(file).into_owned())
     }
 }

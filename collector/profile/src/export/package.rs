@@ -54,7 +54,8 @@ impl<'a> Places<'a> {
         let place = |kind, package: &str| LegendPlace { kind, package: package.to_owned(), part: None };
         // Parts are the same whether whole names are shown or short ones.
         let name = self.profile.name(id);
-        let (image, origin, label) = (self.profile.image_name(id), self.origins.get(id), readable::short(&name));
+        let (image, origin) = (self.profile.image_name(id), self.origins.get(id));
+        let (image, label) = (&*image, readable::short(&name));
         let file = self.profile.cost_centre(id).and_then(|it| it.file.as_deref());
         if origin == Origin::Special {
             return place(PackageKind::Mark, image);

@@ -1,6 +1,8 @@
 //! Groups of functions that a runtime brings along: what a program spends on allocation, page faults, the kernel, its
 //! own start-up.
 
+use std::borrow::Cow;
+
 use crate::ids::{CostCentreId, ImageId};
 use crate::profile::Profile;
 
@@ -88,11 +90,11 @@ const PAGE_FAULTS: [&str; 3] = ["asm_exc_page_fault", "exc_page_fault", "do_user
 
 impl Groups {
     /// The group of the next function of the stack, callers first.
-    pub fn next<'a>(&mut self, profile: &'a Profile, function: CostCentreId) -> &'a str {
-        let Some(centre) = profile.cost_centre(function) else { return "[unknown]" };
+    pub fn next<'a>(&mut self, profile: &'a Profile, function: CostCentreId) -> Cow<'a, str> {
+        let Some(centre) = profile.cost_centre(function) else { return Cow::Borrowed("[unknown]") };
         let name = centre.display_name.as_deref().or(centre.linkage_name.as_deref()).unwrap_or("");
         if centre.image == ImageId::CCSD {
-            return if name.starts_with("[gap") {
+            return Cow::Borrowed(if name.starts_with("[gap") {
                 "[gap]"
             } else if name.starts_with("[truncated") {
                 "[truncated]"
@@ -100,7 +102,7 @@ impl Groups {
                 "[not sampled]"
             } else {
                 "[ccsd]"
-            };
+            });
         }
         let image = profile.image_name(function);
         let kernel = image == "[kernel]" || image == "[kernel.kallsyms]";
@@ -108,7 +110,8 @@ impl Groups {
             if PAGE_FAULTS.contains(&name) {
                 self.inside = Some(Inside::PageFault);
             }
-            return if self.inside == Some(Inside::PageFault) { Inside::PageFault.name() } else { "[kernel]" };
+            let in_fault = self.inside == Some(Inside::PageFault);
+            return Cow::Borrowed(if in_fault { Inside::PageFault.name() } else { "[kernel]" });
         }
         // A signal handler, or a callback: the program again, whatever was interrupted.
         if self.inside == Some(Inside::PageFault) {
@@ -123,7 +126,7 @@ impl Groups {
             self.inside = Some(Inside::Allocator);
         }
         match self.inside {
-            Some(inside) => inside.name(),
+            Some(inside) => Cow::Borrowed(inside.name()),
             None => image,
         }
     }

@@ -117,7 +117,7 @@ impl Profile {
                 let definers = Definers::of(self);
                 self.regrouped(|id, centre| definer(self, &definers, id, centre))
             }
-            Grouping::Module => self.regrouped(|id, _| plain(self.image_name(id).to_owned())),
+            Grouping::Module => self.regrouped(|id, _| plain(self.image_name(id).into_owned())),
             Grouping::File => self.regrouped(|id, centre| match &centre.file {
                 Some(file) => CostCentre { file: Some(file.clone()), ..plain(file.clone()) },
                 None => plain(format!("[no file] {}", self.image_name(id))),
@@ -137,7 +137,7 @@ impl Profile {
                 let mut new = self.emptied();
                 let mut contexts = std::mem::replace(&mut new.contexts, ContextTable::new(0));
                 let group = |mut groups: Groups, function| {
-                    let group = named(&mut new, groups.next(self, function));
+                    let group = named(&mut new, &groups.next(self, function));
                     (groups, group)
                 };
                 let (places, uncertain) = remap_by_callers(&walk.contexts(), &mut contexts, Groups::default(), group);

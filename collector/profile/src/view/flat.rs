@@ -129,7 +129,7 @@ impl FlatView {
                 FlatRow {
                     function,
                     name: profile.name(function).into_owned(),
-                    image: profile.image_name(function).to_owned(),
+                    image: profile.image_name(function).into_owned(),
                     definition: labels.definition(function),
                     self_weight: own.weight,
                     inherited_weight: inherited.weight,

@@ -229,9 +229,9 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
         FunctionText {
             full_name: (full_name != name).then_some(full_name),
             name,
-            image: sanitise(profile.image_name(id)).into_owned(),
+            image: sanitise(&profile.image_name(id)).into_owned(),
             path: sanitise(path).into_owned(),
-            module: script_module(profile.image_name(id), &profile.name(id)),
+            module: script_module(&profile.image_name(id), &profile.name(id)),
             file: centre.and_then(|it| it.file.as_deref()).map(|it| sanitise(it).into_owned()),
             line: centre.map_or(0, |it| it.line),
         }
