@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use nix::unistd::geteuid;
+
 /// An error of the collector. Its text says what happened, to what, and what to do next.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -43,8 +45,12 @@ pub enum Error {
     },
     /// The kernel does not let this user see the process's memory and threads.
     #[error(
-        "not permitted to see the stacks of PID {pid} (it belongs to {owner}); run ccsd as that user, as root, or with \
-         CAP_SYS_PTRACE"
+        "not permitted to see the stacks of PID {pid} (it belongs to {owner}); {}",
+        if geteuid().is_root() {
+            "run ccsd with CAP_SYS_PTRACE, in the process's user namespace or one above, where no security module forbids it"
+        } else {
+            "run ccsd as that user, as root, or with CAP_SYS_PTRACE"
+        }
     )]
     DumpNotPermitted {
         /// The process.

@@ -1,6 +1,7 @@
 //! The accounting of a session, and what is said of it at the end.
 
 use ccsd_profile::{Accounting, OwnCpu, Phase, Shed, notes};
+use nix::unistd::geteuid;
 
 use super::Aggregator;
 use crate::batch::{BatchCounts, part_of};
@@ -78,7 +79,7 @@ impl Aggregator {
                     unseen(accounting, self.layout, leftovers, self.more_samples)
                 }
             };
-            let slow = (counts.sampler.waits_its_turn && counts.rings.lost > 0).then(|| SLOW.to_owned());
+            let slow = (counts.sampler.waits_its_turn && counts.rings.lost > 0).then(slow);
             let left_out = self.crashes_left_out;
             let crashes =
                 (left_out > 0).then(|| format!("{left_out} more processes died of signals: their stacks are not kept"));
@@ -125,8 +126,13 @@ impl Aggregator {
     }
 }
 
-const SLOW: &str = "samples were lost because ccsd had to wait for the CPU; it would not as root, or where it may have \
-                    real-time priority (`ulimit -r 1`)";
+fn slow() -> String {
+    let remedy = match geteuid().is_root() {
+        true => "its control group may be limited (`cpu.max`), or it may have no real-time priority (`LimitRTPRIO=`)",
+        false => "it would not as root, or where it may have real-time priority (`ulimit -r 1`)",
+    };
+    format!("samples were lost because ccsd had to wait for the CPU; {remedy}")
+}
 
 /// How many lost samples were probably the target's, where others are sampled too: the kernel does not say.
 fn own_part(lost: u64, counts: &BatchCounts) -> u64 {
