@@ -44,10 +44,6 @@ impl Tracer {
         Ok(Tracer { tid, _not_send: PhantomData })
     }
 
-    pub fn tid(&self) -> u32 {
-        self.tid.cast_unsigned()
-    }
-
     /// Asks it to stop. Errors: ESRCH where it has ended.
     pub fn interrupt(&self) -> Result<(), Errno> {
         request(libc::PTRACE_INTERRUPT, self.tid, 0)
