@@ -212,6 +212,25 @@ fn main() -> ExitCode {
             fixture.go();
             let _ = fixture.finish();
         })
+        .test("ended_in_the_middle", &[CC], || {
+            let mut fixture = waiting("epolls", Some(300));
+            for _ in 0..MANY {
+                let mut dumping = ccsd(["dump", &fixture.pid().to_string()])
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn()
+                    .unwrap();
+                until("it traces or is done", || {
+                    dumping.try_wait().unwrap().is_some()
+                        || tasks(fixture.pid()).iter().any(|&(_, _, tracer)| tracer == dumping.id())
+                });
+                let _ = kill(Pid::from_raw(dumping.id().cast_signed()), Signal::SIGTERM);
+                let status = dumping.wait().unwrap();
+                assert!(status.success() || status.signal() == Some(libc::SIGTERM), "{status}");
+            }
+            fixture.go();
+            assert_eq!(fixture.finish(), "0 interrupted\n");
+        })
         .test("the_main_thread_has_ended", &[CC], || {
             let fixture = waiting("without_main", None);
             until("it has", || tasks(fixture.pid()).iter().any(|&(_, state, _)| state == 'Z'));

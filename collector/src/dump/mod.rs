@@ -13,6 +13,7 @@
 
 mod calls;
 mod frames;
+mod hold;
 mod look;
 pub mod model;
 mod ptrace;
@@ -36,6 +37,7 @@ use crate::tracker::scan::ThreadScan;
 use crate::usage;
 use take::Taking;
 
+pub use hold::{end_holds, idle, on_idle};
 pub use model::{Dump, End, FrameInfo, Method, TaskState, ThreadDump};
 
 /// Longest time for which threads are looked at. A thousand take less than a second.

@@ -36,6 +36,7 @@ use crate::sched_priority::become_urgent;
 use crate::usage::{add_helper, thread_cpu_ns};
 
 use super::calls::{can_be_made_again, made_by_another, not_to_be_interrupted, reads_whole};
+use super::hold::Hold;
 use super::look::{Look, SyscallFile, SyscallStatus};
 use super::model::{Method, TaskState};
 use super::ptrace::{Condition, Tracer};
@@ -293,6 +294,7 @@ impl Taking {
         let blocked = matches!(look.place, SyscallStatus::InCall(_));
         let wait = if blocked { wait.max(MAX_CALL_WAIT) } else { wait };
         let Ok(place) = SyscallFile::open(self.pid, tid) else { return TracerState::Gone };
+        let _hold = Hold::begin();
         let tracer = match Tracer::seize(tid) {
             Ok(tracer) => tracer,
             Err(Errno::ESRCH) => return TracerState::Gone,
