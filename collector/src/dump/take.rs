@@ -7,8 +7,8 @@
 //! | runs, in a call or not | sampled ([`sample`](super::sample)): the kernel may be in the midst of a call |
 //! | is blocked and runs in turns | read or sampled, whichever succeeds first |
 //!
-//! Between the last look at a thread and its stop it may go on. A microsecond lies between them, and what is lost then is
-//! the rest of a call that the thread has begun in that time and that takes longer.
+//! Between the last look at a thread and its stop it may go on. About a microsecond lies between them, more if ccsd loses
+//! the CPU. A long call that the thread begins in that time is cut short.
 //!
 //! For an owner, each thread's rights are checked while it is stopped, and only its memory and mappings of that moment
 //! are read ([`StackCopier::bind`]): a privileged program executed in between shows nothing. A sampled thread's rights
