@@ -128,7 +128,7 @@ pub enum Command {
     /// Samples the call stacks of running processes until they end, --duration is over, or Ctrl-C is typed twice.
     ///
     /// All their threads are sampled and, without --no-inherit, all their descendants, existing and new. Sampling never
-    /// stops them. On a terminal, the first Ctrl-C prints the stacks of all threads, each of which is stopped for a moment
+    /// stops them. On a terminal, the first Ctrl-C prints the stacks of all threads; blocked ones are stopped for a moment
     /// (see `ccsd dump --help`); a second within two seconds, or q and Enter, ends the collection.
     #[command(after_long_help = ATTACH_EXAMPLES)]
     Attach(AttachArgs),
@@ -137,11 +137,11 @@ pub enum Command {
     /// Prints the stacks of all threads, running or asleep, once.
     ///
     /// Shows for each thread its name, its state, the kernel function it waits in, and its stack, innermost function first,
-    /// with source lines and inlined functions where there is debug information. Each thread is stopped for far less than a
-    /// millisecond; system calls and job control are not disturbed. A thread that cannot be stopped (another program traces
-    /// it, or its system call cannot be resumed) is read while it runs, and the dump says so. For processes that this user
-    /// may not trace, ccsd asks a daemon. Threads with the same stack are shown together, and recursion in deep stacks is
-    /// shown once, with its count.
+    /// with source lines and inlined functions where there is debug information. Each blocked thread is stopped for far less
+    /// than a millisecond, and its system call goes on afterwards; running threads are sampled once and not stopped. A
+    /// thread that must not be stopped (another program traces it, or its system call could not go on) is read as it is,
+    /// and the dump says so. Job control is not disturbed. For processes that this user may not trace, ccsd asks a daemon.
+    /// Threads with the same stack are shown together, and recursion in deep stacks is shown once, with its count.
     #[command(after_long_help = DUMP_EXAMPLES)]
     Dump(DumpArgs),
     /// Show a profile

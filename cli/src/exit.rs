@@ -45,6 +45,8 @@ impl Exit {
     }
 
     pub fn leave(self) -> ! {
+        // A thread that a dump holds must be let go properly.
+        ccsd_collector::dump::end_holds();
         match self {
             Exit::Status(status) => std::process::exit(status),
             Exit::Signal(signal) => {

@@ -8,11 +8,12 @@
 
 use std::fs;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ccsd_collector::dump;
 use ccsd_daemon::StopRequest;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use nix::sys::signal::{Signal, kill};
@@ -140,6 +141,22 @@ impl Signals {
     pub fn now_waiting(&self) {
         self.waiting.store(true, Ordering::Relaxed);
     }
+}
+
+/// Lets signals that end ccsd take effect only while a dump holds no thread: it would be let go in the midst of a call.
+pub fn end_between_holds() -> io::Result<()> {
+    let (idle, late) = (dump::idle(), Arc::new(AtomicUsize::new(0)));
+    for signal in not_ignored(&[SIGINT, SIGTERM, SIGHUP, SIGQUIT]) {
+        // Noted first: ccsd may begin to hold a thread before the second handler looks.
+        signal_hook::flag::register_usize(signal, late.clone(), signal.unsigned_abs() as usize)?;
+        signal_hook::flag::register_conditional_default(signal, idle.clone())?;
+    }
+    dump::on_idle(move || {
+        if let Ok(signal @ 1..) = i32::try_from(late.load(Ordering::SeqCst)) {
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+    });
+    Ok(())
 }
 
 /// The signals of a list that were not ignored when ccsd started (`nohup`, a background job of `sh`).

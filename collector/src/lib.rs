@@ -9,7 +9,7 @@
 //! reads its [`SessionEvent`]s until [`SessionEvent::Finished`]. The target is never stopped. Each thread owns its
 //! state; the two talk by bounded channels, and where one is full, samples are dropped and counted.
 //!
-//! A [`dump`] takes the stacks of all threads of a process once, and stops each for a moment.
+//! A [`dump`] takes the stacks of all threads of a process once, and stops blocked ones for a moment.
 //!
 //! `unsafe` stands in six modules, for the kernel's interface: `perf::event` and `sched_priority` (system calls),
 //! `perf::ring_buffer` (shared memory), `perf::closer` (clone), `child` (fork, wait4) and `dump::ptrace`.

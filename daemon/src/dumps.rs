@@ -1,6 +1,6 @@
 //! Dumps for clients: stacks of processes that the client may see but could not dump itself.
 //!
-//! A dump stops threads for a moment and costs the daemon CPU time. So a process has one dump at a time, few run at
+//! A dump stops blocked threads for a moment and costs the daemon CPU time. So a process has one dump at a time, few run at
 //! once, and untrusted users are rate-limited.
 //!
 //! Reading a process's memory may take for ever: while the process maps a file of a file system in user space, it holds the

@@ -56,7 +56,7 @@ fn main() -> ExitCode {
             let thread = &threads[0];
             assert!(functions(thread).contains(&"main"), "{thread:#}");
             assert_eq!(thread["complete"].as_bool(), Some(true));
-            assert!(thread["stopped_ns"].as_u64().is_some(), "{thread:#}");
+            assert_eq!((thread["sampled"].as_bool(), thread["stopped_ns"].as_u64()), (Some(true), None), "{thread:#}");
         })
         .test("deep_recursion_is_a_dozen_lines", &[CC], || {
             let fixture = waiting("recursion", Some(DEEP));
@@ -121,6 +121,33 @@ fn main() -> ExitCode {
             fixture.go();
             assert_eq!(fixture.finish(), "0 interrupted, 0 short\n");
         })
+        .test("calls_that_take_long_are_not_cut_short", &[CC], || {
+            let mut fixture = waiting("moves", None);
+            let mut seen = 0;
+            // (The fixture leaves few CPUs to the dumps.)
+            for _ in 0..MANY / 2 {
+                let threads = threads(&fixture);
+                assert_eq!(threads.len(), 5);
+                seen += threads.iter().filter(|thread| thread["sampled"].as_bool() == Some(true)).count();
+            }
+            assert!(seen > 0);
+            fixture.go();
+            assert_eq!(fixture.finish(), "0 short\n");
+        })
+        .test("calls_of_a_supervisor_are_made_once", &[CC], || {
+            const CALLS: usize = 3;
+            let mut fixture = waiting("supervised", Some(CALLS));
+            for call in 0..CALLS {
+                let threads = threads(&fixture);
+                let supervised = threads.iter().find(|thread| thread["name"] == "supervised").unwrap();
+                assert!(supervised["not_stopped"].is_string(), "{supervised:#}");
+                fixture.go();
+                if call + 1 < CALLS {
+                    fixture.wait_until_told();
+                }
+            }
+            assert_eq!(fixture.finish(), "");
+        })
         .test("stopped_processes_stay_stopped", &[CC], || {
             let mut fixture = waiting("threads", Some(3));
             let pid = Pid::from_raw(fixture.pid().cast_signed());
@@ -154,10 +181,10 @@ fn main() -> ExitCode {
             until("it is blocked again", || {
                 let ended = dump(&fixture, &[]);
                 let text = &ended.stdout;
-                assert!(text.contains(&format!("traced by strace ({}) already", strace.id())), "{ended:?}");
                 // What was not saved on the stack is unknown, and not guessed.
                 assert!(text.contains("_start") || text.contains("[truncated: "), "{text}");
-                text.contains(" read ") && text.contains("wait_here")
+                let traced = text.contains(&format!("traced by strace ({}) already", strace.id()));
+                traced && text.contains(" read ") && text.contains("wait_here")
             });
             assert_eq!(tasks(fixture.pid())[0].2, strace.id(), "strace keeps it");
             strace.kill().unwrap();
@@ -184,6 +211,25 @@ fn main() -> ExitCode {
             }
             fixture.go();
             let _ = fixture.finish();
+        })
+        .test("ended_in_the_middle", &[CC], || {
+            let mut fixture = waiting("epolls", Some(300));
+            for _ in 0..MANY {
+                let mut dumping = ccsd(["dump", &fixture.pid().to_string()])
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn()
+                    .unwrap();
+                until("it traces or is done", || {
+                    dumping.try_wait().unwrap().is_some()
+                        || tasks(fixture.pid()).iter().any(|&(_, _, tracer)| tracer == dumping.id())
+                });
+                let _ = kill(Pid::from_raw(dumping.id().cast_signed()), Signal::SIGTERM);
+                let status = dumping.wait().unwrap();
+                assert!(status.success() || status.signal() == Some(libc::SIGTERM), "{status}");
+            }
+            fixture.go();
+            assert_eq!(fixture.finish(), "0 interrupted\n");
         })
         .test("the_main_thread_has_ended", &[CC], || {
             let fixture = waiting("without_main", None);
@@ -265,6 +311,14 @@ fn by_a_daemon() {
         let mut command = daemon.ccsd(["dump"]);
         EndedProgram::of(as_user(command.args(args).arg(pid.to_string()), user))
     };
+    let mut command = Command::new(build("dump.c", &FLAGS));
+    let burning = Running::start_command(as_user(command.arg("burning"), NOBODY));
+    let ended = dump(NOBODY, &["--daemon", "--json"], burning.pid());
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let thread = &document["processes"][0]["threads"][0];
+    assert_eq!(thread["sampled"].as_bool(), Some(true), "{thread:#}");
+    assert!(functions(thread).contains(&"main"), "{thread:#}");
+    drop(burning);
     let own = threads(&of_root);
     for (user, pid) in [(0, of_root.pid()), (NOBODY, of_nobody.pid())] {
         let ended = dump(user, &["--daemon", "--json"], pid);

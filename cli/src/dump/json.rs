@@ -36,6 +36,7 @@ struct ThreadDocument<'a> {
     truncated: Option<&'a str>,
     missing: Option<&'a str>,
     stopped_ns: Option<u64>,
+    sampled: bool,
     not_stopped: Option<&'a str>,
 }
 
@@ -90,6 +91,7 @@ fn thread<'a>(dump: &'a Dump, thread: &'a ThreadDump) -> ThreadDocument<'a> {
     };
     let (stopped_ns, not_stopped) = match &thread.method {
         Method::Stopped { ns } => (Some(*ns), None),
+        Method::Sampled => (None, None),
         Method::NotStopped { why } => (None, Some(why.as_str())),
     };
     ThreadDocument {
@@ -103,6 +105,7 @@ fn thread<'a>(dump: &'a Dump, thread: &'a ThreadDump) -> ThreadDocument<'a> {
         truncated,
         missing,
         stopped_ns,
+        sampled: thread.method == Method::Sampled,
         not_stopped,
     }
 }

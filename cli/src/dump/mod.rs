@@ -23,7 +23,7 @@ use crate::connection;
 use crate::exit::{Exit, Failure};
 use crate::message::{say, warn};
 use crate::processes;
-use crate::signals::Asking;
+use crate::signals::{Asking, end_between_holds};
 use crate::style::{ColorChoice, TextLayout};
 
 use text::{DumpStyle, text};
@@ -44,6 +44,7 @@ pub fn run(args: &DumpArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     };
     let by = connection::by(&args.by);
     let pids = processes::find(&args.processes, false)?;
+    end_between_holds()?;
     let (mut dumps, mut failures) = take(&pids, args.children, &by);
     if !args.full_names && !args.json {
         dumps.iter_mut().for_each(|dump| shorten_names(&mut dump.frames));

@@ -63,7 +63,7 @@ fn groups<'a>(dump: &'a Dump, shown: &DumpStyle) -> Vec<Vec<&'a ThreadDump>> {
     let mut known = std::collections::HashMap::new();
     for thread in &dump.threads {
         let why = match &thread.method {
-            Method::Stopped { .. } => "",
+            Method::Stopped { .. } | Method::Sampled => "",
             Method::NotStopped { why } => why,
         };
         let kernel = if shown.kernel { thread.kernel_stack.as_slice() } else { &[] };
@@ -183,7 +183,7 @@ fn push_stats(text: &mut String, dump: &Dump, layout: TextLayout) {
         .iter()
         .filter_map(|thread| match thread.method {
             Method::Stopped { ns } => Some(ns),
-            Method::NotStopped { .. } => None,
+            Method::Sampled | Method::NotStopped { .. } => None,
         })
         .collect();
     stops.sort_unstable();
@@ -205,6 +205,7 @@ fn push_stats(text: &mut String, dump: &Dump, layout: TextLayout) {
     for thread in &dump.threads {
         let time = match &thread.method {
             Method::Stopped { ns } => nanoseconds(*ns),
+            Method::Sampled => "sampled while it ran".to_owned(),
             Method::NotStopped { why } => format!("not stopped: {}", sanitise(why)),
         };
         text.push_str(&format!("# {:>10}  {}  {}\n", thread.tid, sanitise(&thread.name), time));

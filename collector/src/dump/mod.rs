@@ -1,20 +1,23 @@
 //! Stack dumps: what every thread of a process is doing now, running or asleep.
 //!
 //! ```text
-//! look at /proc -> PTRACE_SEIZE, PTRACE_INTERRUPT -> registers, a part of the stack -> PTRACE_DETACH      (take,
-//! ptrace)
-//! -> unwinding, names, lines                                                                (frames)
+//! look at /proc -> blocked: PTRACE_SEIZE, PTRACE_INTERRUPT -> registers, a part of the stack -> PTRACE_DETACH (take, ptrace)
+//!               -> running: a sample of a perf event                                                          (sample)
+//! -> unwinding, names, lines                                                                                  (frames)
 //! ```
 //!
-//! Threads are stopped one at a time for well under a millisecond; all that is costly comes afterwards. No signal is
-//! sent, a stopped process stays so, and system calls go on ([`calls`]). A thread that may not be stopped, or is
-//! traced, is read as it is if it is blocked; a [`Dump`] says of every thread how its stack was taken.
+//! Only blocked threads are stopped, one at a time for well under a millisecond, and only if their system calls go on as
+//! if nothing had been ([`calls`]); all that is costly comes afterwards. No signal is sent, and a stopped process stays
+//! so. A blocked thread that may not be stopped, or is traced, is read as it is. A [`Dump`] says of every thread how its
+//! stack was taken.
 
 mod calls;
 mod frames;
+mod hold;
 mod look;
 pub mod model;
 mod ptrace;
+mod sample;
 mod stack_copy;
 mod take;
 
@@ -34,6 +37,7 @@ use crate::tracker::scan::ThreadScan;
 use crate::usage;
 use take::Taking;
 
+pub use hold::{end_holds, idle, on_idle};
 pub use model::{Dump, End, FrameInfo, Method, TaskState, ThreadDump};
 
 /// Longest time for which threads are looked at. A thousand take less than a second.
@@ -114,26 +118,48 @@ fn once(pid: u32, owner: Option<Owner>) -> Result<(Dump, bool)> {
     };
     let maps = maps.map(|mut maps| procfs::executable_maps_in(&mut maps).unwrap_or_default());
     frames::read(taken, (owner, maps), &mut dump);
-    dump.notes.extend(permission_note(&dump));
+    dump.notes.extend(trace_note(&dump));
+    dump.notes.extend(sample_note(&dump));
     Ok((dump, same))
 }
 
 impl Dump {
-    /// Threads that this process may not trace.
+    /// Threads that this process may neither trace nor sample.
     #[must_use]
     pub fn refused(&self) -> usize {
-        let refused = |thread: &&ThreadDump| matches!(&thread.method, Method::NotStopped { why } if why.starts_with(take::NOT_PERMITTED));
-        self.threads.iter().filter(refused).count()
+        self.not_stopped(take::NOT_PERMITTED) + self.not_sampled()
+    }
+
+    fn not_sampled(&self) -> usize {
+        self.not_stopped(take::NOT_SAMPLED) + self.not_stopped(take::NOT_IN_KERNEL)
+    }
+
+    /// Threads that were not stopped for a reason that begins like this.
+    fn not_stopped(&self, beginning: &str) -> usize {
+        let is =
+            |thread: &&ThreadDump| matches!(&thread.method, Method::NotStopped { why } if why.starts_with(beginning));
+        self.threads.iter().filter(is).count()
     }
 }
 
 /// What would allow more, where the kernel refused.
-fn permission_note(dump: &Dump) -> Option<String> {
-    let count = dump.refused();
+fn trace_note(dump: &Dump) -> Option<String> {
+    let count = dump.not_stopped(take::NOT_PERMITTED);
     let yama = system::ptrace_scope().is_some_and(|scope| scope > 0);
     let sysctl = if yama { ", or allow it with `sudo sysctl kernel.yama.ptrace_scope=0`" } else { "" };
     (count > 0).then(|| {
         format!("the stacks of {count} threads may not be seen: run ccsd as root or with CAP_SYS_PTRACE{sysctl}")
+    })
+}
+
+fn sample_note(dump: &Dump) -> Option<String> {
+    let count = dump.not_sampled();
+    let paranoid = system::perf_event_paranoid().is_some_and(|level| level > 1);
+    let sysctl = if paranoid { ", or allow it with `sudo sysctl kernel.perf_event_paranoid=1`" } else { "" };
+    (count > 0).then(|| {
+        format!(
+            "{count} threads run, and perf events on them are refused: run ccsd as root or with CAP_PERFMON{sysctl}"
+        )
     })
 }
 

@@ -126,6 +126,8 @@ pub enum Method {
         /// Nanoseconds.
         ns: u64,
     },
+    /// It ran and was not stopped: its stack is that of a sample.
+    Sampled,
     /// It was not stopped, and why.
     NotStopped {
         /// In words.

@@ -1,7 +1,8 @@
 //! The few ptrace(2) requests that a dump needs, for one thread at a time.
 //!
 //! A [`Tracer`] belongs to the thread that made it. When that thread ends, or ccsd is killed, the kernel lets traced
-//! threads go on. `PTRACE_SEIZE` without options and SIGSTOP leaves the target's signals and job control alone.
+//! threads go on; a call that the stop has ended with EINTR then stays ended, so ccsd does not end by itself while it
+//! holds a thread ([`hold`](super::hold)). `PTRACE_SEIZE` without options and SIGSTOP leaves the target's signals and job control alone.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -42,10 +43,6 @@ impl Tracer {
         let tid = libc::pid_t::try_from(tid).map_err(|_| Errno::ESRCH)?;
         request(libc::PTRACE_SEIZE, tid, 0)?;
         Ok(Tracer { tid, _not_send: PhantomData })
-    }
-
-    pub fn tid(&self) -> u32 {
-        self.tid.cast_unsigned()
     }
 
     /// Asks it to stop. Errors: ESRCH where it has ended.
