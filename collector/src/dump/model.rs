@@ -118,7 +118,7 @@ pub enum End {
 
 /// How a stack was had.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(from = "SentMethod", into = "SentMethod")]
 pub enum Method {
     /// Upper bound on the time that the thread was stopped, nanoseconds: from the last look that found it running until it was
     /// let go.
@@ -133,4 +133,57 @@ pub enum Method {
         /// In words.
         why: String,
     },
+}
+
+/// The same as it is sent: clients that do not know of samples show why the thread was not stopped.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum SentMethod {
+    Stopped {
+        ns: u64,
+    },
+    NotStopped {
+        why: String,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        sampled: bool,
+    },
+}
+
+impl From<SentMethod> for Method {
+    fn from(sent: SentMethod) -> Method {
+        match sent {
+            SentMethod::Stopped { ns } => Method::Stopped { ns },
+            SentMethod::NotStopped { sampled: true, .. } => Method::Sampled,
+            SentMethod::NotStopped { why, .. } => Method::NotStopped { why },
+        }
+    }
+}
+
+impl From<Method> for SentMethod {
+    fn from(method: Method) -> SentMethod {
+        match method {
+            Method::Stopped { ns } => SentMethod::Stopped { ns },
+            Method::Sampled => SentMethod::NotStopped { why: SAMPLED.to_owned(), sampled: true },
+            Method::NotStopped { why } => SentMethod::NotStopped { why, sampled: false },
+        }
+    }
+}
+
+const SAMPLED: &str = "it ran, and its stack is that of a sample";
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn clients_that_do_not_know_of_samples_understand() {
+        let sent = |method: &Method| serde_json::to_value(method).unwrap();
+        let why = serde_json::json!({"not-stopped": {"why": SAMPLED, "sampled": true}});
+        assert_eq!(sent(&Method::Sampled), why);
+        assert_eq!(sent(&Method::Stopped { ns: 7 }), serde_json::json!({"stopped": {"ns": 7}}));
+        for method in [Method::Sampled, Method::Stopped { ns: 7 }, Method::NotStopped { why: "x".to_owned() }] {
+            assert_eq!(serde_json::from_value::<Method>(sent(&method)).unwrap(), method);
+        }
+    }
 }
