@@ -44,6 +44,26 @@ fn main() -> ExitCode {
                 place.assert_untouched();
             }
         })
+        .test("a_file_that_others_lock", &[CC, Need::Root], || {
+            let place = RootDirectory::new();
+            let name = place.own("p.ccsd");
+            assert!(place.run("record", &name, None).status.success());
+            let before = fs::metadata(&name).unwrap();
+            // Who may read it may lock it: `flock FILE sh` says when it has.
+            let mut command = Command::new("flock");
+            command.arg(&name).args(["sh", "-c", "echo held; read line"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut stranger = as_user(&mut command, NOBODY).spawn().unwrap();
+            let mut said = String::new();
+            BufReader::new(stranger.stdout.take().unwrap()).read_line(&mut said).unwrap();
+            assert_eq!(said, "held\n");
+            assert!(place.run("record", &name, None).status.success());
+            let after = fs::metadata(&name).unwrap();
+            assert!(before.ino() != after.ino() && before.mode() == after.mode());
+            read_profile(fs::File::open(&name).unwrap()).unwrap();
+            assert!(place.run("import", &name, None).status.success());
+            drop(stranger.stdin.take());
+            stranger.wait().unwrap();
+        })
         .test("a_directory_that_is_exchanged_with_a_link", &[CC, Need::Root], || {
             let place = RootDirectory::new();
             let (directory, link) = (place.theirs("d"), place.theirs("other"));

@@ -28,7 +28,7 @@ use nix::unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat};
 
 pub use error::{AllowedContents, DestinationError};
 pub(crate) use path::is_trusted;
-use path::{DirectoryEntry, MAX_ATTEMPTS, ResolvedPath, resolve};
+use path::{DirectoryEntry, LockOutcome, MAX_ATTEMPTS, ResolvedPath, resolve};
 
 /// A file opened for writing in place.
 #[derive(Debug)]
@@ -101,8 +101,13 @@ pub fn open(path: &Path, contents: AllowedContents) -> Result<OpenedFile, Destin
         if !meta.is_file() {
             return Ok(OpenedFile { file, name: None });
         }
-        name.lock(&file)?;
+        let lock = name.lock(&file)?;
         name.check_contents(&file, contents)?;
+        if lock == LockOutcome::Stranger {
+            let file = name.create_anew(&meta)?;
+            name.lock(&file)?;
+            return Ok(OpenedFile { file, name: Some(Arc::new(name)) });
+        }
         file.set_len(0).map_err(|source| name.failed(source))?;
         return Ok(OpenedFile { file, name: Some(Arc::new(name)) });
     }

@@ -8,11 +8,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
+use ccsd_collector::procfs;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, FcntlArg, OFlag, fcntl, openat, readlinkat};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, major, minor};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
-use nix::unistd::geteuid;
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
 use super::error::{AllowedContents, DestinationError};
 use crate::authority::user_name;
@@ -181,13 +182,44 @@ impl DirectoryEntry {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    pub(super) fn lock(&self, file: &File) -> Result<(), DestinationError> {
+    pub(super) fn lock(&self, file: &File) -> Result<LockOutcome, DestinationError> {
         match file.try_lock() {
             // Some file systems have no locks.
-            Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(LockOutcome::Own),
+            Err(TryLockError::WouldBlock) if is_locked_by_stranger(file) => Ok(LockOutcome::Stranger),
             Err(TryLockError::WouldBlock) => Err(DestinationError::Busy { path: self.path.clone() }),
         }
     }
+
+    /// A new file in place of one that others hold open.
+    pub(super) fn create_anew(&self, meta: &Metadata) -> Result<File, DestinationError> {
+        unlinkat(&self.directory, self.name.as_os_str(), UnlinkatFlags::NoRemoveDir)
+            .map_err(|error| self.failed(error.into()))?;
+        self.create(&self.name, meta.mode() & 0o777).map_err(|source| self.failed(source))
+    }
+}
+
+/// Whose lock a file has. Whoever may read a file may lock it, and does not write it with that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LockOutcome {
+    Own,
+    Stranger,
+}
+
+/// Whether the lock on a file is that of a process of somebody who may not write it: `/proc/locks`, see proc_locks(5).
+fn is_locked_by_stranger(file: &File) -> bool {
+    let (Ok(meta), Ok(locks)) = (file.metadata(), std::fs::read_to_string("/proc/locks")) else { return false };
+    let name = format!("{:02x}:{:02x}:{}", major(meta.dev()), minor(meta.dev()), meta.ino());
+    let holders = locks.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        // 7: FLOCK ADVISORY WRITE 1234 fd:01:5678 0 EOF; who waits for one has an arrow before the kind.
+        match words.as_slice() {
+            [_, "FLOCK", _, _, pid, of, ..] if *of == name => pid.parse::<u32>().ok(),
+            _ => None,
+        }
+    });
+    let users: Vec<Option<u32>> = holders.map(|pid| procfs::own_pid_and_user(pid).1).collect();
+    !users.is_empty() && users.into_iter().all(|user| user.is_some_and(|user| !is_trusted(user)))
 }
 
 pub(super) fn is_same(file: &File, meta: &Metadata) -> bool {
