@@ -10,6 +10,7 @@ mod unseen;
 mod whole_stacks;
 
 use std::collections::VecDeque;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use ccsd_profile::cgroup;
@@ -18,6 +19,7 @@ use ccsd_profile::{
     CostCentreId, MAX_SESSION_CRASHES, Membership, Payer, Process, ProcessId, Profile, Thread, TruncationReason,
 };
 use ccsd_symbolizer::Door;
+use ccsd_worker::Principal;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -126,6 +128,16 @@ impl Aggregator {
             return membership;
         }
         Arc::new(Membership { container_name: name, ..Membership::clone(&membership) })
+    }
+
+    /// Who pays for the entries of processes: their user, or the container of one that is root there. Where it was not looked
+    /// what they belong to, all are the session's own.
+    fn payer(&self, membership: &Membership) -> Option<Payer> {
+        let user = ccsd_worker::principal_of(membership.uid?);
+        match cgroup::container(&membership.cgroup) {
+            Some(container) if user == Principal::Own => Some(Payer(FxBuildHasher.hash_one(container.id))),
+            _ => self.resolver.payer(user),
+        }
     }
 
     /// Says through which door the session opens files; see [`Resolver::through`].
@@ -317,9 +329,7 @@ impl Aggregator {
                     let parent = parent.and_then(|parent| Some(self.processes.get(&parent)?.0));
                     let membership = membership.map(|membership| self.with_container_name(membership));
                     let process = Process { pid, start_time, exec_generation, parent, name, membership };
-                    // Where it was not looked who it belongs to, all are the session's own.
-                    let user = process.membership.as_ref().and_then(|membership| membership.uid);
-                    let payer = user.and_then(|user| self.resolver.payer(ccsd_worker::principal_of(user)));
+                    let payer = process.membership.as_ref().and_then(|membership| self.payer(membership));
                     let id = self.profile.paid_by(payer, |profile| profile.add_process(process));
                     self.processes.insert(key, (id, payer));
                 }

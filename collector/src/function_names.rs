@@ -23,7 +23,7 @@ pub fn cost_centre(image: ImageId, function: &Function) -> CostCentre {
 /// of its own: `[not sampled]`.
 pub fn display_name(linkage_name: Option<&str>, display_name: Option<&str>) -> Option<String> {
     match display_name.or(linkage_name) {
-        Some(name) if name.starts_with('[') => Some(format!("\"{name}\"")),
+        Some(name) if name.trim_start().starts_with('[') => Some(format!("\"{name}\"")),
         _ => display_name.map(str::to_owned),
     }
 }
@@ -35,6 +35,7 @@ mod tests {
     #[test]
     fn no_function_has_a_name_of_ccsd_s_own() {
         assert_eq!(display_name(Some("[not sampled]"), None).as_deref(), Some("\"[not sampled]\""));
+        assert_eq!(display_name(Some(" [elided]"), None).as_deref(), Some("\" [elided]\""));
         assert_eq!(display_name(Some("_Zx"), Some("[kernel]")).as_deref(), Some("\"[kernel]\""));
         assert_eq!(display_name(Some("_Z1fv"), Some("f()")).as_deref(), Some("f()"));
         assert_eq!((display_name(Some("f"), None), display_name(None, None)), (None, None));

@@ -25,6 +25,7 @@ use crate::budget::{Budget, Used};
 use crate::deadline::Deadline;
 use crate::function_names::cost_centre;
 use crate::process::images::{ImageIndex, MappedImage};
+use crate::process::shared_room::SharedRoom;
 use crate::system;
 use crate::unwind::Frame;
 use crate::usage::{Aside, aside, aside_briefly};
@@ -81,6 +82,8 @@ pub struct Resolver {
     resolved: u64,
     /// Images of generated code whose process lives.
     jit_images: Vec<ImageIndex>,
+    /// Bytes that their names take.
+    generated: SharedRoom,
     /// Changes whenever frames of generated code may have got another answer.
     generation: u32,
     /// Samples that ended in code that has got a name since, and were counted as nameless.
@@ -116,6 +119,7 @@ impl Resolver {
             batch: SymbolBatch::default(),
             resolved: 0,
             jit_images: Vec::new(),
+            generated: SharedRoom::new(budget.generated_code as u64),
             generation: 0,
             named_later: 0,
             left: DroppedImages::default(),
@@ -281,8 +285,10 @@ impl Resolver {
 
     #[cold]
     fn resolve_new(&mut self, profile: &mut Profile, frame: Frame, time: u64) -> Resolved {
-        let author = self.images.get(frame.image.0 as usize).map_or(Principal::Own, |image| image.author);
-        profile.paid_by(self.payer(author), |profile| self.resolve_in_image(profile, frame, time))
+        // Who decides what is read of it: the file's author, or where its debug files are looked for.
+        let image = self.images.get(frame.image.0 as usize);
+        let payer = image.map_or(Principal::Own, |image| image.debug_user.unwrap_or(image.author));
+        profile.paid_by(self.payer(payer), |profile| self.resolve_in_image(profile, frame, time))
     }
 
     fn resolve_in_image(&mut self, profile: &mut Profile, frame: Frame, time: u64) -> Resolved {

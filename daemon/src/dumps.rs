@@ -150,7 +150,7 @@ impl Dumps {
                 return Err(Refusal::new(RefusalKind::Busy, message));
             }
             state.recent.retain(|(at, _)| now.saturating_duration_since(*at) < WINDOW);
-            self.ledger.fits_cpu(principal, now)?;
+            self.ledger.check_cpu(principal, now)?;
             let charge = self.ledger.take(principal, Resource::Dumping, 1)?;
             if principal != LedgerPrincipal::Own {
                 state.recent.push_back((now, self.ledger.take(principal, Resource::Dumped, 1)?));

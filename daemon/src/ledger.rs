@@ -43,8 +43,8 @@ pub enum Resource {
     Dumped,
     /// Those of the bytes that rings lock.
     Locked,
-    /// Microseconds of CPU time that requests, and the first seconds and the ends of sessions, have taken of late: what one has
-    /// is forgotten at [`CPU_PART`] of the time. What sessions take as long as they run is what their programs make of it.
+    /// Microseconds of CPU time of late, for requests and for starting and ending sessions. As time passes it is forgotten; see
+    /// [`CPU_PART`]. What a running session takes is not in it: that depends on its programs.
     Cpu,
 }
 
@@ -52,6 +52,8 @@ const RESOURCES: usize = 10;
 
 /// The part of a CPU that requests of one user may take for long; all users twice that.
 const CPU_PART: u32 = 4;
+/// Microseconds from which on a user counts as one who shares it.
+const MUCH_CPU: u64 = 100_000;
 
 /// The most that principals may have of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,8 +97,8 @@ impl Shares {
             share(u64::MAX, 40, 10),
             // As with files: a small allowance must not be gone when root comes.
             share(u64::MAX, locked / 2, locked / 2),
-            // To attach to forty processes takes some 0.1 s.
-            share(u64::MAX, 12_000_000, 3_000_000),
+            // To attach to forty processes takes some 0.1 s. However much others have taken, each has this.
+            share(u64::MAX, u64::MAX, 3_000_000),
         ])
     }
 
@@ -218,18 +220,28 @@ struct LedgerEntries {
 }
 
 impl LedgerEntries {
-    /// Forgets CPU time at the rate that users may take it.
+    /// Forgets CPU time at the rate that users may take it: each a quarter of the time, or less where all would take more than
+    /// half.
     fn drain(&mut self, now: Instant) {
-        let has_cpu = |entries: &LedgerEntries, who: &LedgerPrincipal| entries.of(*who, Resource::Cpu) > 0;
-        let debtors: Vec<LedgerPrincipal> = self.taken.keys().copied().filter(|who| has_cpu(self, who)).collect();
+        let debtors: Vec<(LedgerPrincipal, u64)> =
+            self.taken.keys().map(|&who| (who, self.of(who, Resource::Cpu))).filter(|&(_, has)| has > 0).collect();
+        let many = debtors.iter().filter(|&&(_, has)| has > MUCH_CPU).count();
+        let parts = CPU_PART.max(u32::try_from(many).unwrap_or(u32::MAX).saturating_mul(CPU_PART / 2));
         let elapsed = now.saturating_duration_since(self.drained);
-        self.drained += elapsed;
-        let parts = CPU_PART.max(u32::try_from(debtors.len()).unwrap_or(u32::MAX).saturating_mul(CPU_PART / 2));
         let forgotten = u64::try_from((elapsed / parts).as_micros()).unwrap_or(u64::MAX);
-        for who in debtors {
-            let has = self.of(who, Resource::Cpu);
+        // What is less than a microsecond counts the next time.
+        self.drained += Duration::from_micros(forgotten).saturating_mul(parts);
+        for (who, has) in debtors {
             self.change(who, Resource::Cpu, has, has.saturating_sub(forgotten));
         }
+    }
+
+    /// Counts CPU time. What is beyond twice a user's share is not remembered: who waits for some seconds has some again.
+    fn add_cpu(&mut self, who: LedgerPrincipal, ns: u64, now: Instant) {
+        self.drain(now);
+        let has = self.of(who, Resource::Cpu);
+        let most = 2 * self.shares.of(Resource::Cpu).user;
+        self.change(who, Resource::Cpu, has, has.saturating_add(ns / 1000).min(most));
     }
 
     fn of(&self, who: LedgerPrincipal, what: Resource) -> u64 {
@@ -402,21 +414,19 @@ impl Ledger {
         }
     }
 
-    /// The same of a request, or of the start or end of a session, of which each user has a share; see [`Ledger::fits_cpu`].
+    /// The same of a request, or of the start or end of a session, of which each user has a share; see [`Ledger::check_cpu`].
     pub fn add_request_cpu(&self, who: LedgerPrincipal, ns: u64) {
         self.add_cpu(who, ns);
         if who != LedgerPrincipal::Own {
-            let mut entries = self.entries();
-            entries.drain(Instant::now());
-            entries.change(who, Resource::Cpu, 0, ns / 1000);
+            self.entries().add_cpu(who, ns, Instant::now());
         }
     }
 
-    /// Checks that a user may have more CPU time for requests.
+    /// Checks that a user has not used up his share of CPU time for requests.
     ///
     /// # Errors
     /// Whose share of it is used up.
-    pub fn fits_cpu(&self, who: LedgerPrincipal, now: Instant) -> Result<(), Full> {
+    pub fn check_cpu(&self, who: LedgerPrincipal, now: Instant) -> Result<(), Full> {
         let mut entries = self.entries();
         entries.drain(now);
         entries.fits(who, Resource::Cpu, 1)
@@ -567,24 +577,27 @@ mod tests {
     fn requests_of_a_user_have_a_share_of_a_cpu() {
         const MS: u64 = 1_000_000;
         let ledger = ledger();
-        let (now, [first, second]) = (Instant::now(), [1, 2].map(LedgerPrincipal::User));
-        let fits = |who, after: u64| ledger.fits_cpu(who, now + Duration::from_millis(after)).is_ok();
+        let now = ledger.entries().drained;
+        let [first, second, third] = [1, 2, 3].map(LedgerPrincipal::User);
+        let at = |ms: u64| now + Duration::from_millis(ms);
+        let fits = |who, ms| ledger.check_cpu(who, at(ms)).is_ok();
+        let add = |who, ns, ms| ledger.entries().add_cpu(who, ns, at(ms));
         assert!(fits(first, 0));
-        ledger.add_request_cpu(first, 3_100 * MS);
+        add(first, 3_100 * MS, 0);
         assert!(!fits(first, 0) && fits(second, 0));
-        // A quarter of the time is forgotten, whatever running sessions take.
+        let message = ledger.check_cpu(first, now).unwrap_err().to_string();
+        assert!(message.contains("3100 ms of CPU time") && message.ends_with("try again later"), "{message}");
+        // A quarter of the time is forgotten, whatever running sessions take and however often it is looked.
         ledger.add_cpu(first, 9_000 * MS);
-        assert!(!fits(first, 396) && fits(first, 500));
-        // All have half a CPU together, and less where others have much.
-        (3..7).for_each(|user| ledger.add_request_cpu(LedgerPrincipal::User(user), 2_500 * MS));
-        ledger.add_request_cpu(second, 600 * MS);
-        assert!(!fits(second, 500));
-        let message = ledger.fits_cpu(second, now).unwrap_err().to_string();
-        assert!(message.contains("of CPU time") && message.ends_with("try again later"), "{message}");
-        assert!(fits(second, 60_000));
+        add(first, 100 * MS, 100);
+        (100..500).for_each(|ms| _ = fits(second, ms));
+        assert!(!fits(first, 500) && fits(first, 900) && ledger.entries().of(first, Resource::Cpu) == 2_975_000);
+        // All together have half a CPU. What one has taken is no other's lack.
+        [first, second, third].into_iter().for_each(|user| add(user, 9_000 * MS, 900));
+        assert!(fits(LedgerPrincipal::User(4), 900));
+        assert!(!fits(third, 18_800) && fits(third, 19_000));
         ledger.add_request_cpu(LedgerPrincipal::Own, 60_000 * MS);
-        assert!(fits(LedgerPrincipal::Own, 60_000));
-        assert!(ledger.users_cpu_ns() > 20_000 * MS && ledger.entries().of(LedgerPrincipal::Own, Resource::Cpu) == 0);
+        assert!(fits(LedgerPrincipal::Own, 19_000) && ledger.entries().of(LedgerPrincipal::Own, Resource::Cpu) == 0);
     }
 
     #[test]

@@ -195,8 +195,8 @@ fn clipped(name: &str) -> String {
 
 fn build_id(profile: &Profile, centre: &CostCentre) -> Option<String> {
     let image = profile.image(centre.image)?;
-    if let Some(user) = image.generated_by() {
-        return Some(format!("user {user}"));
+    if image.is_generated() && !image.build_id.is_empty() {
+        return Some(image.generated_by().map_or_else(|| "a container".to_owned(), |user| format!("user {user}")));
     }
     let build_id = &image.build_id;
     let hex = || build_id.iter().map(|byte| format!("{byte:02x}")).collect();

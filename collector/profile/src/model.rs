@@ -27,10 +27,14 @@ impl Image {
         Self { name: Self::GENERATED.to_owned(), build_id: owner }
     }
 
+    pub(crate) fn is_generated(&self) -> bool {
+        self.name == Self::GENERATED
+    }
+
     /// The user whose generated code it is, if that is another than root and the session's own.
     #[must_use]
     pub fn generated_by(&self) -> Option<u32> {
-        let owner = (self.name == Self::GENERATED).then_some(self.build_id.as_slice())?;
+        let owner = self.is_generated().then_some(self.build_id.as_slice())?;
         owner.try_into().ok().map(u32::from_le_bytes)
     }
 }

@@ -268,9 +268,11 @@ impl Profile {
             return CostCentreId(i);
         }
         let is_special = limit == usize::MAX;
-        if self.images.get(cost_centre.image.0).is_none()
-            || !is_special && !self.take_room((self.cost_centres.len(), limit), 0, Shed::Functions)
-        {
+        if self.images.get(cost_centre.image.0).is_none() {
+            return CostCentreId::ELIDED;
+        }
+        if !is_special && !self.shares.has(Shed::Functions, (self.cost_centres.len(), limit), 1) {
+            self.accounting.count_shed(Shed::Functions);
             return CostCentreId::ELIDED;
         }
         if !is_special && !self.has_room_for(string_bytes(&cost_centre)) {
@@ -286,9 +288,11 @@ impl Profile {
                 return CostCentreId(i);
             }
         }
-        match is_special {
-            true => self.string_bytes += string_bytes(&cost_centre),
-            false => self.add_string_bytes(string_bytes(&cost_centre)),
+        if is_special {
+            self.string_bytes += string_bytes(&cost_centre);
+        } else {
+            self.shares.add(Shed::Functions, 1);
+            self.add_string_bytes(string_bytes(&cost_centre));
         }
         CostCentreId(self.cost_centres.insert(cost_centre))
     }
@@ -355,7 +359,7 @@ impl Profile {
         if process.parent.is_some_and(|parent| parent.index() >= self.processes.len()) {
             process.parent = None;
         }
-        let limit = self.shares.part(self.limits.processes);
+        let limit = self.shares.usable(self.limits.processes);
         let own = if process.is_grouped() { limit } else { limit - limit / 4 };
         if !self.take_room((self.processes.len() + 1, own), process.name.len(), Shed::Processes) {
             return self.grouped_process(process.name, process.membership);
@@ -375,7 +379,7 @@ impl Profile {
     /// The entry that all further processes of this name and membership share. Of ever new names, an eighth of the
     /// table is kept for those that do not go by their names, so that what they belong to is known still.
     fn grouped_process(&mut self, name: String, membership: Option<Arc<Membership>>) -> ProcessId {
-        let limit = self.shares.part(self.limits.processes);
+        let limit = self.shares.usable(self.limits.processes);
         for (name, limit) in [(name, limit - limit / 8), (OTHER.to_owned(), limit)] {
             let group = Process::grouped(name, membership.clone());
             if let Some(i) = self.processes.find(&group.key()) {
@@ -401,7 +405,7 @@ impl Profile {
             let shared = Thread { process: thread.process, tid: 0, name: process.name.clone() };
             return self.shared_thread(shared);
         }
-        let limit = self.shares.part(self.limits.threads);
+        let limit = self.shares.usable(self.limits.threads);
         let taken = (self.threads.len() + 1, limit - limit / 4);
         if !self.take_room(taken, thread.name.len(), Shed::Threads) {
             return self.shared_thread(Thread { process: thread.process, tid: 0, name: OTHER.to_owned() });
@@ -415,7 +419,7 @@ impl Profile {
         if let Some(i) = self.threads.find(&thread.key()) {
             return ThreadId(i);
         }
-        let taken = (self.threads.len() + 1, self.shares.part(self.limits.threads));
+        let taken = (self.threads.len() + 1, self.shares.usable(self.limits.threads));
         if !self.shares.has(Shed::Threads, taken, 1) || !self.has_room_for(thread.name.len()) {
             return self.other_thread();
         }

@@ -59,7 +59,7 @@ pub struct Payer(pub u64);
 #[derive(Debug, Default)]
 pub(crate) struct TableShares {
     payer: Option<Payer>,
-    /// By table: names, functions, lines, offsets, images, processes, threads.
+    /// By table. Contexts and charges have no shares: where these are full, a new generation begins.
     tables: [Shares<Payer>; Shed::COUNT],
 }
 
@@ -82,9 +82,9 @@ impl TableShares {
         std::mem::replace(&mut self.payer, payer)
     }
 
-    /// The part of a table that who pays may use where not all entries are alike: of the last quarter only root and the
-    /// session's own user, who else would find only what is kept for the last resort.
-    pub(crate) const fn part(&self, limit: usize) -> usize {
+    /// The part of a table that who pays may use. The last quarter of the processes and threads is for entries that several
+    /// share: if users could fill the quarter before it, root would have those alone.
+    pub(crate) const fn usable(&self, limit: usize) -> usize {
         if self.payer.is_some() { limit - limit / 4 } else { limit }
     }
 }

@@ -11,11 +11,18 @@ use std::time::Duration;
 /// Longer than any thread is held (`MAX_CALL_WAIT` in `take`).
 const MAX_WAIT: Duration = Duration::from_secs(6);
 
-/// How many threads are held.
-static HELD: Mutex<usize> = Mutex::new(0);
+static HELD: Mutex<Held> = Mutex::new(Held { threads: 0, is_ending: false });
 static LET_GO: Condvar = Condvar::new();
+/// What dumps in progress wait for when ccsd ends.
+static NEVER: Condvar = Condvar::new();
 static IDLE: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
 static ON_IDLE: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
+
+struct Held {
+    threads: usize,
+    /// No more may be.
+    is_ending: bool,
+}
 
 /// A thread is held, or about to be.
 pub struct Hold(());
@@ -24,12 +31,15 @@ impl Hold {
     /// Never returns after [`end_holds`].
     pub fn begin() -> Hold {
         let mut held = lock();
-        if *held == 0 {
+        while held.is_ending {
+            held = NEVER.wait(held).unwrap_or_else(PoisonError::into_inner);
+        }
+        if held.threads == 0 {
             // In this order: a signal that came before finds ccsd idle or is noticed here, or both.
             IDLE.store(false, Ordering::SeqCst);
             notify();
         }
-        *held += 1;
+        held.threads += 1;
         Hold(())
     }
 }
@@ -37,8 +47,8 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let mut held = lock();
-        *held -= 1;
-        if *held == 0 {
+        held.threads -= 1;
+        if held.threads == 0 {
             IDLE.store(true, Ordering::SeqCst);
             LET_GO.notify_all();
             notify();
@@ -46,7 +56,7 @@ impl Drop for Hold {
     }
 }
 
-fn lock() -> MutexGuard<'static, usize> {
+fn lock() -> MutexGuard<'static, Held> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -70,7 +80,7 @@ pub fn on_idle(act: impl Fn() + Send + Sync + 'static) {
 
 /// Waits until no thread is held. None is held from then on: to be called before ccsd ends.
 pub fn end_holds() {
-    let waited = LET_GO.wait_timeout_while(lock(), MAX_WAIT, |held| *held > 0);
-    // Kept locked: dumps that are in progress do not go on.
-    std::mem::forget(waited.unwrap_or_else(PoisonError::into_inner));
+    let mut held = lock();
+    held.is_ending = true;
+    drop(LET_GO.wait_timeout_while(held, MAX_WAIT, |held| held.threads > 0));
 }

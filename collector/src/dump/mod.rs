@@ -26,6 +26,7 @@ use std::io;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hashbrown::HashSet;
+use nix::unistd::geteuid;
 
 use crate::clock::now_ns;
 use crate::error::{Error, Result};
@@ -156,11 +157,11 @@ fn sample_note(dump: &Dump) -> Option<String> {
     let count = dump.not_sampled();
     let paranoid = system::perf_event_paranoid().is_some_and(|level| level > 1);
     let sysctl = if paranoid { ", or allow it with `sudo sysctl kernel.perf_event_paranoid=1`" } else { "" };
-    (count > 0).then(|| {
-        format!(
-            "{count} threads run, and perf events on them are refused: run ccsd as root or with CAP_PERFMON{sysctl}"
-        )
-    })
+    let remedy = match geteuid().is_root() {
+        true => "; as root, that is by a container or a security module".to_owned(),
+        false => format!(": run ccsd as root or with CAP_PERFMON{sysctl}"),
+    };
+    (count > 0).then(|| format!("{count} threads run, and perf events on them are refused{remedy}"))
 }
 
 /// All threads, those that start meanwhile too; and for an owner the mappings of what he may observe.

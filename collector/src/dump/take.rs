@@ -48,7 +48,7 @@ const MAX_WAIT: Duration = Duration::from_millis(20);
 /// The same for a thread in a system call, which needs a CPU to stop: a second or two on a very busy machine.
 const MAX_CALL_WAIT: Duration = Duration::from_secs(5);
 /// The same where all others have been looked at: it may have had to wait for a CPU.
-const MAX_LAST_WAIT: Duration = Duration::from_millis(500);
+const MAX_LAST_WAIT: Duration = Duration::from_millis(200);
 const SECOND_CHANCES: usize = 20;
 const QUICK_LOOKS: u32 = 4;
 /// The pause between two later looks. What is longer adds to the time that a thread is stopped.
@@ -98,7 +98,7 @@ enum TracerState {
     Gone,
 }
 
-/// How the stack of a thread is to be had.
+/// How to get a thread's stack.
 enum Approach {
     Stop,
     /// As it is, or by a sample; and why it is not stopped.

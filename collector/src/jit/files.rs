@@ -1,6 +1,6 @@
 //! The files of one process: found, opened, and read as they grow.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -80,10 +80,11 @@ impl GrowingFile {
             source.door.withhold(&format!("/tmp{name}"));
         }
         let file = opened.ok()?;
-        if file.metadata().is_ok_and(|meta| meta.uid() != 0 && source.user.is_some_and(|user| meta.uid() != user)) {
-            return Some(Err(io::ErrorKind::PermissionDenied.into()));
+        let is_another_s = |meta: &Metadata| meta.uid() != 0 && source.user.is_some_and(|user| meta.uid() != user);
+        match file.metadata().ok().filter(|meta| is_fresh(meta, source))? {
+            meta if is_another_s(&meta) => Some(Err(io::ErrorKind::PermissionDenied.into())),
+            meta => is_trusted(&meta, source).then(|| GrowingFile::new(file, source.pid)),
         }
-        is_believed(&file, source).then(|| GrowingFile::new(file, source.pid))
     }
 
     /// A jitdump that the process has mapped, if it is to be believed. `None` where it could not be looked at in time.
@@ -151,14 +152,19 @@ impl GrowingFile {
     }
 }
 
-/// Whether a file belongs to the process's user, or to root and is readable by all, and was written since the process
-/// started.
 fn is_believed(file: &File, source: &JitSource) -> bool {
-    let Ok(meta) = file.metadata() else { return false };
-    let owner = source.user == Some(meta.uid()) || meta.uid() == 0 && meta.mode() & 0o004 != 0;
+    file.metadata().is_ok_and(|meta| is_fresh(&meta, source) && is_trusted(&meta, source))
+}
+
+/// Whether a file belongs to the process's user, or to root and is readable by all.
+fn is_trusted(meta: &Metadata, source: &JitSource) -> bool {
+    source.user == Some(meta.uid()) || meta.uid() == 0 && meta.mode() & 0o004 != 0
+}
+
+/// Whether a file is one that was written since the process started.
+fn is_fresh(meta: &Metadata, source: &JitSource) -> bool {
     let started = started(source.start_time);
-    let fresh = started.is_none_or(|started| meta.modified().is_ok_and(|time| time + CLOCK_SLACK >= started));
-    meta.is_file() && owner && fresh
+    meta.is_file() && started.is_none_or(|started| meta.modified().is_ok_and(|time| time + CLOCK_SLACK >= started))
 }
 
 /// The wall clock at a time in clock ticks since boot.

@@ -79,6 +79,8 @@ pub struct JitNames {
     most_known: usize,
     most_waiting: usize,
     centre_bytes: usize,
+    /// What is counted of [`JitNames::bytes`] for its user.
+    pub counted_bytes: u64,
 }
 
 impl JitNames {
@@ -99,6 +101,7 @@ impl JitNames {
             most_known: MAX_KNOWN,
             most_waiting: MAX_WAITING,
             centre_bytes: 0,
+            counted_bytes: 0,
         }
     }
 
@@ -477,13 +480,13 @@ impl JitNames {
         }
     }
 
-    /// A function of this name. It is the same in all processes of a user, as two that run the same program run the same
-    /// functions; that his are another's he could only say.
+    /// A function of this name, which is the same in all processes of a user: two that run the same program run the same
+    /// functions. Of two users one could give his functions the names of the other's.
     fn named(&self, profile: &mut Profile, name: &str) -> CostCentreId {
         let owner = match self.payer() {
             Principal::Own => Vec::new(),
             Principal::User(user) => user.to_le_bytes().to_vec(),
-            Principal::Elsewhere { namespace, .. } => namespace.to_le_bytes().to_vec(),
+            Principal::Elsewhere { namespace, device } => [namespace, device].map(u64::to_le_bytes).concat(),
         };
         let image = profile.add_image(Image::generated(owner));
         profile.add_cost_centre(bare(image, Some(name.to_owned()), None))

@@ -8,7 +8,7 @@ use ccsd_worker::{FileKey, OpenedImage};
 
 use super::image::ImageIndex;
 
-/// Limit on them, each with an open file. Further ones are not read.
+/// Most images that wait, each with an open file. Further ones are not read.
 const MAX_AWAITED: usize = 256;
 /// How long it may take to ask for them again. The rest has its turn the next time.
 const MAX_RETRY: Duration = Duration::from_millis(20);

@@ -63,6 +63,7 @@ impl Resolver {
         self.reading_time.begin_round();
         if !self.jit_images.is_empty() {
             self.jit_images.rotate_left(1);
+            self.count_all_generated();
         }
     }
 
@@ -123,6 +124,7 @@ impl Resolver {
         };
         let (bytes, left_out) = (self.generated_room(names), names.left_out());
         let grown = names.look(slice.until, bytes, &mut self.deadline);
+        self.count_generated(names);
         let left_out = names.left_out().saturating_sub(left_out);
         profile.accounting_mut().shed.add(Shed::GeneratedCode, left_out);
         if grown {
@@ -141,18 +143,33 @@ impl Resolver {
         self.jit_images.iter().filter_map(|&index| self.jit(index)).map(JitNames::bytes).sum()
     }
 
-    /// Bytes that there are for the names of the code of a process that is being looked at, in its user's share.
-    fn generated_room(&self, names: &JitNames) -> usize {
-        let mut room = SharedRoom::new(self.budget.generated_code as u64);
-        for other in self.jit_images.iter().filter_map(|&index| self.jit(index)) {
-            room.add(other.payer(), other.bytes() as u64);
+    /// Bytes that there are for the names of the code of a process that is being looked at, in its user's share. What it takes
+    /// is given back until [`Resolver::count_generated`].
+    fn generated_room(&mut self, names: &mut JitNames) -> usize {
+        self.generated.give(names.payer(), std::mem::take(&mut names.counted_bytes));
+        usize::try_from(self.generated.left(names.payer())).unwrap_or(usize::MAX)
+    }
+
+    fn count_generated(&mut self, names: &mut JitNames) {
+        names.counted_bytes = names.bytes() as u64;
+        self.generated.add(names.payer(), names.counted_bytes);
+    }
+
+    /// Counts what the names of all processes take now, with what was looked up since the last round.
+    fn count_all_generated(&mut self) {
+        self.generated = SharedRoom::new(self.budget.generated_code as u64);
+        for i in 0..self.jit_images.len() {
+            let index = self.jit_images[i];
+            if let Some(mut names) = self.take_jit(index) {
+                self.count_generated(&mut names);
+                self.put_jit(index, names);
+            }
         }
-        usize::try_from(room.left(names.payer())).unwrap_or(usize::MAX)
     }
 
     fn end_jit(&mut self, profile: &mut Profile, index: ImageIndex) {
         let Some(mut names) = self.take_jit(index) else { return };
-        let (bytes, left_out) = (self.generated_room(&names), names.left_out());
+        let (bytes, left_out) = (self.generated_room(&mut names), names.left_out());
         let slice = self.reading_time.last_slice(names.user());
         let payer = self.payer(names.payer());
         let mut deadline = std::mem::take(&mut self.deadline);

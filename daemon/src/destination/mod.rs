@@ -27,8 +27,7 @@ use nix::sys::stat::fstatat;
 use nix::unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat};
 
 pub use error::{AllowedContents, DestinationError};
-pub(crate) use path::is_trusted;
-use path::{DirectoryEntry, LockOutcome, MAX_ATTEMPTS, ResolvedPath, resolve};
+use path::{DirectoryEntry, LockOutcome, MAX_ATTEMPTS, ResolvedPath, is_trusted, resolve};
 
 /// A file opened for writing in place.
 #[derive(Debug)]

@@ -25,7 +25,7 @@ const MAX_NAMES: u32 = 100;
 const START_BYTES: usize = 4096;
 
 /// Whether a user may put anything in the place of this process's files: root, and its own user.
-pub(crate) fn is_trusted(uid: u32) -> bool {
+pub(super) fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == geteuid().as_raw()
 }
 

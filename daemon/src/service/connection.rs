@@ -155,7 +155,10 @@ impl Connection {
                     self.say(&Reply::Refused(Refusal::new(RefusalKind::Version, message)))?;
                 }
                 Request::Subscribe { session, follow } => {
-                    match self.sessions.subscribe(self.peer.authority, session, follow) {
+                    // A stream begins with all that the session has.
+                    let fits = self.sessions.ledger().check_cpu(self.principal, Instant::now());
+                    let subscribe = || self.sessions.subscribe(self.peer.authority, session, follow);
+                    match fits.map_err(Refusal::from).and_then(|()| subscribe()) {
                         Ok(reader) => self.stream(session, reader)?,
                         Err(refusal) => self.say(&Reply::Refused(refusal))?,
                     }

@@ -340,7 +340,7 @@ impl SessionTable {
             return Err(Refusal::new(RefusalKind::Busy, SessionEnd::Shutdown.text()));
         }
         guard::check_paranoid(owner, self.limits.paranoid_users)?;
-        self.ledger.fits_cpu(principal, Instant::now())?;
+        self.ledger.check_cpu(principal, Instant::now())?;
         let running = self.ledger.take(principal, Resource::Running, 1)?;
         let beside = BESIDE_BYTES.saturating_mul(system::online_cpus().len() as u64);
         let locked = self.ledger.take(principal, Resource::Locked, (ring_bytes as u64).saturating_add(beside))?;

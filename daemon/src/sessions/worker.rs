@@ -132,8 +132,9 @@ impl FileShare for SessionFiles {
     }
 }
 
-/// What a session takes until then is the cost of its start.
-const START: Duration = Duration::from_secs(2);
+/// The most CPU time of a session's two threads that counts as that of its start, and of its end, nanoseconds. The first and
+/// the last update hold it, and what was sampled until then.
+const START_CPU: u64 = 500_000_000;
 
 /// Time after which a session that has ended looks again whether there is memory for the readers that wait.
 const LOOK_FOR_MEMORY: Duration = Duration::from_secs(1);
@@ -308,7 +309,6 @@ struct SessionWorker {
     principal: LedgerPrincipal,
     /// CPU time that was counted: of the collection, and of this thread.
     counted_cpu: (u64, u64),
-    began: Instant,
     guard: Guard,
     replica: Profile,
     readers: Readers,
@@ -359,7 +359,6 @@ impl SessionWorker {
             ledger,
             principal,
             counted_cpu: (0, 0),
-            began: Instant::now(),
             guard,
             replica: Profile::new(info.clone(), replica_limits(memory)),
             readers: Readers::new(Arc::new(info), streams),
@@ -510,11 +509,15 @@ impl SessionWorker {
     fn count_cpu(&mut self, collection_ns: u64) {
         let now = (collection_ns.max(self.counted_cpu.0), usage::thread_cpu_ns());
         let before = std::mem::replace(&mut self.counted_cpu, now);
-        let spent = (now.0 - before.0).saturating_add(now.1.saturating_sub(before.1));
-        match self.session.is_none() || self.ending.is_some() || self.began.elapsed() < START {
-            true => self.ledger.add_request_cpu(self.principal, spent),
-            false => self.ledger.add_cpu(self.principal, spent),
-        }
+        let (collected, own) = (now.0 - before.0, now.1.saturating_sub(before.1));
+        let is_start = before.0 == 0;
+        let of_request = if is_start || self.session.is_none() || self.ending.is_some() {
+            own.saturating_add(collected.min(START_CPU))
+        } else {
+            0
+        };
+        self.ledger.add_request_cpu(self.principal, of_request);
+        self.ledger.add_cpu(self.principal, collected.saturating_add(own) - of_request);
     }
 
     fn look_at_the_clock(&mut self) {

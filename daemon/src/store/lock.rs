@@ -1,17 +1,17 @@
-//! The lock on the state directory: one daemon per directory, the directory is still the same, and nobody else decides what
-//! is in it.
+//! The lock on the state directory: one daemon per directory, which is no other user's and is still the same.
 
-use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::unistd::getegid;
+use ccsd_worker::Principal;
 
-use crate::authority::user_name;
-use crate::destination::is_trusted;
 use crate::lock_file::{self, LockError};
 
 const NAME: &str = ".daemon";
+
+/// Links on the way to the directory that are followed.
+const MAX_LINKS: usize = 40;
 
 /// Another daemon uses the state directory.
 #[derive(Debug, thiserror::Error)]
@@ -26,23 +26,23 @@ pub struct InUse {
 /// Why a state directory is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateDirError {
-    /// Another daemon does.
+    /// Another daemon uses it.
     #[error(transparent)]
     InUse(#[from] InUse),
-    /// Others could have the daemon write and remove files wherever it may.
+    /// Another user could have the daemon write and remove files wherever it may.
     #[error(
-        "{} is not safe for `state_dir`: {} {why}, who could put links in place of what ccsd keeps there; name a directory \
-         that only the daemon's user may change",
+        "{} is not safe for `state_dir`: {} belongs to user {owner}, who could put links in place of what ccsd keeps there; name a \
+         directory of the daemon's user or of root",
         dir.display(),
         part.display()
     )]
-    OfOthers {
+    Stranger {
         /// The directory.
         dir: PathBuf,
-        /// It, or one above it.
+        /// It, one above it, or a link on the way.
         part: PathBuf,
-        /// Who may change that.
-        why: String,
+        /// Whose that is.
+        owner: u32,
     },
 }
 
@@ -60,9 +60,13 @@ pub struct StateLock {
 impl StateLock {
     /// Locks the directory, and creates it if needed. `None` if that fails: writing will report why.
     pub fn take(dir: &Path) -> Result<Option<StateLock>, StateDirError> {
-        // Neither is anything created below a directory of others.
         check_owners(dir)?;
         let _ = DirBuilder::new().recursive(true).mode(0o750).create(dir);
+        // Others may have been faster.
+        if let Some(part) = check_owners(dir)? {
+            let (dir, part) = (dir.display(), part.display());
+            tracing::warn!("all users may change {part}: they can put links in place of what ccsd keeps in {dir}");
+        }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o640).custom_flags(libc::O_NOFOLLOW);
         match lock_file::lock(&dir.join(NAME), &options) {
@@ -86,33 +90,47 @@ impl StateLock {
     }
 }
 
-/// Checks that neither a directory nor one above it, as named and where links lead, is others' to change.
-fn check_owners(dir: &Path) -> Result<(), StateDirError> {
-    let there = dir.ancestors().find_map(|part| part.canonicalize().ok());
-    for path in [Some(dir), there.as_deref()].into_iter().flatten() {
-        for part in path.ancestors() {
-            let Ok(meta) = part.metadata() else { continue };
-            if let Some(why) = changed_by(&meta, part == dir) {
-                return Err(StateDirError::OfOthers { dir: dir.to_owned(), part: part.to_owned(), why });
-            }
-        }
+/// Checks that neither a directory, nor one above it, nor a link on the way there is another user's, as far as they exist.
+/// Returns one in which all users may replace files.
+fn check_owners(dir: &Path) -> Result<Option<PathBuf>, StateDirError> {
+    let mut open_to_all = None;
+    let mut path = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    for _ in 0..MAX_LINKS {
+        let Some((link, to)) = check_parts(dir, &path, &mut open_to_all)? else { break };
+        let rest = path.strip_prefix(&link).unwrap_or(Path::new(""));
+        path = link.parent().unwrap_or(Path::new("/")).join(to).join(rest);
     }
-    Ok(())
+    Ok(open_to_all)
 }
 
-/// Who else may change what is in a directory; in one with the sticky bit (inode(7)), which `is_last` forbids, that is only
-/// each file's owner.
-fn changed_by(meta: &Metadata, is_last: bool) -> Option<String> {
-    let keeps_owners = meta.mode() & 0o1000 != 0 && !is_last;
-    match meta.mode() {
-        _ if !is_trusted(meta.uid()) => Some(format!("belongs to {}", user_name(meta.uid()))),
-        mode if mode & 0o002 != 0 && !keeps_owners => Some("may be changed by all users".to_owned()),
-        // A user may have a group of his own.
-        mode if mode & 0o020 != 0 && !keeps_owners && meta.gid() != 0 && meta.gid() != getegid().as_raw() => {
-            Some(format!("may be changed by group {}", meta.gid()))
+/// Checks the parts of a path from the root on. Returns the first link, and where it leads.
+fn check_parts(
+    dir: &Path,
+    path: &Path,
+    open_to_all: &mut Option<PathBuf>,
+) -> Result<Option<(PathBuf, PathBuf)>, StateDirError> {
+    let parts: Vec<&Path> = path.ancestors().collect();
+    for part in parts.into_iter().rev() {
+        let Ok(meta) = part.symlink_metadata() else { return Ok(None) };
+        if ccsd_worker::principal_of(meta.uid()) != Principal::Own && !is_unmapped(meta.uid()) {
+            return Err(StateDirError::Stranger { dir: dir.to_owned(), part: part.to_owned(), owner: meta.uid() });
         }
-        _ => None,
+        if meta.is_symlink() {
+            return Ok(part.read_link().ok().map(|to| (part.to_owned(), to)));
+        }
+        // With the sticky bit (inode(7)) others may add files but not replace any: harmless above the directory.
+        if meta.mode() & 0o002 != 0 && (meta.mode() & 0o1000 == 0 || part == path) {
+            *open_to_all = Some(part.to_owned());
+        }
     }
+    Ok(None)
+}
+
+/// Whether a user is one that this process's user namespace does not have, as root outside is.
+fn is_unmapped(uid: u32) -> bool {
+    const OVERFLOW: u32 = 65_534;
+    let whole = |map: String| map.split_ascii_whitespace().eq(["0", "0", "4294967295"]);
+    uid == OVERFLOW && !std::fs::read_to_string("/proc/self/uid_map").is_ok_and(whole)
 }
 
 #[cfg(test)]
@@ -135,29 +153,36 @@ mod tests {
 
     #[test]
     fn nobody_else_may_change_what_is_there() {
-        use std::os::unix::fs::PermissionsExt;
+        use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
         let dir = tempfile::tempdir().unwrap();
         let (shared, state) = (dir.path().join("shared"), dir.path().join("shared/state"));
-        std::fs::create_dir(&shared).unwrap();
+        std::fs::create_dir_all(&state).unwrap();
         let set = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
-        for (mode, is_safe) in [(0o777, false), (0o1777, true), (0o755, true)] {
+        for (mode, is_open) in [(0o777, true), (0o1777, false), (0o755, false)] {
             set(&shared, mode);
-            let taken = StateLock::take(&state);
-            assert_eq!(taken.is_ok(), is_safe, "{mode:o}: {taken:?}");
+            assert_eq!(check_owners(&state).unwrap(), is_open.then(|| shared.clone()), "{mode:o}");
         }
-        std::os::unix::fs::symlink(&state, dir.path().join("link")).unwrap();
-        set(&shared, 0o777);
-        assert!(StateLock::take(&dir.path().join("link/deeper")).is_err());
-        set(&shared, 0o755);
         set(&state, 0o1777);
-        let error = StateLock::take(&state).unwrap_err();
-        assert!(error.to_string().contains("may be changed by all users"), "{error}");
-        if nix::unistd::geteuid().is_root() {
-            set(&state, 0o750);
-            std::os::unix::fs::chown(&shared, Some(4_000_001), None).unwrap();
-            let error = StateLock::take(&state).unwrap_err();
-            assert!(error.to_string().contains("shared belongs to user 4000001"), "{error}");
+        assert_eq!(check_owners(&state).unwrap(), Some(state.clone()));
+        if !nix::unistd::geteuid().is_root() {
+            return;
         }
+        let owner = Some(4_000_001);
+        // In the directory of a stranger, by a link of his, and through his directory on the way.
+        let at = |name: &str| dir.path().join(name);
+        symlink(&state, at("his")).unwrap();
+        symlink(at("other/link"), at("own")).unwrap();
+        std::fs::create_dir(at("other")).unwrap();
+        symlink(&state, at("other/link")).unwrap();
+        assert!(StateLock::take(&at("own/deeper")).unwrap().is_some());
+        lchown(at("his"), owner, None).unwrap();
+        chown(at("other"), owner, None).unwrap();
+        for path in [at("his"), at("own"), at("own/deeper"), at("other/state")] {
+            let error = StateLock::take(&path).unwrap_err();
+            assert!(error.to_string().contains(" belongs to user 4000001"), "{error}");
+        }
+        chown(&state, owner, None).unwrap();
+        assert!(matches!(StateLock::take(&state), Err(StateDirError::Stranger { part, .. }) if part == state));
     }
 
     #[test]

@@ -55,7 +55,9 @@ impl<'a> Places<'a> {
         // Parts are the same whether whole names are shown or short ones.
         let name = self.profile.name(id);
         let (image, origin) = (self.profile.image_name(id), self.origins.get(id));
-        let (image, label) = (&*image, readable::short(&name));
+        // Whose it is does not matter here.
+        let image = image.strip_prefix("user ").and_then(|rest| Some(rest.split_once(':')?.1)).unwrap_or(&image);
+        let label = readable::short(&name);
         let file = self.profile.cost_centre(id).and_then(|it| it.file.as_deref());
         if origin == Origin::Special {
             return place(PackageKind::Mark, image);

@@ -7,7 +7,7 @@ use regex::{Regex, RegexBuilder};
 use crate::cgroup;
 use crate::ids::{CostCentreId, ThreadId};
 use crate::model::{Membership, Process, Thread};
-use crate::name::basename;
+use crate::name::{basename, image_file_name};
 use crate::profile::Profile;
 
 /// Maximum bytes of a compiled regular expression: `(x{1000}){1000}` would take gigabytes.
@@ -225,7 +225,9 @@ impl Pattern {
     fn is_path(&self, path: &str) -> bool {
         let tails = || path.match_indices('/').filter_map(|(at, _)| path.get(at + 1..));
         match &self.matcher {
-            Matcher::Plain(_) => self.is_match(path) || tails().any(|tail| self.is_match(tail)),
+            Matcher::Plain(_) => {
+                self.is_match(path) || self.is_match(&image_file_name(path)) || tails().any(|tail| self.is_match(tail))
+            }
             Matcher::Glob(..) | Matcher::Regex(_) => self.is_match(path) || self.is_match(basename(path)),
         }
     }

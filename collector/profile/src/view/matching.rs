@@ -67,11 +67,9 @@ impl Matching {
 
     /// What an image with this path goes by.
     fn image<'a>(&'a self, path: &'a str) -> Cow<'a, str> {
-        if self.by_path.contains(path) {
-            return Cow::Borrowed(path);
-        }
         match (image_file_name(path), &self.programs) {
             (name, Some((names, one))) if names.contains(&*name) => Cow::Borrowed(one),
+            _ if self.by_path.contains(path) => Cow::Borrowed(path),
             (name, _) => name,
         }
     }
@@ -110,23 +108,27 @@ fn by_path(profiles: &[&Profile]) -> HashSet<String> {
 /// File names of the profiles' programs, and the last one's, if they differ and none is a second image of another
 /// profile.
 fn programs(profiles: &[&Profile]) -> Option<(HashSet<String>, String)> {
-    let own: Option<Vec<&str>> = profiles.iter().map(|profile| program(profile)).collect();
+    let own: Option<Vec<Cow<'_, str>>> = profiles.iter().map(|profile| program(profile)).collect();
     let own = own?;
-    let names: HashSet<String> = own.iter().map(|&name| name.to_owned()).collect();
-    let has_another = |(profile, own): (&&Profile, &&str)| {
-        profile.images().iter().map(|image| basename(&image.name)).any(|name| name != *own && names.contains(name))
+    let names: HashSet<String> = own.iter().map(|name| name.clone().into_owned()).collect();
+    let has_another = |(profile, own): (&&Profile, &Cow<'_, str>)| {
+        profile
+            .images()
+            .iter()
+            .map(|image| image_file_name(&image.name))
+            .any(|name| name != *own && names.contains(&*name))
     };
     if names.len() < 2 || profiles.iter().zip(&own).any(has_another) {
         return None;
     }
-    Some((names, (*own.last()?).to_owned()))
+    Some((names, own.last()?.clone().into_owned()))
 }
 
 /// The file name of the program that was run or attached to, if it is an image of the profile.
-fn program(profile: &Profile) -> Option<&str> {
+fn program(profile: &Profile) -> Option<Cow<'_, str>> {
     let session = profile.session();
     let name = basename(session.command.first().unwrap_or(&session.target));
-    profile.images().iter().map(|image| basename(&image.name)).find(|image| *image == name)
+    profile.images().iter().find(|image| basename(&image.name) == name).map(|image| image_file_name(&image.name))
 }
 
 /// Names as text shows them, with what tells equal ones apart, except the image beside a column with it.

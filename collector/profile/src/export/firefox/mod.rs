@@ -16,7 +16,7 @@ use super::walk::{FrameLines, frame_name, walk_routes};
 use crate::ids::{CostCentreId, LineId, ThreadId};
 use crate::labels::Labels;
 use crate::model::{Image, Unit};
-use crate::name::basename;
+use crate::name::image_file_name;
 use crate::text::sanitise;
 use crate::timeline::TimeColumn;
 
@@ -208,7 +208,7 @@ impl<'a> TableBuilder<'a> {
             stacks: HashMap::new(),
         };
         for image in export.profile.images() {
-            let name = tables.string(&sanitise(basename(&image.name)));
+            let name = tables.string(&sanitise(&image_file_name(&image.name)));
             tables.shared.resource_table.push(name);
         }
         tables
@@ -283,7 +283,7 @@ impl<'a> TableBuilder<'a> {
 }
 
 fn lib(image: &Image) -> Lib {
-    let (path, name) = (sanitise(&image.name).into_owned(), sanitise(basename(&image.name)).into_owned());
+    let (path, name) = (sanitise(&image.name).into_owned(), sanitise(&image_file_name(&image.name)).into_owned());
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     Lib {
         arch: "x86_64",

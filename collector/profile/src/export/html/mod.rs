@@ -21,7 +21,7 @@ use super::request::{Export, unit_name};
 use super::source::SourceExcerpt;
 use crate::ids::CostCentreId;
 use crate::model::CostCentre;
-use crate::name::basename;
+use crate::name::image_file_name;
 use crate::numbers::count;
 use crate::origin::is_generated;
 use crate::profile::Profile;
@@ -606,7 +606,7 @@ impl<'a> Numbers<'a> {
         }
         let FunctionText { name, full_name, image, path, module, file, line } = (self.contents.describe)(id);
         // The file name is the end of the path, but for programs that count as one in a difference.
-        let path = if basename(&path) == image { path } else { image.clone() };
+        let path = if image_file_name(&path) == image { path } else { image.clone() };
         let image = self.image(image, path);
         let file = file.map_or(-1, |file| self.file(file));
         let number = self.functions.len() as u32;
