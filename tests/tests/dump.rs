@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 
 use ccsd_tests::ccsd::{EndedProgram, NOBODY, as_user, ccsd};
 use ccsd_tests::daemon::Daemon;
@@ -193,16 +193,7 @@ fn main() -> ExitCode {
         .test("killed_in_the_middle", &[CC], || {
             let mut fixture = waiting("threads", Some(500));
             for _ in 0..5 {
-                let mut dumping = ccsd(["dump", &fixture.pid().to_string()])
-                    .stdout(Stdio::null())
-                    .stderr(Stdio::null())
-                    .spawn()
-                    .unwrap();
-                // Once a thread is seen traced, the dump is in progress, or just done.
-                until("it traces or is done", || {
-                    dumping.try_wait().unwrap().is_some()
-                        || tasks(fixture.pid()).iter().any(|&(_, _, tracer)| tracer == dumping.id())
-                });
+                let mut dumping = dump_that_traces(fixture.pid());
                 let _ = dumping.kill();
                 dumping.wait().unwrap();
                 until("nothing is held", || {
@@ -215,15 +206,7 @@ fn main() -> ExitCode {
         .test("ended_in_the_middle", &[CC], || {
             let mut fixture = waiting("epolls", Some(300));
             for _ in 0..MANY {
-                let mut dumping = ccsd(["dump", &fixture.pid().to_string()])
-                    .stdout(Stdio::null())
-                    .stderr(Stdio::null())
-                    .spawn()
-                    .unwrap();
-                until("it traces or is done", || {
-                    dumping.try_wait().unwrap().is_some()
-                        || tasks(fixture.pid()).iter().any(|&(_, _, tracer)| tracer == dumping.id())
-                });
+                let mut dumping = dump_that_traces(fixture.pid());
                 let _ = kill(Pid::from_raw(dumping.id().cast_signed()), Signal::SIGTERM);
                 let status = dumping.wait().unwrap();
                 assert!(status.success() || status.signal() == Some(libc::SIGTERM), "{status}");
@@ -382,6 +365,16 @@ fn functions(thread: &Value) -> Vec<&str> {
 fn source_line(number: usize) -> String {
     let source = include_str!("../fixtures/dump.c");
     source.lines().nth(number - 1).unwrap_or_default().trim().to_owned()
+}
+
+/// A dump that is in progress, or just done: a thread has been seen traced.
+fn dump_that_traces(pid: u32) -> Child {
+    let mut command = ccsd(["dump", &pid.to_string()]);
+    let mut dumping = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    until("it traces or is done", || {
+        dumping.try_wait().unwrap().is_some() || tasks(pid).iter().any(|&(_, _, tracer)| tracer == dumping.id())
+    });
+    dumping
 }
 
 fn tasks(pid: u32) -> Vec<(u32, char, u32)> {

@@ -1,8 +1,8 @@
-//! Not ending while a thread of a target is held.
+//! Keeps ccsd from ending while it holds a thread of a target.
 //!
-//! When ccsd ends, the kernel lets held threads go on, but a system call that the stop has ended with EINTR is not
-//! made again. So whoever ends ccsd waits until no thread is held ([`end_holds`]), and a signal that kills it takes
-//! effect then ([`idle`], [`on_idle`]). Nothing can be done about SIGKILL.
+//! If ccsd ends then, the kernel lets the thread go, but its system call returns EINTR instead of going on. So
+//! [`end_holds`] waits until no thread is held, and a signal that ends ccsd waits, too ([`idle`], [`on_idle`]).
+//! SIGKILL does not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -405,7 +405,7 @@ impl Taking {
     }
 }
 
-/// How a thread's stack is to be had, by what it does now. If another program traces it, stopping it is refused anyway.
+/// How to get a thread's stack, by what the thread does now. If another program traces it, stopping it is refused anyway.
 fn approach(pid: u32, tid: u32, look: &Look, copier: &StackCopier) -> Approach {
     if matches!(look.state, TaskState::Zombie | TaskState::Dead) {
         return Approach::Nothing("it has ended".to_owned());

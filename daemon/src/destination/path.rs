@@ -199,7 +199,7 @@ impl DirectoryEntry {
     }
 }
 
-/// Whose lock a file has. Whoever may read a file may lock it, and does not write it with that.
+/// Who holds the lock on a file. A lock needs no more than the right to read: a stranger's does not mean that he writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LockOutcome {
     Own,
