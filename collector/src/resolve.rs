@@ -154,9 +154,8 @@ impl Resolver {
 
     /// Enters the next image, in order of [`ImageIndex`].
     pub fn add_image(&mut self, profile: &mut Profile, image: MappedImage) {
-        let author = image.author();
         let id = self.enter_image(profile, &image);
-        let MappedImage { name, elf, key, debug, debug_user, .. } = image;
+        let MappedImage { name, elf, key, debug, debug_user, payer, .. } = image;
         let was_read = elf.is_some();
         self.images.push(ImageSymbols {
             id,
@@ -164,7 +163,7 @@ impl Resolver {
             lacks_lines: ImageSymbols::lines_may_come(elf.as_ref()),
             elf,
             key,
-            author,
+            payer,
             was_read,
             debug,
             debug_user,
@@ -188,11 +187,13 @@ impl Resolver {
     /// Gives an image its files back, or those that it could not be read from before.
     pub fn reopen(&mut self, profile: &mut Profile, index: ImageIndex, from: MappedImage) {
         let Some(image) = self.images.get(index.0 as usize) else { return };
-        // Addresses in one that was not read were offsets in its file, and nameless.
-        let id = if image.was_read { None } else { Some(self.enter_image(profile, &from)) };
+        // Addresses in one that was not read were offsets in its file, and nameless; who paid before may have had no room for
+        // names.
+        let is_new = !image.was_read || image.payer != from.payer;
+        let id = is_new.then(|| self.enter_image(profile, &from));
         let Some(image) = self.images.get_mut(index.0 as usize) else { return };
         self.left.drop_names(image);
-        image.author = from.author();
+        image.payer = from.payer;
         (image.elf, image.key) = (from.elf, from.key);
         (image.debug, image.debug_user) = (from.debug, from.debug_user);
         image.lacks_lines = ImageSymbols::lines_may_come(image.elf.as_ref());
@@ -207,8 +208,8 @@ impl Resolver {
     /// not what this machine has there: it is known by his number, too, and no path begins so.
     fn enter_image(&self, profile: &mut Profile, image: &MappedImage) -> ImageId {
         let build_id = image.elf.as_ref().and_then(|elf| elf.build_id()).map(<[u8]>::to_vec).unwrap_or_default();
-        let name = match image.author() {
-            Principal::User(user) if !image.is_here => format!("user {user}:{}", image.name),
+        let name = match image.shown_by {
+            Some(Principal::User(user)) => format!("user {user}:{}", image.name),
             _ => image.name.clone(),
         };
         profile.paid_by(self.payer(image.payer), |profile| profile.add_image(Image { name, build_id }))
@@ -285,9 +286,7 @@ impl Resolver {
 
     #[cold]
     fn resolve_new(&mut self, profile: &mut Profile, frame: Frame, time: u64) -> Resolved {
-        // Who decides what is read of it: the file's author, or where its debug files are looked for.
-        let image = self.images.get(frame.image.0 as usize);
-        let payer = image.map_or(Principal::Own, |image| image.debug_user.unwrap_or(image.author));
+        let payer = self.images.get(frame.image.0 as usize).map_or(Principal::Own, |image| image.payer);
         profile.paid_by(self.payer(payer), |profile| self.resolve_in_image(profile, frame, time))
     }
 

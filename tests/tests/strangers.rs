@@ -1,11 +1,13 @@
 //! What one user's files, processes and sessions do to another's: nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+use ccsd_profile::Profile;
 use ccsd_profile::view::{FlatRow, FlatView, Selection};
 use ccsd_tests::ccsd::{Collecting, NOBODY, as_user, ccsd};
 use ccsd_tests::daemon::Daemon;
@@ -21,6 +23,7 @@ fn main() -> ExitCode {
         .test("held_mappings_hold_nobody_up", &[CC, Need::Root], held_mappings)
         .test("debug_files_that_never_open_hold_nobody_up", &[CC, Need::Root], hanging_debug_files)
         .test("a_copy_at_the_path_of_a_program_is_another", &[CC, Need::Root, UNSHARE], forged_image)
+        .test("a_program_has_no_names_by_who_shows_it_elsewhere", &[CC, OBJCOPY, Need::Root], shown_elsewhere)
         .test("the_machine_s_worker_does_not_work_for_users", &[CC, OBJCOPY, Need::Root], machine_worker)
         .run()
 }
@@ -202,6 +205,55 @@ fn forged_image() {
         program.go();
         program.go();
         let _ = program.finish();
+    }
+}
+
+/// A stranger maps a program of root's before it runs, in a root of his own, and shows a debug file of its build id.
+fn shown_elsewhere() {
+    const BUILD_ID: &str = "-Wl,--build-id=0x0123456789abcdef";
+    let dir = scratch();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = dir.path().join("program");
+    copy_program(build("phases.c", &["-O1", "-s", BUILD_ID]), &path);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let his = scratch();
+    let debug = his.path().join("usr/lib/debug/.build-id/01");
+    fs::create_dir_all(&debug).unwrap();
+    let other = build("images.c", &["-O1", BUILD_ID]);
+    let debug_file = debug.join("23456789abcdef.debug");
+    assert!(Command::new("objcopy").arg("--only-keep-debug").args([&other, &debug_file]).status().unwrap().success());
+    for file in [&debug_file, &debug, &his.path().to_owned()] {
+        chown(file, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let shows = build("shows.c", &[]);
+    let user = NOBODY.to_string();
+    let daemon = Daemon::start(&[]);
+    for daemon in [None, Some(&daemon)] {
+        let mut command = Command::new("sh");
+        // The program begins when it has been mapped, and ends with who has done so.
+        command
+            .args(["-c", r#"printf r; head -c 1 >/dev/null; "$@" | { head -c 1 >/dev/null; exec "$0"; }"#])
+            .arg(&path);
+        command.args(["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups"]).arg(&shows);
+        let mut both = Running::start_command(command.arg(&path).args([dir.path(), his.path()]));
+        let mut collecting = collect(daemon, &[both.pid().to_string()]);
+        collecting.wait_for_writes(1);
+        both.go();
+        let functions = |profile: &Profile| {
+            let mut functions = BTreeMap::new();
+            profile.for_each_charge(|charge| {
+                let leaf = profile.contexts().leaf(charge.context);
+                let function = leaf.and_then(|leaf| profile.cost_centre(leaf)).unwrap();
+                let image = profile.image(function.image).unwrap().name.clone();
+                if image.ends_with("program") {
+                    *functions.entry((image, function.linkage_name.clone())).or_insert(0) += charge.samples;
+                }
+            });
+            functions
+        };
+        collecting.wait_until(|profile| functions(profile).values().sum::<u64>() > 200);
+        let found = functions(&collecting.stop().profile);
+        assert_eq!(found.into_keys().collect::<Vec<_>>(), [(path.display().to_string(), None)]);
     }
 }
 

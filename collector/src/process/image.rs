@@ -20,27 +20,29 @@ impl ImageIndex {
 pub struct MappedImage {
     /// Path in the root of the process that mapped it first, or a name in brackets.
     pub name: String,
+    /// The user, other than root and the session's own, whose processes have it at that path, where this machine does not. He
+    /// decides what is found beside it.
+    pub shown_by: Option<Principal>,
     /// The file, if it could be opened and is an ELF file, and some process has it mapped.
     pub elf: Option<Arc<ElfFile>>,
     pub key: Option<FileKey>,
     pub debug: DebugFileFinder,
     /// Who decides what is found where `debug` looks, if another user than root: his file systems may never answer.
     pub debug_user: Option<Principal>,
-    /// Who pays for its room.
+    /// Who pays for its room and for the time to read it: the file's owner, or who has mapped it, if that is another user. For
+    /// a file of root's that is so until root, or the session's own user, has it mapped, too.
     pub payer: Principal,
-    /// Whether this machine has the same file at its path. True for files of root's and of the session's own user.
-    pub is_here: bool,
 }
 
 impl MappedImage {
-    /// Whose file decides how much there is to read: this machine's, or that of who pays.
+    /// Who decides what is in it, and beside it: this machine, or another user.
     pub fn author(&self) -> Principal {
         let is_of_machine = self.key.as_ref().is_none_or(|key| key.principal() == Principal::Own);
-        if is_of_machine { Principal::Own } else { self.payer }
+        self.shown_by.unwrap_or(if is_of_machine { Principal::Own } else { self.payer })
     }
 
     pub fn new(name: &str, key: Option<FileKey>, payer: Principal) -> MappedImage {
         let debug = DebugFileFinder::none();
-        MappedImage { name: name.to_owned(), elf: None, key, debug, debug_user: None, payer, is_here: true }
+        MappedImage { name: name.to_owned(), shown_by: None, elf: None, key, debug, debug_user: None, payer }
     }
 }

@@ -42,20 +42,23 @@ const MAX_OPEN: Duration = Duration::from_millis(20);
 const FILES_LEFT: u64 = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum ImageIdentity {
-    File(FileKey),
+enum ImageFile {
+    Known(FileKey),
     /// A file that could not be opened, or a region in brackets.
     Name(String),
 }
 
-impl ImageIdentity {
-    fn file(&self) -> Option<&FileKey> {
+impl ImageFile {
+    fn key(&self) -> Option<&FileKey> {
         match self {
-            ImageIdentity::File(key) => Some(key),
-            ImageIdentity::Name(_) => None,
+            ImageFile::Known(key) => Some(key),
+            ImageFile::Name(_) => None,
         }
     }
 }
+
+/// What an image is, and who shows it; see [`MappedImage::shown_by`].
+type ImageIdentity = (ImageFile, Option<Principal>);
 
 /// What the images have counted, absolute values since the session began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +81,8 @@ pub struct Images {
     sweep_at: usize,
     closed: HashSet<ImageIndex>,
     reopened: Vec<ImageIndex>,
+    /// See [`Images::take_paid`].
+    paid: Vec<ImageIndex>,
     /// Bytes of the list, about. Later files of a program that maps new ones without end are `[unknown]`.
     bytes: SharedRoom,
     /// Images that the profile has room for, of users other than the session's own.
@@ -117,6 +122,7 @@ impl Images {
             sweep_at: SWEEP_AT,
             closed: HashSet::new(),
             reopened: Vec::new(),
+            paid: Vec::new(),
             bytes: SharedRoom::new(images.saturating_mul(2 * IMAGE_BYTES) as u64),
             // A profile has room for half as many as the list; see `Budget`.
             count: SharedRoom::new((images / 2) as u64),
@@ -196,12 +202,10 @@ impl Images {
 
     fn find_or_open(&mut self, mapped: MappedFile<'_>) -> ImageIndex {
         match mapped.path {
-            b"[vdso]" => self.intern(ImageIdentity::Name("[vdso]".to_owned()), "[vdso]", mapped.pid, || {
-                // The kernel's, and in no file.
-                in_memory(procfs::vdso_bytes().ok().and_then(|bytes| ElfFile::from_bytes(bytes).ok()))
-            }),
+            b"[vdso]" => self.vdso(),
             _ => {
                 if let Some(index) = self.recent.image(&mapped) {
+                    self.pay(index, mapped.pid);
                     return index;
                 }
                 aside(Aside::Images, || self.open_file(mapped))
@@ -211,18 +215,42 @@ impl Images {
 
     fn open_file(&mut self, mapped: MappedFile<'_>) -> ImageIndex {
         let name = mapped.name();
-        let found = if mapped.inode == 0 { None } else { self.process_files.open(mapped) };
+        if mapped.inode == 0 {
+            return self.by_name(&name);
+        }
+        // Before its file is opened: where it ends meanwhile, what it has shown is still its own.
+        let user = self.process_files.other_user(mapped.pid);
+        let found = self.process_files.open(mapped, user);
         let may_keep = |(key, file): &(FileKey, File)| self.may_keep(file, payer(mapped.pid, Some(key)));
         let Some((key, file)) = found.filter(may_keep) else {
-            return self.intern(ImageIdentity::Name(name.clone()), &name, mapped.pid, || OpenedImage::NoImage);
+            let shown_by = self.process_files.shown_by(&mapped, user, None, Principal::Own);
+            let identity = (ImageFile::Name(name.clone()), shown_by);
+            return self.intern(identity, &name, mapped.pid, || OpenedImage::NoImage);
         };
         // Whether a file that others serve is still the same may take them for ever to say.
         let kept = file.try_clone().ok().filter(|file| !key.is_remote() && self.has_number(file));
-        let index = self.open_key(&name, mapped.pid, &key, file);
-        if let Some(file) = kept.filter(|_| index != ImageIndex::UNKNOWN) {
+        let shown_by = self.shown_by(&mapped, user, &key, &name);
+        let index = self.open_key(&name, mapped.pid, &key, shown_by, file);
+        if let Some(file) = kept.filter(|_| index != ImageIndex::UNKNOWN && shown_by.is_none()) {
             self.recent.keep(&mapped, file, key, index);
         }
         index
+    }
+
+    /// As [`ProcessFiles::shown_by`], which is asked where this machine is not known to have the file at this path.
+    fn shown_by(
+        &mut self,
+        mapped: &MappedFile<'_>,
+        user: Option<Principal>,
+        key: &FileKey,
+        name: &str,
+    ) -> Option<Principal> {
+        let of_machine = self.by_key.get(&(ImageFile::Known(key.clone()), None));
+        let is_known = of_machine.and_then(|&index| self.get(index)).is_some_and(|image| image.name == name);
+        if is_known {
+            return None;
+        }
+        self.process_files.shown_by(mapped, user, Some(key), payer(mapped.pid, Some(key)))
     }
 
     /// The image of what a process maps; its generated code, if that is what it is, goes to `code`.
@@ -245,7 +273,7 @@ impl Images {
             images.jit.own(code, mapped.pid, start_time, &mut images.process_files, add)
         };
         if jit_code::is_dump(mapped.path)
-            && let Some((_, file)) = self.process_files.open(mapped)
+            && let Some((_, file)) = self.process_files.open(mapped, self.process_files.other_user(mapped.pid))
             && let Some(index) = own(self)
         {
             self.jit.add_dump(index, file);
@@ -310,7 +338,7 @@ impl Images {
     }
 
     fn anonymous(&mut self) -> ImageIndex {
-        self.intern(ImageIdentity::Name(Self::ANONYMOUS.to_owned()), Self::ANONYMOUS, 0, || OpenedImage::NoImage)
+        self.by_name(Self::ANONYMOUS)
     }
 
     /// A new image for one process's generated code.
@@ -322,32 +350,40 @@ impl Images {
     /// The image in a file that is open already.
     pub fn add_opened(&mut self, name: &str, file: File) -> ImageIndex {
         match ccsd_worker::file_key(&file, None) {
-            Ok(key) => self.open_key(name, 0, &key, file),
+            Ok(key) => self.open_key(name, 0, &key, None, file),
             Err(_) => self.by_name(name),
         }
     }
 
-    fn open_key(&mut self, name: &str, pid: u32, key: &FileKey, file: File) -> ImageIndex {
+    fn open_key(&mut self, name: &str, pid: u32, key: &FileKey, shown_by: Option<Principal>, file: File) -> ImageIndex {
         let (left, began) = (self.patience, Instant::now());
         let patience = left.max(MAX_OPEN);
-        let index = self.intern(ImageIdentity::File(key.clone()), name, pid, || ccsd_worker::open(file, key, patience));
+        let identity = (ImageFile::Known(key.clone()), shown_by);
+        let index = self.intern(identity, name, pid, || ccsd_worker::open(file, key, patience));
         self.patience = left.saturating_sub(began.elapsed());
         index
     }
 
     /// An image of which no more is known than its name.
     pub fn by_name(&mut self, name: &str) -> ImageIndex {
-        self.intern(ImageIdentity::Name(name.to_owned()), name, 0, || OpenedImage::NoImage)
+        self.intern((ImageFile::Name(name.to_owned()), None), name, 0, || OpenedImage::NoImage)
     }
 
-    /// The code that the kernel maps into every process.
+    /// The code that the kernel maps into every process, in no file.
     pub fn vdso(&mut self) -> ImageIndex {
         let open = || in_memory(procfs::vdso_bytes().ok().and_then(|bytes| ElfFile::from_bytes(bytes).ok()));
-        self.intern(ImageIdentity::Name("[vdso]".to_owned()), "[vdso]", 0, open)
+        self.intern((ImageFile::Name("[vdso]".to_owned()), None), "[vdso]", 0, open)
     }
 
-    fn intern(&mut self, key: ImageIdentity, name: &str, pid: u32, open: impl FnOnce() -> OpenedImage) -> ImageIndex {
-        if let Some(&index) = self.by_key.get(&key) {
+    fn intern(
+        &mut self,
+        identity: ImageIdentity,
+        name: &str,
+        pid: u32,
+        open: impl FnOnce() -> OpenedImage,
+    ) -> ImageIndex {
+        if let Some(&index) = self.by_key.get(&identity) {
+            self.pay(index, pid);
             if self.closed.remove(&index) {
                 let has_room = self.enter(index, pid, open());
                 if !has_room {
@@ -358,18 +394,55 @@ impl Images {
             }
             return index;
         }
-        let payer = payer(pid, key.file());
+        let key = identity.0.key();
+        let payer = payer(pid, key);
         // The name is in both threads, and where there is no file it is the key, too.
         if !self.take_room(payer, IMAGE_BYTES + 3 * name.len()) {
             return ImageIndex::UNKNOWN;
         }
         let index = ImageIndex(self.list.len() as u32);
         let opened = open();
-        self.list.push(MappedImage::new(name, key.file().cloned(), payer));
-        self.by_key.insert(key, index);
-        self.enter(index, pid, opened);
+        self.list.push(MappedImage { shown_by: identity.1, ..MappedImage::new(name, key.cloned(), payer) });
+        self.by_key.insert(identity, index);
+        let has_room = self.enter(index, pid, opened);
         self.reopened.pop_if(|reopened| *reopened == index);
+        if !has_room && self.count.is_other(payer) {
+            // Others have room for it, perhaps.
+            self.closed.insert(index);
+            return ImageIndex::UNKNOWN;
+        }
         index
+    }
+
+    /// A process maps a known image. What another user was the first to map is root's, or the session's own user's, once such a
+    /// process has it, and does not depend on what that user had left.
+    fn pay(&mut self, index: ImageIndex, pid: u32) {
+        let Some(image) = self.list.get_mut(index.0 as usize) else { return };
+        let before = image.payer;
+        if !self.count.is_other(before) {
+            return;
+        }
+        let now = payer(pid, image.key.as_ref());
+        if self.count.is_other(now) {
+            return;
+        }
+        image.payer = now;
+        let mut bytes = (IMAGE_BYTES + 3 * image.name.len()) as u64;
+        if let Some(elf) = &image.elf {
+            bytes += unusual_bytes(elf);
+            self.files.give(before, 1);
+            self.files.add(now, 1);
+        }
+        self.bytes.give(before, bytes);
+        self.bytes.add(now, bytes);
+        self.count.give(before, 1);
+        self.paid.push(index);
+        self.reopened.push(index);
+    }
+
+    /// Images for which another user paid until now.
+    pub fn take_paid(&mut self) -> Vec<ImageIndex> {
+        std::mem::take(&mut self.paid)
     }
 
     /// Sets the file of an image; an old image is reported as reopened. False if what is read of it does not fit.
@@ -383,8 +456,7 @@ impl Images {
                 }
                 self.files.add(image.payer, 1);
                 self.has_go |= elf.is_go();
-                let found = self.process_files.whereabouts(pid, image, &elf);
-                (image.debug, image.debug_user, image.is_here) = (found.debug, found.debug_user, found.is_here);
+                (image.debug, image.debug_user) = self.process_files.debug_files(pid, image, &elf);
                 image.elf = Some(elf);
                 self.open += 1;
                 self.reopened.push(index);
@@ -456,7 +528,7 @@ impl Images {
     #[cfg(test)]
     pub fn insert_for_test(&mut self, elf: ElfFile) -> ImageIndex {
         let name = format!("test-{}", self.list.len());
-        self.intern(ImageIdentity::Name(name.clone()), &name, 0, || in_memory(Some(elf)))
+        self.intern((ImageFile::Name(name.clone()), None), &name, 0, || in_memory(Some(elf)))
     }
 
     /// How many there are, the two special ones included.
@@ -557,6 +629,26 @@ mod tests {
         assert_eq!(images.stats().left_out, 700 - 224 + 700 - 112);
     }
 
+    #[test]
+    fn who_maps_a_file_first_pays_until_root_does() {
+        let mut images = Images::within(64);
+        let user = Principal::User(7);
+        let index = images.by_name("/usr/lib/x");
+        let bytes = (IMAGE_BYTES + 3 * "/usr/lib/x".len()) as u64;
+        let before = [images.bytes.left(user), images.count.left(user)];
+        images.list[index.0 as usize].payer = user;
+        images.bytes.give(Principal::Own, bytes);
+        images.bytes.add(user, bytes);
+        images.count.add(user, 1);
+        for paid in [vec![index], Vec::new()] {
+            images.pay(index, std::process::id());
+            assert_eq!(images.take_paid(), paid);
+            assert!(images.get(index).is_some_and(|image| image.payer != user));
+            assert_eq!([images.bytes.left(user), images.count.left(user)], before);
+        }
+        assert_eq!(images.take_reopened(), [index]);
+    }
+
     fn with_sections(count: u16) -> ElfFile {
         let mut bytes = vec![0; 64 + 64 * usize::from(count)];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
@@ -575,7 +667,7 @@ mod tests {
         let mut images = Images::within(unusual as usize / 1024 + 4);
         let map = |images: &mut Images, name: &str| {
             let opened = || OpenedImage::Image(Arc::new(with_sections(1000)));
-            images.intern(ImageIdentity::Name(name.to_owned()), name, 0, opened)
+            images.intern((ImageFile::Name(name.to_owned()), None), name, 0, opened)
         };
         let first = map(&mut images, "a");
         images.sweep_at = 0;

@@ -1,12 +1,12 @@
 //! The file behind a mapping: how it is found and opened, and what proves that it is the one.
 
 use std::ffi::OsStr;
-use std::fs::{File, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ccsd_symbolizer::{Door, FileRoot};
 
@@ -54,6 +54,16 @@ impl MappedFile<'_> {
             door.withhold(&self.name());
         }
         opened.ok()
+    }
+
+    /// Whether the kernel had the mapped file at this path in our mount namespace, where it may have been replaced since.
+    pub fn was_there(&self, path: &Path) -> bool {
+        let link = PathBuf::from(format!("/proc/{}/map_files/{:x}-{:x}", self.pid, self.start, self.end));
+        let Ok(linked) = fs::read_link(link) else { return false };
+        let linked = linked.as_os_str().as_bytes();
+        linked.strip_suffix(DELETED) == Some(path.as_os_str().as_bytes())
+            && procfs::mount_namespace(self.pid)
+                .is_some_and(|theirs| procfs::mount_namespace(std::process::id()) == Some(theirs))
     }
 
     fn open_somewhere(&self, door: &Door) -> Result<File, AccessDenied> {

@@ -35,15 +35,6 @@ pub struct ProcessFiles {
     unanswered: Option<Principal>,
 }
 
-/// Of an image that a process has mapped.
-pub struct Whereabouts {
-    /// See [`MappedImage::is_here`].
-    pub is_here: bool,
-    /// See [`MappedImage::debug_user`].
-    pub debug_user: Option<Principal>,
-    pub debug: DebugFileFinder,
-}
-
 impl Default for ProcessFiles {
     fn default() -> Self {
         ProcessFiles {
@@ -124,15 +115,18 @@ impl ProcessFiles {
         self.unanswered.take()
     }
 
-    /// Opens what a process has mapped, and says which file it is.
-    pub fn open(&mut self, mapped: MappedFile<'_>) -> Option<(FileKey, File)> {
+    /// The user of a process, if that is neither root nor the session's own user; `None` for one that has ended.
+    pub fn other_user(&self, pid: u32) -> Option<Principal> {
+        self.deadline.other_user(pid)
+    }
+
+    /// Opens what a process of `user` has mapped, and says which file it is.
+    pub fn open(&mut self, mapped: MappedFile<'_>, user: Option<Principal>) -> Option<(FileKey, File)> {
         let opened = |file: Option<File>, pid: u32| {
             let file = file?;
             Some((ccsd_worker::file_key(&file, Some(pid)).ok()?, file))
         };
-        let Some(user) = self.deadline.other_user(mapped.pid) else {
-            return opened(mapped.open(&self.door), mapped.pid);
-        };
+        let Some(user) = user else { return opened(mapped.open(&self.door), mapped.pid) };
         let (path, build_id, door) = (mapped.path.to_vec(), mapped.build_id.to_vec(), self.door.clone());
         let MappedFile { pid, start, end, device, inode, .. } = mapped;
         let open = move || {
@@ -146,34 +140,60 @@ impl ProcessFiles {
         opened.flatten()
     }
 
-    /// Whether an image that a process has mapped is what this machine has at its path, and where its debug files are.
-    pub fn whereabouts(&mut self, pid: u32, image: &MappedImage, elf: &Arc<ElfFile>) -> Whereabouts {
-        let is_others = self.deadline.is_other(image.author());
-        let payer = Some(image.payer).filter(|&payer| self.deadline.is_other(payer));
-        let user = self.deadline.other_user(pid).or(payer);
-        if user.is_none() && !is_others {
-            let debug = self.debug_files(None, pid, &image.name, elf);
-            return Whereabouts { is_here: true, debug_user: None, debug };
-        }
-        let path = Path::new(&image.name);
+    /// Who shows a file at its path, if this machine does not have it there; see [`MappedImage::shown_by`]. It was mapped by a
+    /// process of `user` and `payer` pays for its room. A user's own file may be reached by whatever he made; another's has to
+    /// be where its owner alone, or root, could put it.
+    pub fn shown_by(
+        &mut self,
+        mapped: &MappedFile<'_>,
+        user: Option<Principal>,
+        key: Option<&FileKey>,
+        payer: Principal,
+    ) -> Option<Principal> {
+        let owner = key.is_some_and(|key| self.deadline.is_other(key.principal())).then_some(payer);
+        let by = user.or(owner)?;
+        let Some(key) = key else { return Some(by) };
+        let name = mapped.name();
+        let path = Path::new(&name);
         let mut at_path = FileIdentity::at_once(path, false);
-        if is_others && at_path.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+        if at_path.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
             let path = path.to_owned();
-            let asked = self.deadline.ask(image.author(), move || FileIdentity::from_link(&path));
-            at_path = asked.unwrap_or(at_path);
+            at_path = self.deadline.ask(by, move || FileIdentity::from_link(&path)).unwrap_or(at_path);
         }
-        let is_here = at_path.is_ok_and(|file| image.key.as_ref().is_some_and(|key| key.is_of(&file)));
-        let is_root_s = || matches!(Authors::of(path), Ok(Authors::Users(users)) if users.is_empty());
-        if is_here && !is_others && is_root_s() {
-            let debug = self.debug_roots.on_machine(&image.name);
-            return Whereabouts { is_here, debug_user: None, debug };
-        }
-        let debug = self.debug_files(user, pid, &image.name, elf);
-        Whereabouts { is_here: is_here || !is_others, debug_user: user, debug }
+        let is_there = at_path.is_ok_and(|file| key.is_of(&file)) || mapped.was_there(path);
+        let is_put_there = || match Authors::of(path) {
+            Ok(Authors::Users(users)) => users.iter().all(|user| owner == Some(ccsd_worker::principal_of(user.uid))),
+            Ok(Authors::Anybody) | Err(_) => false,
+        };
+        let is_here = is_there && (user.is_none() || user == owner || is_put_there());
+        (!is_here).then_some(by)
     }
 
-    /// Where to look for debug files of an image that a process has mapped; `user` decides what is there, if another user.
-    fn debug_files(&mut self, user: Option<Principal>, pid: u32, name: &str, elf: &Arc<ElfFile>) -> DebugFileFinder {
+    /// Where the debug files are of an image that a process has mapped, and who decides what is there, if another user.
+    pub fn debug_files(
+        &mut self,
+        pid: u32,
+        image: &MappedImage,
+        elf: &Arc<ElfFile>,
+    ) -> (DebugFileFinder, Option<Principal>) {
+        let owner = Some(image.author()).filter(|&author| self.deadline.is_other(author));
+        let user = self.deadline.other_user(pid);
+        let finder = match image.shown_by.is_none() && user.is_some() && user != owner {
+            // The process sees what this machine has there, and may see something else beside it.
+            true => self.debug_roots.on_machine(&image.name),
+            false => self.debug_files_in_view(owner, pid, &image.name, elf),
+        };
+        (finder, owner)
+    }
+
+    /// Where a process sees them; `user` decides what is there, if another user.
+    fn debug_files_in_view(
+        &mut self,
+        user: Option<Principal>,
+        pid: u32,
+        name: &str,
+        elf: &Arc<ElfFile>,
+    ) -> DebugFileFinder {
         let Some(user) = user else { return self.debug_roots.finder(pid, name, Some(elf)) };
         let (mut roots, name, elf) = (std::mem::take(&mut self.debug_roots), name.to_owned(), Arc::clone(elf));
         let found = self.deadline.ask(user, move || {

@@ -25,8 +25,8 @@ pub(super) struct ImageSymbols {
     pub(super) name: String,
     pub(super) elf: Option<Arc<ElfFile>>,
     pub(super) key: Option<FileKey>,
-    /// See [`MappedImage::author`](crate::process::images::MappedImage::author).
-    pub(super) author: Principal,
+    /// See [`MappedImage::payer`](crate::process::images::MappedImage::payer).
+    pub(super) payer: Principal,
     pub(super) was_read: bool,
     /// Whether it is stripped and has a build id: functions that it exports keep offsets, as those without a name do, as
     /// long as no debug file of it was found.

@@ -62,14 +62,14 @@ impl Resolver {
         image.used = self.resolved;
         let Some(elf) = &image.elf else { return Told::Known };
         let is_again = image.names.is_none() && image.drops > 0;
-        let is_other = !self.reading_time.is_unlimited(image.author);
+        let is_other = !self.reading_time.is_unlimited(image.payer);
         if is_again && !self.rereading.may(is_other) {
             return Told::NotNow;
         }
-        let (owner, asked_user, deadline) = (image.author, image.debug_user, &mut self.deadline);
+        let (payer, asked_user, deadline) = (image.payer, image.debug_user, &mut self.deadline);
         // An image that has been read answers at once, as a rule.
         let is_slow = image.names.is_none() || image.is_slow;
-        if is_slow && !self.reading_time.may_ask(owner) {
+        if is_slow && !self.reading_time.may_ask(payer) {
             return Told::NotNow;
         }
         let began = Instant::now();
@@ -113,7 +113,7 @@ impl Resolver {
             None => Some(open()),
         });
         image.is_slow = began.elapsed() > QUICK;
-        self.reading_time.asked(owner, began);
+        self.reading_time.asked(payer, began);
         if is_again {
             self.rereading.spend(is_other, began);
         }
@@ -143,12 +143,12 @@ impl Resolver {
         let mut total = self.image_bytes();
         let held = ImageSymbols::held_bytes;
         while total > self.budget.debug_information {
-            let of_others = self.images.iter().filter(|image| !self.reading_time.is_unlimited(image.author));
+            let of_others = self.images.iter().filter(|image| !self.reading_time.is_unlimited(image.payer));
             let are_over = of_others.map(held).sum::<u64>() > self.budget.debug_information / 8;
             let with_symbols = self.images.iter_mut().filter(|image| held(image) > 0);
             // Other users' images have an eighth of the budget; what root's and the session's own user's leave is lent to them.
             let order =
-                |image: &&mut ImageSymbols| (!are_over || self.reading_time.is_unlimited(image.author), image.used);
+                |image: &&mut ImageSymbols| (!are_over || self.reading_time.is_unlimited(image.payer), image.used);
             let Some(oldest) = with_symbols.min_by_key(order) else { return };
             // The only one is being used, and would be read again at once.
             if held(oldest) == total {
@@ -205,7 +205,7 @@ impl Resolver {
 
 #[cfg(test)]
 mod tests {
-    use ccsd_profile::{SessionInfo, Shed};
+    use ccsd_profile::{ProfileLimits, SessionInfo, Shed};
     use ccsd_symbolizer::ElfFile;
     use ccsd_worker::{FileKey, FileLocation};
 
@@ -222,15 +222,33 @@ mod tests {
         let elf = Arc::new(ElfFile::open(File::open(&path).unwrap()).unwrap());
         let container = Principal::Elsewhere { namespace: 1, device: 1 };
         let images =
-            [(Principal::User(7), false), (Principal::Own, true), (Principal::User(8), true), (container, false)];
-        for (principal, is_here) in images {
+            [(Principal::User(7), true), (Principal::Own, false), (Principal::User(8), false), (container, true)];
+        for (principal, is_shown) in images {
             let key = FileKey::new(&path.metadata().unwrap(), FileLocation { principal, is_remote: false });
             let image = MappedImage::new("/bin/x", Some(key), principal);
-            resolver.add_image(&mut profile, MappedImage { elf: Some(Arc::clone(&elf)), is_here, ..image });
+            let shown_by = is_shown.then_some(principal);
+            resolver.add_image(&mut profile, MappedImage { elf: Some(Arc::clone(&elf)), shown_by, ..image });
         }
         let name = |image: &ImageSymbols| profile.image(image.id).unwrap().name.clone();
         let names: Vec<String> = resolver.images.iter().map(name).collect();
         assert_eq!(names, ["user 7:/bin/x", "/bin/x", "/bin/x", "/bin/x"]);
+    }
+
+    #[test]
+    fn what_a_user_had_no_room_for_has_its_name_when_root_maps_it() {
+        let budget = Budget::of(Budget::MIN_MEMORY);
+        let mut profile = Profile::new(SessionInfo::default(), ProfileLimits { images: 8, ..budget.profile.clone() });
+        let mut resolver = Resolver::new(false, &budget);
+        let elf = Arc::new(ElfFile::open(File::open(std::env::current_exe().unwrap()).unwrap()).unwrap());
+        let image = |number: u32, payer| {
+            let image = MappedImage::new(&format!("/usr/bin/{number}"), None, payer);
+            MappedImage { elf: Some(Arc::clone(&elf)), ..image }
+        };
+        (0..8).for_each(|number| resolver.add_image(&mut profile, image(number, Principal::User(7))));
+        let name = |resolver: &Resolver, profile: &Profile| profile.image(resolver.images[7].id).unwrap().name.clone();
+        assert_eq!(name(&resolver, &profile), "[other]");
+        resolver.reopen(&mut profile, ImageIndex(7), image(7, Principal::Own));
+        assert_eq!(name(&resolver, &profile), "/usr/bin/7");
     }
 
     #[test]

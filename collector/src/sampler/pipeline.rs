@@ -127,7 +127,8 @@ impl Pipeline {
             self.batch.announce_images(&mut self.tracker.images);
             self.batch.ended_code().for_each(|index| self.unwinding.drop_image(index));
         }
-        for index in self.tracker.retry_images() {
+        let known = self.tracker.retry_images();
+        for index in known.into_iter().chain(self.tracker.images.take_paid()) {
             self.unwinding.drop_image(index);
         }
         for index in self.tracker.close_images() {

@@ -146,7 +146,7 @@ impl LoadedImages {
         if let Some(user) = images.door().user() {
             self.held.set_user(user.uid);
         }
-        let payer = image.author();
+        let payer = image.payer;
         let is_timed = self.held.is_other(payer) && elf.unwind_size() > SMALL;
         let began = Instant::now();
         if is_timed && !self.has_time(payer, began) {
