@@ -10,7 +10,8 @@
 //!   access control list is refused to all but its owner, as the list may exclude a user.
 //! - Every directory on the path must be searchable by the user. Symbolic links are followed here, step by step.
 //! - The file system: not /proc and similar ones, whose content depends on the process that opens it. This door is closed to
-//!   root, too: a stranger's link must not have the service take lines from `/proc/kmsg`.
+//!   root, too: a stranger's link must not have the service take lines from `/proc/kmsg`. Nor one that a program of another
+//!   user serves (FUSE): each use of a file there, closing it included, may take that program for ever.
 //!
 //! A file that the kernel shows as mapped or executed by a process that the user may trace is checked without
 //! directories ([`Door::follow`]).
@@ -26,14 +27,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat, readlinkat};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, major};
 use nix::sys::statfs::{
     BPF_FS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC, FsType, NSFS_MAGIC, PROC_SUPER_MAGIC,
     SECURITYFS_MAGIC, SYSFS_MAGIC, TRACEFS_MAGIC, fstatfs,
 };
-use nix::unistd::{Group, User};
+use nix::unistd::{Group, User, geteuid};
 use serde::{Deserialize, Serialize};
 
+use crate::mounts::{MountTable, mount_id};
 use crate::root::{FileRoot, check_path, open_regular};
 
 const MAX_LINKS: usize = 40;
@@ -91,12 +93,16 @@ fn may_have_acl(file: &File) -> bool {
 pub struct Door {
     user: Option<ForUser>,
     withheld: Arc<Mutex<Withheld>>,
+    /// Of this process; not read before they are needed.
+    mounts: Arc<Mutex<Option<MountTable>>>,
 }
 
 #[derive(Debug, Default)]
 struct Withheld {
     named: BTreeSet<String>,
     more: bool,
+    /// Users whose programs serve files that were not opened.
+    servers: BTreeSet<u32>,
 }
 
 impl Door {
@@ -137,6 +143,14 @@ impl Door {
         self.open_handle(handle, wanted)
     }
 
+    /// As [`Door::open_if`] a file of this name in a directory, no link.
+    ///
+    /// # Errors
+    /// As [`Door::open`]; `InvalidInput` for a link.
+    pub fn open_entry(&self, directory: &FileRoot, name: &str) -> io::Result<File> {
+        self.open_handle(directory.entry(name)?, |_| true)
+    }
+
     /// Opens the target of a link in /proc (`exe`, `map_files/...`) if it is `wanted`. Only the file itself is checked:
     /// it may no longer have a path.
     ///
@@ -167,6 +181,9 @@ impl Door {
             if !wanted(meta) {
                 return Err(io::ErrorKind::NotFound.into());
             }
+            if self.is_served_by_another(file, meta) {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
             // Reading /proc/kmsg or trace_pipe takes from others what is read.
             let is_of_reader = match self.user {
                 Some(_) => shows_by_reader(file)?,
@@ -178,6 +195,29 @@ impl Door {
             }
             Ok(())
         })
+    }
+
+    /// Whether a program serves the file that is neither root's, nor this process's user's, nor the door's user's.
+    fn is_served_by_another(&self, file: &File, meta: &Metadata) -> bool {
+        // Such file systems are on no device.
+        if major(meta.dev()) != 0 {
+            return false;
+        }
+        let mut mounts = self.mounts.lock().unwrap_or_else(PoisonError::into_inner);
+        if mounts.is_none() {
+            *mounts = MountTable::open("/proc/self/mountinfo");
+        }
+        let mount = mounts.as_mut().zip(mount_id(file)).and_then(|(mounts, id)| mounts.get(id));
+        drop(mounts);
+        let own = [Some(0), Some(geteuid().as_raw()), self.user.map(|user| user.uid)];
+        let other = mount.and_then(|mount| mount.server()).filter(|&server| !own.contains(&Some(server)));
+        if let Some(other) = other {
+            let mut withheld = self.withheld.lock().unwrap_or_else(PoisonError::into_inner);
+            if withheld.servers.len() < MAX_NAMED {
+                withheld.servers.insert(other);
+            }
+        }
+        other.is_some()
     }
 
     /// Notes something withheld from the user.
@@ -193,15 +233,19 @@ impl Door {
         }
     }
 
-    /// One line for each thing withheld from the user.
+    /// One line for each thing withheld from the user, and for each user whose programs serve files.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        let Some(ForUser { uid, .. }) = self.user else { return Vec::new() };
         let withheld = self.withheld.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes: Vec<String> = Vec::new();
+        for uid in &withheld.servers {
+            notes.push(format!("files that a program of user {uid} serves (FUSE) are not opened: it may never answer"));
+        }
+        let Some(ForUser { uid, .. }) = self.user else { return notes };
         let named = withheld.named.iter().map(|what| format!("withheld, as user {uid} could not read it: {what}"));
-        named
-            .chain(withheld.more.then(|| format!("withheld, as user {uid} could not read them: further files")))
-            .collect()
+        notes.extend(named);
+        notes.extend(withheld.more.then(|| format!("withheld, as user {uid} could not read them: further files")));
+        notes
     }
 }
 

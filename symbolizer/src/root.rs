@@ -79,6 +79,15 @@ impl FileRoot {
         Ok(DirectoryPath { path, _handle: handle })
     }
 
+    /// What has this name in it, a link itself, as an O_PATH handle.
+    pub(crate) fn entry(&self, name: &str) -> io::Result<OwnedFd> {
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        Ok(match self {
+            FileRoot::Own => open(&Path::new("/").join(name), flags, NixMode::empty())?,
+            FileRoot::Other(root) => openat(root, name, flags, NixMode::empty())?,
+        })
+    }
+
     /// Resolves an absolute path to an O_PATH handle, with the rights of this process.
     pub(crate) fn find(&self, path: &Path) -> io::Result<OwnedFd> {
         match self {

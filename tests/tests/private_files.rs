@@ -123,9 +123,18 @@ fn daemon() -> Daemon {
 }
 
 fn assert_withheld(recorded: &Recorded, shown: &str, what: &str) {
+    assert_noted(recorded, shown, ["withheld", what]);
+}
+
+/// The map is a link, which another user could have made.
+fn assert_link_refused(recorded: &Recorded, shown: &str) {
+    assert_noted(recorded, shown, ["its perf map is not read", "it is a link"]);
+}
+
+fn assert_noted(recorded: &Recorded, shown: &str, words: [&str; 2]) {
     assert!(!shown.contains(WORD), "{shown}");
     let notes = &recorded.profile.session().notes;
-    assert!(notes.iter().any(|note| note.contains("withheld") && note.contains(what)), "{what}: {notes:?}");
+    assert!(notes.iter().any(|note| words.iter().all(|word| note.contains(word))), "{words:?}: {notes:?}");
 }
 
 fn map_is_mounted(group: u32, mode: u32) {
@@ -164,7 +173,10 @@ fn listed(directory: bool) {
     assert!(!as_user(Command::new("cat").arg(&secret), NOBODY).output().unwrap().status.success());
     fs::write(&secret, SECRET).unwrap();
     let (recorded, shown) = WatchedProgram::start(&daemon, NOBODY, &running).finish(&mut running);
-    assert_withheld(&recorded, &shown, map.0.to_str().unwrap());
+    match directory {
+        true => assert_link_refused(&recorded, &shown),
+        false => assert_withheld(&recorded, &shown, map.0.to_str().unwrap()),
+    }
 }
 
 /// Adds an access control list that denies one user and changes nothing for others.
@@ -196,7 +208,7 @@ fn link_out_of_reach() {
     let target = file.strip_prefix("/tmp").expect("the directory for temporary files is /tmp");
     symlink(target, &map.0).unwrap();
     let (recorded, shown) = WatchedProgram::start(&daemon, NOBODY, &running).finish(&mut running);
-    assert_withheld(&recorded, &shown, map.0.to_str().unwrap());
+    assert_link_refused(&recorded, &shown);
     assert!(recorded.function("caller").is_none());
 }
 

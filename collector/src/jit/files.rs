@@ -3,7 +3,6 @@
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use ccsd_worker::FileKey;
@@ -61,8 +60,9 @@ impl GrowingFile {
         identity(&self.file).is_some_and(|own| identity(other) == Some(own))
     }
 
-    /// Opens the perf map of a process, if there is one to be believed. Errors: it is not read, as others serve it, or
-    /// ([`io::ErrorKind::PermissionDenied`]) as it is another user's, who may have made it before the process could.
+    /// Opens the perf map of a process, if there is one to be believed. Errors: it is not read, as others serve it, as
+    /// ([`io::ErrorKind::InvalidInput`]) it is no file, which another user may have made before the process could, or
+    /// ([`io::ErrorKind::PermissionDenied`]) as it is that user's.
     pub fn perf_map(source: &JitSource, deadline: &mut Deadline) -> Option<io::Result<GrowingFile>> {
         match source.other_user {
             None => GrowingFile::find_perf_map(source),
@@ -74,12 +74,16 @@ impl GrowingFile {
     }
 
     fn find_perf_map(source: &JitSource) -> Option<io::Result<GrowingFile>> {
-        let name = format!("/perf-{}.map", source.own_pid);
-        let opened = source.door.open_if(source.tmp.as_ref()?, Path::new(&name), |_| true);
-        if opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
-            source.door.withhold(&format!("/tmp{name}"));
-        }
-        let file = opened.ok()?;
+        let name = format!("perf-{}.map", source.own_pid);
+        let file = match source.door.open_entry(source.tmp.as_ref()?, &name) {
+            Ok(file) => file,
+            Err(error) => {
+                if error.kind() == io::ErrorKind::PermissionDenied {
+                    source.door.withhold(&format!("/tmp/{name}"));
+                }
+                return (error.kind() == io::ErrorKind::InvalidInput).then_some(Err(error));
+            }
+        };
         let is_another_s = |meta: &Metadata| meta.uid() != 0 && source.user.is_some_and(|user| meta.uid() != user);
         match file.metadata().ok().filter(|meta| is_fresh(meta, source))? {
             meta if is_another_s(&meta) => Some(Err(io::ErrorKind::PermissionDenied.into())),

@@ -296,6 +296,9 @@ impl JitNames {
                 Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
                     self.note("its perf map is not read: it belongs to another user");
                 }
+                Some(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
+                    self.note("its perf map is not read: it is a link, or no file at all");
+                }
                 Some(Err(_)) => self.note("its perf map is not read: it is on a file system that others serve"),
                 None => {}
             }

@@ -13,16 +13,14 @@
 //! Never on a file system that a user's program serves (FUSE), where the owner is what that program says. Other files of
 //! root's are those of a container: the user namespace of the process and the file system answer.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
-use std::io::{Read, Seek, SeekFrom};
-use std::os::fd::AsFd;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use ccsd_symbolizer::{Mount, MountTable, mount_id};
 use nix::unistd::geteuid;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
@@ -75,7 +73,7 @@ pub struct FileLocation {
     pub is_remote: bool,
 }
 
-/// Bytes read of a table of mounts or users. A mount takes some 150 bytes.
+/// Bytes read of a table of users.
 const MAX_TABLE_BYTES: u64 = 16 << 20;
 /// Bytes read of another process's table of mounts. Beyond it nothing is known of its mounts.
 const MAX_OTHER_TABLE_BYTES: u64 = 1 << 20;
@@ -84,8 +82,6 @@ const MAX_RANGES: usize = 65_536;
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// Time for which another process's mounts are remembered: its files are looked for one after the other.
 const REMEMBERED: Duration = Duration::from_secs(1);
-/// File systems that another machine or a program serves, by the beginnings of their names.
-const REMOTE: [&str; 10] = ["fuse", "nfs", "9p", "cifs", "smb", "ceph", "afs", "lustre", "gfs", "ocfs"];
 
 #[derive(Debug)]
 pub struct Principals {
@@ -153,22 +149,15 @@ impl Principals {
             let mut bytes = Vec::new();
             let table = File::open(format!("/proc/{pid}/mountinfo")).ok()?;
             table.take(MAX_OTHER_TABLE_BYTES).read_to_end(&mut bytes).ok()?;
-            let (read, has_own_root, mounts) = (Instant::now(), is_of_machine(pid), parse_mounts(&bytes));
+            let (read, has_own_root, mounts) = (Instant::now(), is_of_machine(pid), Mount::parse_all(&bytes));
             *last = Some(OtherMounts { pid, namespace, read, has_own_root, mounts });
         }
         let known = last.as_ref()?;
         let mount = known.mounts.get(&id)?.clone();
-        let is_shown_here = || lock(&self.mounts).iter().any(|table| table.shown.contains(&mount.shows));
+        let is_shown_here = || lock(&self.mounts).iter().any(|table| table.shows(&mount));
         let is_own = known.has_own_root && is_shown_here();
         Some((mount, is_own))
     }
-}
-
-/// The mount that an open file is in; `None` where the kernel does not say.
-fn mount_id(file: &File) -> Option<u64> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let found = statx(file.as_fd(), c"", flags, StatxFlags::MNT_ID).ok()?;
-    StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID).then_some(found.stx_mnt_id)
 }
 
 /// Device and inode of a process's root directory. A server that does not answer is not asked.
@@ -199,29 +188,6 @@ fn user_namespace(pid: u32) -> Option<u64> {
     link.to_str()?.strip_prefix("user:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Which directory of which file system a mount shows: the device's numbers as text, and the directory.
-type Shown = (Box<[u8]>, Box<[u8]>);
-
-#[derive(Clone, Debug)]
-struct Mount {
-    shows: Shown,
-    kind: Box<str>,
-}
-
-impl Mount {
-    fn is_fuse(&self) -> bool {
-        self.kind.starts_with("fuse")
-    }
-
-    fn is_overlay(&self) -> bool {
-        &*self.kind == "overlay"
-    }
-
-    fn is_remote(&self) -> bool {
-        REMOTE.iter().any(|name| self.kind.starts_with(name))
-    }
-}
-
 #[derive(Debug)]
 struct OtherMounts {
     pid: u32,
@@ -230,53 +196,6 @@ struct OtherMounts {
     /// Whether the process has this process's root directory and user namespace.
     has_own_root: bool,
     mounts: HashMap<u64, Mount>,
-}
-
-#[derive(Debug)]
-struct MountTable {
-    file: File,
-    /// Empty until read.
-    mounts: HashMap<u64, Mount>,
-    shown: HashSet<Shown>,
-}
-
-impl MountTable {
-    fn open(path: &str) -> Option<MountTable> {
-        let file = File::open(Path::new(path)).ok()?;
-        let mut table = MountTable { file, mounts: HashMap::new(), shown: HashSet::new() };
-        table.read();
-        Some(table)
-    }
-
-    fn get(&mut self, id: u64) -> Option<Mount> {
-        // The kernel reports changes since the last call (proc_pid_mountinfo(5)); the ids of mounts are reused.
-        let mut changed = [PollFd::new(self.file.as_fd(), PollFlags::POLLPRI)];
-        let is_same = matches!(poll(&mut changed, PollTimeout::ZERO), Ok(0));
-        if !is_same {
-            self.read();
-        }
-        self.mounts.get(&id).cloned()
-    }
-
-    fn read(&mut self) {
-        let mut bytes = Vec::new();
-        let read =
-            self.file.seek(SeekFrom::Start(0)).and_then(|_| (&self.file).take(MAX_TABLE_BYTES).read_to_end(&mut bytes));
-        self.mounts = if read.is_ok() { parse_mounts(&bytes) } else { HashMap::new() };
-        self.shown = self.mounts.values().map(|mount| mount.shows.clone()).collect();
-    }
-}
-
-/// Parses `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw` (proc_pid_mountinfo(5)). Names may be any bytes.
-fn parse_mounts(bytes: &[u8]) -> HashMap<u64, Mount> {
-    let mount = |line: &[u8]| {
-        let mut fields = line.split(|&byte| byte == b' ');
-        let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-        let (device, root) = (fields.nth(1)?, fields.next()?);
-        let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-        Some((id, Mount { shows: (device.into(), root.into()), kind: String::from_utf8_lossy(kind).into() }))
-    };
-    bytes.split(|&byte| byte == b'\n').filter_map(mount).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -365,18 +284,5 @@ mod tests {
             std::os::unix::fs::fchown(&file, Some(54_321), None).unwrap();
             assert_eq!(of(&file), Principal::User(54_321));
         }
-    }
-
-    #[test]
-    fn mounts_are_parsed() {
-        let table = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw\nx\n\
-            40 36 0:31 / /h rw - fuse.sshfs a@b: rw\n41 36 0:32 / /n rw shared:2 propagate_from:1 - nfs4 h:/ rw\n42 36 8:1\n";
-        let mounts = parse_mounts(table);
-        assert_eq!(mounts.len(), 3);
-        assert_eq!(mounts[&36].shows, (b"98:0".as_slice().into(), b"/mnt1".as_slice().into()));
-        let kinds = [36, 40, 41].map(|id| (mounts[&id].is_fuse(), mounts[&id].is_remote()));
-        assert_eq!(kinds, [(false, false), (true, true), (false, true)]);
-        let own = MountTable::open("/proc/self/mountinfo").unwrap();
-        assert!(own.mounts.len() >= own.shown.len() && !own.shown.is_empty());
     }
 }
