@@ -1,7 +1,7 @@
 //! Accepts connections and reports refusals.
 //!
 //! Nothing here may block: the connection's own thread looks up group membership; until then it counts for an ordinary
-//! user.
+//! user. Closing a connection may, too; see [`Closer`].
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,9 +10,10 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ccsd_collector::usage;
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Sender, bounded};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::closer::Closer;
 use super::connection::{Connection, Served};
 use crate::authority::{Members, PeerIds};
 use crate::dumps::Dumps;
@@ -85,14 +86,20 @@ pub struct Acceptor {
     served: Served,
     members: Arc<Members>,
     refusals: Summary,
+    closer: Closer,
 }
 
 impl Acceptor {
     /// `streaming` is alive while clients may be given streams.
-    pub fn new(sessions: Sessions, upkeep: Option<Arc<Upkeep>>, streaming: Weak<Sender<()>>) -> Acceptor {
+    pub fn new(
+        sessions: Sessions,
+        upkeep: Option<Arc<Upkeep>>,
+        streaming: Weak<Sender<()>>,
+        closer: Closer,
+    ) -> Acceptor {
         let dumps = Arc::new(Dumps::new(sessions.ledger().clone()));
         let served = Served { sessions, dumps, upkeep, streaming };
-        Acceptor { served, members: Arc::default(), refusals: Summary::default() }
+        Acceptor { served, members: Arc::default(), refusals: Summary::default(), closer }
     }
 
     /// Accepts connections until the other end of `woken` is closed.
@@ -131,7 +138,7 @@ impl Acceptor {
     }
 
     fn accept(&mut self, stream: UnixStream) {
-        let Ok(credentials) = PeerIds::of(&stream) else { return };
+        let Ok(credentials) = PeerIds::of(&stream) else { return self.closer.close(stream) };
         let ledger = self.served.sessions.ledger();
         let is_own = credentials.is_trusted() || credentials.is_known_member(&stream, &self.members);
         let principal = if is_own { LedgerPrincipal::Own } else { ledger.user(credentials.uid) };
@@ -140,18 +147,27 @@ impl Acceptor {
             Ok(place) => place,
             Err(why) => {
                 refuse(&stream, &why.to_string());
+                self.closer.close(stream);
                 return self.warn(format!("a connection of user {} was refused: {why}", credentials.uid));
             }
         };
         let (served, members) = (self.served.clone(), Arc::clone(&self.members));
+        let (give, stream_given) = bounded(1);
         let serve = move || {
-            if stream.set_nonblocking(false).is_ok() {
+            if let Ok(stream) = stream_given.recv()
+                && UnixStream::set_nonblocking(&stream, false).is_ok()
+            {
                 Connection::serve(stream, (credentials, &members), &place, served);
             }
         };
         let thread = std::thread::Builder::new().name("ccsd-client".to_owned()).stack_size(STACK_BYTES).spawn(serve);
-        if let Err(error) = thread {
-            self.warn(format!("cannot start a thread for a client: {error}"));
+        match thread {
+            // It waits for it.
+            Ok(_) => _ = give.send(stream),
+            Err(error) => {
+                self.closer.close(stream);
+                self.warn(format!("cannot start a thread for a client: {error}"));
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The daemon: a socket, a thread for each client, and the sessions.
 
 mod acceptor;
+mod closer;
 mod connection;
 pub mod socket;
 
@@ -16,6 +17,7 @@ use crate::sessions::{SessionLimits, Sessions};
 use crate::supervisor::Supervisor;
 use crate::upkeep::Upkeep;
 use acceptor::Acceptor;
+use closer::Closer;
 use socket::Socket;
 
 /// Maximum time of a shutdown, in which sessions end and reading clients receive their ends.
@@ -59,7 +61,8 @@ impl Service {
         let streaming = Arc::new(streaming);
         let listener = self.socket.listener().try_clone()?;
         listener.set_nonblocking(true)?;
-        let acceptor = Acceptor::new(self.sessions.clone(), self.upkeep.clone(), Arc::downgrade(&streaming));
+        let closer = Closer::start()?;
+        let acceptor = Acceptor::new(self.sessions.clone(), self.upkeep.clone(), Arc::downgrade(&streaming), closer);
         let accepting = self.supervisor.spawn("ccsd-accept", move |heart| acceptor.run(&listener, &woken, heart))?;
         tracing::info!("ccsd {} listens at {}", env!("CARGO_PKG_VERSION"), self.socket.name());
         let _ = stop.recv();

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -64,7 +65,9 @@ fn own_place() -> Option<PathBuf> {
 
 /// A listening socket. Removed on drop if it was created here.
 pub struct Socket {
-    listener: UnixListener,
+    /// Open until the process ends: closing it could wait for what clients that were not accepted have passed along; see
+    /// [`Closer`](super::closer::Closer).
+    listener: ManuallyDrop<UnixListener>,
     /// Path and lock, if the socket was created here.
     made: Option<(PathBuf, File)>,
     name: String,
@@ -80,7 +83,11 @@ impl Socket {
         Ok(listener.map(|listener| {
             let path =
                 listener.local_addr().ok().and_then(|address| Some(address.as_pathname()?.display().to_string()));
-            Socket { listener, made: None, name: path.unwrap_or_else(|| "an inherited socket".to_owned()) }
+            Socket {
+                listener: ManuallyDrop::new(listener),
+                made: None,
+                name: path.unwrap_or_else(|| "an inherited socket".to_owned()),
+            }
         }))
     }
 
@@ -113,6 +120,7 @@ impl Socket {
         if let Some(group) = &group {
             give_to_group(path, group.gid).map_err(doing("give away", path))?;
         }
+        let listener = ManuallyDrop::new(listener);
         Ok(Socket { listener, made: Some((path.to_owned(), lock)), name: path.display().to_string() })
     }
 
