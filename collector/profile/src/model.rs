@@ -197,6 +197,14 @@ pub struct Thread {
     pub name: String,
 }
 
+impl Thread {
+    /// `name (tid)`.
+    #[must_use]
+    pub fn label(&self) -> String {
+        format!("{} ({})", self.name, self.tid)
+    }
+}
+
 /// Unit of a metric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub enum Unit {

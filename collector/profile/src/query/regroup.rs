@@ -126,11 +126,13 @@ impl Profile {
                 let centre = line(self, new, leaf, charge.line);
                 new.contexts_mut().push(ContextId::ROOT, centre)
             }),
-            Grouping::Thread | Grouping::Process | Grouping::Unit | Grouping::Container | Grouping::User => self
-                .recharged(|new, charge, _| {
-                    let centre = named(new, &runner(self, by, charge.thread));
+            Grouping::Thread | Grouping::Process | Grouping::Unit | Grouping::Container | Grouping::User => {
+                let shared = labels_of_several(self, by);
+                self.recharged(|new, charge, _| {
+                    let centre = named(new, &runner(self, by, charge.thread, &shared));
                     new.contexts_mut().push(ContextId::ROOT, centre)
-                }),
+                })
+            }
             Grouping::Group => {
                 let all = Selection::all();
                 let walk = self.walk(&all);
@@ -268,11 +270,35 @@ fn line(profile: &Profile, new: &mut Profile, leaf: CostCentreId, id: LineId) ->
     })
 }
 
-fn runner(profile: &Profile, by: Grouping, id: ThreadId) -> String {
+/// What threads and processes are called that have had their numbers and names from several users, one after the other.
+fn labels_of_several(profile: &Profile, by: Grouping) -> HashSet<String> {
+    let mut users = HashMap::new();
+    let mut shared = HashSet::new();
+    if !matches!(by, Grouping::Thread | Grouping::Process) {
+        return shared;
+    }
+    for thread in profile.threads() {
+        let Some(process) = profile.process(thread.process) else { continue };
+        let user = process.membership.as_deref().map(|membership| membership.uid);
+        let label = if by == Grouping::Thread { thread.label() } else { process.label() };
+        let (first, began) = *users.entry(label.clone()).or_insert((user, process.start_time));
+        // One process may change its user.
+        if first != user && began != process.start_time {
+            shared.insert(label);
+        }
+    }
+    shared
+}
+
+fn runner(profile: &Profile, by: Grouping, id: ThreadId, shared: &HashSet<String>) -> String {
     let thread = profile.thread(id);
     let process = thread.and_then(|thread| profile.process(thread.process));
     let membership = process.and_then(|process| process.membership.as_deref());
     let is_unknown = |process: &&Process| process.pid == 0 && process.name == NOT_SAMPLED && membership.is_none();
+    let of_user = |label: String| match shared.contains(&label) {
+        true => format!("{label} of {}", membership.map_or_else(|| Membership::UNKNOWN.to_owned(), Membership::user)),
+        false => label,
+    };
     match (by, thread, process) {
         // CPU time of which not even the process is known.
         (Grouping::Unit | Grouping::Container | Grouping::User, _, Some(process)) if is_unknown(&process) => {
@@ -281,15 +307,21 @@ fn runner(profile: &Profile, by: Grouping, id: ThreadId) -> String {
         (Grouping::Unit, ..) => membership.map_or_else(|| Membership::UNKNOWN.to_owned(), Membership::unit),
         (Grouping::Container, ..) => membership.map_or_else(|| Membership::UNKNOWN.to_owned(), Membership::container),
         (Grouping::User, ..) => membership.map_or_else(|| Membership::UNKNOWN.to_owned(), Membership::user),
-        (Grouping::Thread, Some(thread), _) => format!("{} ({})", thread.name, thread.tid),
-        (_, _, Some(process)) => process.label(),
+        (Grouping::Thread, Some(thread), _) => of_user(thread.label()),
+        (_, _, Some(process)) => of_user(process.label()),
         _ => "[unknown]".to_owned(),
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
     use super::*;
+    use crate::limits::ProfileLimits;
+    use crate::model::{Metric, SessionInfo, Thread, Unit};
 
     #[test]
     fn names() {
@@ -297,5 +329,31 @@ mod tests {
             assert_eq!(by.name().parse(), Ok(by));
         }
         assert!("x".parse::<Grouping>().unwrap_err().contains("function, lexical"));
+    }
+
+    #[test]
+    fn who_gets_a_number_after_another_user_is_another() {
+        let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
+        let session = SessionInfo { metrics, ..SessionInfo::default() };
+        let mut profile = Profile::new(session, ProfileLimits::default());
+        for (start_time, uid) in [(1, 0), (2, 1000), (3, 1000)] {
+            let membership = Some(Arc::new(Membership { uid: Some(uid), ..Membership::default() }));
+            let process = Process { membership, ..Process::new(7, start_time, "x".to_owned()) };
+            let process = profile.add_process(process);
+            let thread = profile.add_thread(Thread { process, tid: 7, name: "x".to_owned() });
+            let function = named(&mut profile, "f");
+            let context = profile.contexts_mut().push(ContextId::ROOT, function);
+            profile.charge(thread, context, LineId::UNKNOWN, &[1]);
+        }
+        for by in [Grouping::Process, Grouping::Thread] {
+            let grouped = profile.by(by);
+            let mut rows = BTreeMap::new();
+            grouped.for_each_charge(|charge| {
+                let leaf = grouped.contexts().leaf(charge.context).unwrap();
+                *rows.entry(grouped.name(leaf).into_owned()).or_insert(0) += charge.samples;
+            });
+            let expected = [("x (7) of uid 0", 1), ("x (7) of uid 1000", 2)];
+            assert_eq!(rows, BTreeMap::from(expected.map(|(name, samples)| (name.to_owned(), samples))));
+        }
     }
 }
