@@ -58,6 +58,9 @@ const MAX_THREAD_TIMES: usize = 512;
 /// Nanoseconds between two such readings, and for each thread that was read, which takes some 4 us.
 const THREAD_TIMES_NS: u64 = 200_000_000;
 const THREAD_TIME_NS: u64 = 4_000_000;
+/// Looks at the target's processes in /proc take this part of a CPU, or the time between two is the longest, nanoseconds.
+const LOOK_SHARE: u64 = 200;
+const MAX_LOOK_NS: u64 = 1_000_000_000;
 /// Longest sleep between two looks at the rings.
 const MAX_SLEEP_MS: u16 = 100;
 
@@ -86,6 +89,7 @@ pub struct Schedule {
     started: u64,
     interval: u64,
     next_interval: u64,
+    next_look: u64,
     next_thread_times: u64,
 }
 
@@ -236,7 +240,7 @@ impl Sampler {
         let interval = u64::try_from(self.interval.as_nanos()).unwrap_or(u64::MAX).max(1);
         // A user who has just asked wants to see something.
         let next_interval = now_ns().saturating_add(interval.min(FIRST_INTERVAL_NS));
-        Schedule { urgency, started, interval, next_interval, next_thread_times: next_interval }
+        Schedule { urgency, started, interval, next_interval, next_look: 0, next_thread_times: next_interval }
     }
 
     /// One turn of the loop: sleeps, handles commands, and reads the rings. Returns whether the session goes on.
@@ -284,7 +288,7 @@ impl Sampler {
         if now >= schedule.next_interval || self.source.pipeline.take_died() {
             // Intervals that were slept through are not made up for.
             schedule.next_interval = now.saturating_add(schedule.interval);
-            self.read_counters_and_clocks();
+            self.read_counters_and_look(&mut schedule.next_look);
             self.source.pipeline.batch.mark(Mark::Interval);
         }
         if now >= schedule.next_thread_times {
@@ -296,7 +300,7 @@ impl Sampler {
 
     fn finish(mut self) {
         // Clocks of a target that goes on cannot be compared with events that have been stopped.
-        self.read_counters_and_clocks();
+        self.read_counters_and_look(&mut 0);
         let _ = self.read_thread_times();
         self.source.events.stop();
         self.note_idle_time();
@@ -338,9 +342,6 @@ impl Sampler {
             pipeline.tracker.forget_ended();
             time.set_user_share(events.machine_times().map(|times| (times.user, times.busy)));
             time.count_grouped(self.groups.stats(events, &pipeline.counts()));
-        } else if self.attached {
-            pipeline.tracker.forget_the_dead();
-            time.read_ticks(&pipeline.tracker.pids());
         }
         pipeline.target = time.stats();
         if has_ended {
@@ -349,10 +350,11 @@ impl Sampler {
         }
     }
 
-    /// The same, and what the target spent beyond the events' counts, by its processes' clocks. Unknown without
-    /// inheritance.
-    fn read_counters_and_clocks(&mut self) {
-        if self.observes_machine {
+    /// The same, and, if it is time for that, what /proc says of the target's processes: which have ended, and what they
+    /// spent beyond the events' counts, by their clocks. That is unknown without inheritance.
+    fn read_counters_and_look(&mut self, next_look: &mut u64) {
+        let began = now_ns();
+        if self.observes_machine || began < *next_look {
             return self.read_counters();
         }
         let inherits = self.source.pipeline.tracker.inherits();
@@ -362,8 +364,15 @@ impl Sampler {
         let spent = spent_by(&mut self.source.time, &pids);
         self.read_counters();
         let RecordSource { pipeline, time, .. } = &mut self.source;
+        if self.attached {
+            pipeline.tracker.forget_the_dead();
+            time.read_ticks(&pipeline.tracker.pids());
+        }
         time.compare(spent, |time| spent_by(time, &pipeline.tracker.pids()));
         pipeline.target = time.stats();
+        let ended = now_ns();
+        let took = ended.saturating_sub(began);
+        *next_look = ended.saturating_add(took.saturating_mul(LOOK_SHARE).min(MAX_LOOK_NS));
     }
 
     /// Reads threads' CPU time where much of the target's is in no sample, to charge the right ones. Returns

@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         .test("events_that_threads_inherit_are_charged", &[PYTHON, Need::Root, UNSHARE], inherited_events)
         .test("connections_that_say_nothing_keep_nobody_out", &NEEDS, silent_connections)
         .test("slow_readers_of_forgotten_sessions_are_charged", &[CC, PYTHON, Need::Root], slow_readers)
+        .test("cpu_time_for_a_user_s_sessions_is_not_missing_to_others", &NEEDS, cpu_time)
         .test("users_sessions_have_no_priority", &NEEDS, priority)
         .test("subordinate_ids_count_for_their_owner", &NEEDS, subordinate_ids)
         .test("a_client_s_going_is_not_lost_in_a_crowd", &[CC, PYTHON, Need::Root], crowd)
@@ -371,6 +372,19 @@ fn slow_readers() {
     assert!(held > 2000 * 480, "{held}");
     slow.end();
     until(|| metric(&daemon, NAME) == 0);
+}
+
+fn cpu_time() {
+    const MOST: &str = "2000";
+    let daemon = daemon("256MiB");
+    let [first, second] = [USERS.start, USERS.start + 1];
+    // To open the events of 100 threads takes some milliseconds.
+    let target = threads(first, 100);
+    let (got, why) = run(&daemon, first, &["finished", MOST, &target.pid().to_string()]);
+    assert!(got > 1 && why.contains(" of CPU time for requests and for starting and ending sessions"), "{got} {why}");
+    let target = idle(second);
+    assert_eq!(run(&daemon, second, &["finished", "1", &target.pid().to_string()]), (1, String::new()));
+    assert!(daemon.session(daemon.detached(&["-F", "49"], target.pid()))["ended"].is_null());
 }
 
 fn priority() {

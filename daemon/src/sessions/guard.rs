@@ -5,6 +5,8 @@
 //! programs visible to everyone; then only trusted users may have sessions. This module refuses with a reason, checks
 //! the live processes before an update is shown, and ends a session whose target now belongs to another user.
 
+use std::time::{Duration, Instant};
+
 use ccsd_collector::{events_end_with_rights, system};
 use ccsd_profile::{Profile, Update};
 
@@ -32,10 +34,14 @@ pub fn check_paranoid(owner: &Authority, paranoid_users: bool) -> Result<(), Ref
     Err(Refusal::new(RefusalKind::NotPermitted, message))
 }
 
+/// Time between two looks at targets that did not run.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// The processes that a session was asked for, with their start times.
 pub struct Guard {
     owner: Authority,
     targets: Vec<(u32, u64)>,
+    looked: Instant,
 }
 
 impl Guard {
@@ -46,7 +52,7 @@ impl Guard {
             return Err(Refusal::new(RefusalKind::NotPermitted, UNGUARDED));
         }
         let targets = pids.iter().map(|&pid| Ok((pid, owner.check(pid)?))).collect::<Result<_, Refusal>>()?;
-        Ok(Guard { owner, targets })
+        Ok(Guard { owner, targets, looked: Instant::now() })
     }
 
     /// Checks the targets again once their events are open: they must be the same processes.
@@ -63,17 +69,18 @@ impl Guard {
         Ok(())
     }
 
-    /// Checks that an update may be shown: every charged process is still the owner's to see. `before` is the profile
-    /// without it.
-    pub fn check_update(&self, before: &Profile, update: &Update) -> Result<(), String> {
+    /// Checks that an update may be shown: every charged process is still the owner's to see. Now and then all targets
+    /// have to be. `before` is the profile without it.
+    pub fn check_update(&mut self, before: &Profile, update: &Update) -> Result<(), String> {
         if self.owner.trusted {
             return Ok(());
         }
         if !events_end_with_rights() {
             return Err(UNGUARDED.to_owned());
         }
-        for &(pid, began) in &self.targets {
-            self.check(pid, began)?;
+        if self.looked.elapsed() >= LOOK {
+            self.looked = Instant::now();
+            self.targets.iter().try_for_each(|&(pid, began)| self.check(pid, began))?;
         }
         let known = before.processes();
         let process_at =

@@ -202,7 +202,8 @@ pub fn run(
     }
     let Accounts { ledger, principal, running, bytes } = accounts;
     let files = Arc::new(SessionFiles::new(&ledger, principal, running));
-    let (session, guard, memory) = match open(&new, grant, &files) {
+    let sessions = ledger.taken(principal, Resource::Running);
+    let (session, guard, memory) = match open(&new, grant, &files, sessions) {
         Ok(opened) => opened,
         Err(refusal) => {
             ledger.add_request_cpu(principal, usage::thread_cpu_ns());
@@ -233,7 +234,13 @@ fn replica_limits(memory: u64) -> ProfileLimits {
     ProfileLimits { context_bytes, charge_bytes, route_bytes, ..limits }
 }
 
-fn open(new: &NewSession, grant: SessionGrant, files: &Arc<SessionFiles>) -> Result<(Session, Guard, u64), Refusal> {
+/// `running` is how many sessions the owner has, with this one.
+fn open(
+    new: &NewSession,
+    grant: SessionGrant,
+    files: &Arc<SessionFiles>,
+    running: u64,
+) -> Result<(Session, Guard, u64), Refusal> {
     let SessionGrant { ring_bytes, profile_bytes, arguments, .. } = grant;
     let mut options = Options { own_process: false, ..new.collect.options()? };
     if let Some(bytes) = profile_bytes {
@@ -243,7 +250,7 @@ fn open(new: &NewSession, grant: SessionGrant, files: &Arc<SessionFiles>) -> Res
     options.budget.rings = ring_bytes;
     options.arguments &= arguments;
     options.files = Some(Arc::clone(files) as Arc<dyn FileShare>);
-    restrict(&mut options, &new.owner)?;
+    restrict(&mut options, &new.owner, running)?;
     let pids = match &new.target {
         SessionTarget::Pids(pids) => pids.as_slice(),
         SessionTarget::Machine(_) => &[],
@@ -270,18 +277,21 @@ fn bound(limits: &mut ProfileLimits, bytes: usize) {
     }
 }
 
-/// Range of intervals for untrusted users: a session must notice its end soon.
+/// Range of intervals for untrusted users: a session must notice its end soon. An interval costs some 2 ms of CPU time for
+/// forty processes, so that a user's second session has at most half as many, the third a third, and so on.
 const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(5);
 
 /// Denies untrusted users what the daemon may and they may not: others' processes, whole CPUs, forbidden kernel
 /// samples.
-fn restrict(options: &mut Options, owner: &Authority) -> Result<(), Refusal> {
+fn restrict(options: &mut Options, owner: &Authority, running: u64) -> Result<(), Refusal> {
     if owner.trusted {
         return Ok(());
     }
     options.owner = owner.owner();
     options.whole_machine = false;
-    options.interval = options.interval.clamp(*INTERVALS.start(), *INTERVALS.end());
+    let sessions = u32::try_from(running).unwrap_or(u32::MAX).max(1);
+    let shortest = INTERVALS.start().saturating_mul(sessions).min(*INTERVALS.end());
+    options.interval = options.interval.clamp(shortest, *INTERVALS.end());
     if system::perf_event_paranoid().unwrap_or(2) > 1 {
         if options.scope == Scope::Kernel {
             return Err(ccsd_collector::Error::KernelRefused.into());
