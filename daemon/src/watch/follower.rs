@@ -79,6 +79,8 @@ struct RunningSession {
     session: Session,
     /// `None` while nothing can be written.
     segment: Option<SegmentWriter>,
+    /// Whether an update is in it.
+    is_written: bool,
     began: Instant,
     began_wall: u64,
     /// Whether it samples CPUs, and so finds processes by itself.
@@ -331,9 +333,6 @@ impl Follower {
                     Ok(segment) => (Some(segment), None),
                     Err(error) => (None, Some(not_stored(&error))),
                 };
-                if segment.is_some() {
-                    self.unstored = Unstored::default();
-                }
                 self.problem(problem);
                 self.set(|status| {
                     status.profiling = true;
@@ -343,7 +342,9 @@ impl Follower {
                 // Both clocks are read at once; the session started a moment before.
                 let (began, began_wall) = (Instant::now(), unix_ns());
                 let counted = SessionCounts::default();
-                self.running = Some(RunningSession { session, segment, began, began_wall, by_cpu, counted });
+                let is_written = false;
+                self.running =
+                    Some(RunningSession { session, segment, is_written, began, began_wall, by_cpu, counted });
             }
             Err(error @ (ccsd_collector::Error::MachineRefused | ccsd_collector::Error::WholeMachineRefused))
                 if by_cpu && !self.watch.samples_cpus() =>
@@ -425,8 +426,16 @@ impl Follower {
             && let Err(error) = segment.write(update)
         {
             problem = Some(not_stored(&error));
+            if !running.is_written && matches!(error, WriteError::Write { .. }) {
+                // It has nothing but a head.
+                let _ = std::fs::remove_file(segment.path());
+            }
             running.segment = None;
             running.session.set_generations(false);
+        }
+        if running.segment.is_some() && !std::mem::replace(&mut running.is_written, true) {
+            // The segment's head has them.
+            self.unstored = Unstored::default();
         }
         let accounting = &update.accounting;
         let now = SessionCounts {
