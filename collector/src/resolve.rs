@@ -197,7 +197,7 @@ impl Resolver {
         (image.elf, image.key) = (from.elf, from.key);
         (image.debug, image.debug_user) = (from.debug, from.debug_user);
         image.lacks_lines = ImageSymbols::lines_may_come(image.elf.as_ref());
-        image.was_read = true;
+        image.was_read |= image.elf.is_some();
         if let Some(id) = id {
             image.id = id;
             self.known.retain(|frame, _| frame.image != index);

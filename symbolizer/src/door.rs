@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat, readlinkat};
-use nix::sys::stat::{Mode, major};
+use nix::sys::stat::Mode;
 use nix::sys::statfs::{
     BPF_FS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC, FsType, NSFS_MAGIC, PROC_SUPER_MAGIC,
     SECURITYFS_MAGIC, SYSFS_MAGIC, TRACEFS_MAGIC, fstatfs,
@@ -35,7 +35,7 @@ use nix::sys::statfs::{
 use nix::unistd::{Group, User, geteuid};
 use serde::{Deserialize, Serialize};
 
-use crate::mounts::{MountTable, mount_id};
+use crate::mounts::{MountTable, mount_and_device};
 use crate::root::{FileRoot, check_path, open_regular};
 
 const MAX_LINKS: usize = 40;
@@ -121,7 +121,8 @@ impl Door {
     /// Opens a regular file at an absolute path inside a root for reading. Notes files that the user may not read.
     ///
     /// # Errors
-    /// Those of opening; `InvalidFilename` (relative path), `InvalidInput` (other kinds of files), `PermissionDenied`.
+    /// Those of opening; `InvalidFilename` (relative path), `InvalidInput` (other kinds of files), `PermissionDenied`,
+    /// `Unsupported` (a program of another user serves it).
     pub fn open(&self, root: &FileRoot, path: &Path) -> io::Result<File> {
         let opened = self.open_if(root, path, |_| true);
         if opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
@@ -148,6 +149,12 @@ impl Door {
     /// # Errors
     /// As [`Door::open`]; `InvalidInput` for a link.
     pub fn open_entry(&self, directory: &FileRoot, name: &str) -> io::Result<File> {
+        if let (Some(user), FileRoot::Other(handle)) = (self.user, directory) {
+            let directory = File::from(handle.try_clone()?);
+            if !user.may(&directory, &directory.metadata()?, 1) {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
+        }
         self.open_handle(directory.entry(name)?, |_| true)
     }
 
@@ -177,12 +184,13 @@ impl Door {
     }
 
     fn open_handle(&self, handle: OwnedFd, wanted: impl FnOnce(&Metadata) -> bool) -> io::Result<File> {
+        // Before anything of it is asked.
+        if self.is_served_by_another(&handle) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         open_regular(handle, |file, meta| {
             if !wanted(meta) {
                 return Err(io::ErrorKind::NotFound.into());
-            }
-            if self.is_served_by_another(file, meta) {
-                return Err(io::ErrorKind::PermissionDenied.into());
             }
             // Reading /proc/kmsg or trace_pipe takes from others what is read.
             let is_of_reader = match self.user {
@@ -198,16 +206,14 @@ impl Door {
     }
 
     /// Whether a program serves the file that is neither root's, nor this process's user's, nor the door's user's.
-    fn is_served_by_another(&self, file: &File, meta: &Metadata) -> bool {
-        // Such file systems are on no device.
-        if major(meta.dev()) != 0 {
-            return false;
-        }
+    fn is_served_by_another(&self, handle: &OwnedFd) -> bool {
+        // What users may mount is on no device.
+        let Some((id, 0)) = mount_and_device(handle) else { return false };
         let mut mounts = self.mounts.lock().unwrap_or_else(PoisonError::into_inner);
         if mounts.is_none() {
             *mounts = MountTable::open("/proc/self/mountinfo");
         }
-        let mount = mounts.as_mut().zip(mount_id(file)).and_then(|(mounts, id)| mounts.get(id));
+        let mount = mounts.as_mut().and_then(|mounts| mounts.get(id));
         drop(mounts);
         let own = [Some(0), Some(geteuid().as_raw()), self.user.map(|user| user.uid)];
         let other = mount.and_then(|mount| mount.server()).filter(|&server| !own.contains(&Some(server)));

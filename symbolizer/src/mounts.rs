@@ -32,7 +32,8 @@ impl Mount {
         self.kind.starts_with("fuse")
     }
 
-    /// The user whose program serves it, if one does: fusermount(1) and the kernel let nobody give another's number.
+    /// The user whose program serves it, if one does: fusermount(1) lets nobody give another's number. (Of a mount that was
+    /// made in a user namespace it is a number there.)
     #[must_use]
     pub fn server(&self) -> Option<u32> {
         self.server.filter(|_| self.is_fuse())
@@ -70,10 +71,16 @@ impl Mount {
 
 /// The mount that an open file is in; `None` where the kernel does not say. Asks no server.
 #[must_use]
-pub fn mount_id(file: &File) -> Option<u64> {
+pub fn mount_id(file: impl AsFd) -> Option<u64> {
+    mount_and_device(file).map(|(id, _)| id)
+}
+
+/// The same, and the major number of the file's device.
+pub(crate) fn mount_and_device(file: impl AsFd) -> Option<(u64, u32)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let found = statx(file.as_fd(), c"", flags, StatxFlags::MNT_ID).ok()?;
-    StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID).then_some(found.stx_mnt_id)
+    let found = statx(file, c"", flags, StatxFlags::MNT_ID).ok()?;
+    let has_id = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID);
+    has_id.then_some((found.stx_mnt_id, found.stx_dev_major))
 }
 
 /// The mounts that a process sees, as they are now.

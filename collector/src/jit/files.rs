@@ -81,7 +81,8 @@ impl GrowingFile {
                 if error.kind() == io::ErrorKind::PermissionDenied {
                     source.door.withhold(&format!("/tmp/{name}"));
                 }
-                return (error.kind() == io::ErrorKind::InvalidInput).then_some(Err(error));
+                let is_there = matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported);
+                return is_there.then_some(Err(error));
             }
         };
         let is_another_s = |meta: &Metadata| meta.uid() != 0 && source.user.is_some_and(|user| meta.uid() != user);

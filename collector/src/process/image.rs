@@ -20,8 +20,8 @@ impl ImageIndex {
 pub struct MappedImage {
     /// Path in the root of the process that mapped it first, or a name in brackets.
     pub name: String,
-    /// The user, other than root and the session's own, whose processes have it at that path, where this machine does not. He
-    /// decides what is found beside it.
+    /// The user, other than root and the session's own, whose processes have it at that path, where this machine does not, or
+    /// where others could have put it. He decides what is found beside it.
     pub shown_by: Option<Principal>,
     /// The file, if it could be opened and is an ELF file, and some process has it mapped.
     pub elf: Option<Arc<ElfFile>>,

@@ -204,7 +204,8 @@ impl Images {
         match mapped.path {
             b"[vdso]" => self.vdso(),
             _ => {
-                if let Some(index) = self.recent.image(&mapped) {
+                let process_files = &self.process_files;
+                if let Some(index) = self.recent.image(&mapped, || process_files.other_user(mapped.pid)) {
                     self.pay(index, mapped.pid);
                     return index;
                 }
@@ -218,21 +219,26 @@ impl Images {
         if mapped.inode == 0 {
             return self.by_name(&name);
         }
-        // Before its file is opened: where it ends meanwhile, what it has shown is still its own.
+        // Before its file is opened: the process may end meanwhile.
         let user = self.process_files.other_user(mapped.pid);
         let found = self.process_files.open(mapped, user);
+        let shown_by = match &found {
+            Some((key, _)) => self.shown_by(&mapped, user, key, &name),
+            None => self.process_files.shown_by(&mapped, user, None, Principal::Own),
+        };
         let may_keep = |(key, file): &(FileKey, File)| self.may_keep(file, payer(mapped.pid, Some(key)));
         let Some((key, file)) = found.filter(may_keep) else {
-            let shown_by = self.process_files.shown_by(&mapped, user, None, Principal::Own);
             let identity = (ImageFile::Name(name.clone()), shown_by);
             return self.intern(identity, &name, mapped.pid, || OpenedImage::NoImage);
         };
-        // Whether a file that others serve is still the same may take them for ever to say.
-        let kept = file.try_clone().ok().filter(|file| !key.is_remote() && self.has_number(file));
-        let shown_by = self.shown_by(&mapped, user, &key, &name);
+        // Whether a file that others serve is still the same may take them for ever to say, as may closing it.
+        let kept = if key.is_remote() { None } else { file.try_clone().ok().filter(|file| self.has_number(file)) };
         let index = self.open_key(&name, mapped.pid, &key, shown_by, file);
-        if let Some(file) = kept.filter(|_| index != ImageIndex::UNKNOWN && shown_by.is_none()) {
-            self.recent.keep(&mapped, file, key, index);
+        if let Some(file) = kept.filter(|_| index != ImageIndex::UNKNOWN) {
+            let shown_to = user.filter(|_| shown_by.is_some());
+            if shown_to == shown_by {
+                self.recent.keep(&mapped, (file, key), index, shown_to);
+            }
         }
         index
     }
@@ -404,38 +410,41 @@ impl Images {
         let opened = open();
         self.list.push(MappedImage { shown_by: identity.1, ..MappedImage::new(name, key.cloned(), payer) });
         self.by_key.insert(identity, index);
-        let has_room = self.enter(index, pid, opened);
+        self.enter(index, pid, opened);
         self.reopened.pop_if(|reopened| *reopened == index);
-        if !has_room && self.count.is_other(payer) {
-            // Others have room for it, perhaps.
-            self.closed.insert(index);
-            return ImageIndex::UNKNOWN;
-        }
         index
     }
 
-    /// A process maps a known image. What another user was the first to map is root's, or the session's own user's, once such a
-    /// process has it, and does not depend on what that user had left.
+    /// A process maps a known image. What another user was the first to map does not depend on what he has left, once others
+    /// have it: root, the session's own user, or a second user.
     fn pay(&mut self, index: ImageIndex, pid: u32) {
         let Some(image) = self.list.get_mut(index.0 as usize) else { return };
         let before = image.payer;
         if !self.count.is_other(before) {
             return;
         }
-        let now = payer(pid, image.key.as_ref());
-        if self.count.is_other(now) {
+        let mapper = payer(pid, image.key.as_ref());
+        if mapper == before || mapper == Principal::SOMEWHERE {
             return;
         }
+        let is_first = before == Principal::SOMEWHERE;
+        let now = if is_first || !self.count.is_other(mapper) { mapper } else { Principal::Own };
         image.payer = now;
         let mut bytes = (IMAGE_BYTES + 3 * image.name.len()) as u64;
         if let Some(elf) = &image.elf {
             bytes += unusual_bytes(elf);
             self.files.give(before, 1);
             self.files.add(now, 1);
+        } else if image.key.is_some() && !self.awaited.contains(index) {
+            // Its headers found no room.
+            self.closed.insert(index);
         }
         self.bytes.give(before, bytes);
         self.bytes.add(now, bytes);
         self.count.give(before, 1);
+        if self.count.is_other(now) {
+            self.count.add(now, 1);
+        }
         self.paid.push(index);
         self.reopened.push(index);
     }

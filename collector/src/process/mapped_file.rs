@@ -5,10 +5,10 @@ use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use ccsd_symbolizer::{Door, FileRoot};
+use ccsd_symbolizer::{Door, FileRoot, MountTable, mount_id};
 
 use crate::procfs;
 
@@ -56,14 +56,19 @@ impl MappedFile<'_> {
         opened.ok()
     }
 
-    /// Whether the kernel had the mapped file at this path in our mount namespace, where it may have been replaced since.
-    pub fn was_there(&self, path: &Path) -> bool {
-        let link = PathBuf::from(format!("/proc/{}/map_files/{:x}-{:x}", self.pid, self.start, self.end));
-        let Ok(linked) = fs::read_link(link) else { return false };
-        let linked = linked.as_os_str().as_bytes();
-        linked.strip_suffix(DELETED) == Some(path.as_os_str().as_bytes())
-            && procfs::mount_namespace(self.pid)
-                .is_some_and(|theirs| procfs::mount_namespace(std::process::id()) == Some(theirs))
+    /// Whether this machine had the file that a process has mapped at this path, where it has been removed or replaced since. Waits
+    /// for the lock of the process's mappings.
+    pub fn was_there(pid: u32, start: u64, end: u64, path: &Path) -> bool {
+        let link = PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
+        let Ok(linked) = fs::read_link(&link) else { return false };
+        if linked.as_os_str().as_bytes().strip_suffix(DELETED) != Some(path.as_os_str().as_bytes()) {
+            return false;
+        }
+        // In another mount, the path is one there.
+        let handle = File::options().read(true).custom_flags(libc::O_PATH).open(&link);
+        let Some(id) = handle.ok().and_then(mount_id) else { return false };
+        let mut tables = ["/proc/self/mountinfo", "/proc/1/mountinfo"].into_iter().filter_map(MountTable::open);
+        tables.any(|mut table| table.get(id).is_some())
     }
 
     fn open_somewhere(&self, door: &Door) -> Result<File, AccessDenied> {

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -109,8 +109,8 @@ impl ProcessFiles {
         self.maps_time.left(Some(user), Duration::ZERO) >= LEAST
     }
 
-    /// The user of a process whose file could not be opened in time, if there was one since the last call. The image has only
-    /// a name until the process is read again.
+    /// The user of a process of whose file too little was known in time, if there was one since the last call. The image has only
+    /// a name, or that of what the user alone shows, until the process is read again.
     pub fn take_unanswered(&mut self) -> Option<Principal> {
         self.unanswered.take()
     }
@@ -140,8 +140,8 @@ impl ProcessFiles {
         opened.flatten()
     }
 
-    /// Who shows a file at its path, if this machine does not have it there; see [`MappedImage::shown_by`]. It was mapped by a
-    /// process of `user` and `payer` pays for its room. A user's own file may be reached by whatever he made; another's has to
+    /// Who shows a file at its path, if this machine does not have it there; see [`MappedImage::shown_by`]. A process of `user`
+    /// has mapped it, and `payer` pays for its room. A user's own file may be reached by whatever he made; another's has to
     /// be where its owner alone, or root, could put it.
     pub fn shown_by(
         &mut self,
@@ -150,23 +150,25 @@ impl ProcessFiles {
         key: Option<&FileKey>,
         payer: Principal,
     ) -> Option<Principal> {
-        let owner = key.is_some_and(|key| self.deadline.is_other(key.principal())).then_some(payer);
+        let is_owned = key.is_some_and(|key| self.deadline.is_other(key.principal()));
+        let owner = Some(payer).filter(|&payer| is_owned && self.deadline.is_other(payer));
         let by = user.or(owner)?;
         let Some(key) = key else { return Some(by) };
-        let name = mapped.name();
-        let path = Path::new(&name);
-        let mut at_path = FileIdentity::at_once(path, false);
-        if at_path.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-            let path = path.to_owned();
-            at_path = self.deadline.ask(by, move || FileIdentity::from_link(&path)).unwrap_or(at_path);
+        let (path, key) = (PathBuf::from(mapped.name()), key.clone());
+        let is_own = user.is_none() || user == owner;
+        if is_own && FileIdentity::at_once(&path, false).is_ok_and(|file| key.is_of(&file)) {
+            return None;
         }
-        let is_there = at_path.is_ok_and(|file| key.is_of(&file)) || mapped.was_there(path);
-        let is_put_there = || match Authors::of(path) {
-            Ok(Authors::Users(users)) => users.iter().all(|user| owner == Some(ccsd_worker::principal_of(user.uid))),
-            Ok(Authors::Anybody) | Err(_) => false,
-        };
-        let is_here = is_there && (user.is_none() || user == owner || is_put_there());
-        (!is_here).then_some(by)
+        let (pid, start, end) = (mapped.pid, mapped.start, mapped.end);
+        let is_here = self.deadline.ask(by, move || {
+            let is_there = FileIdentity::from_link(&path).is_ok_and(|file| key.is_of(&file))
+                || MappedFile::was_there(pid, start, end, &path);
+            is_there && (is_own || is_put_there(&path, owner))
+        });
+        if is_here.is_none() {
+            self.unanswered = Some(by);
+        }
+        (is_here != Some(true)).then_some(by)
     }
 
     /// Where the debug files are of an image that a process has mapped, and who decides what is there, if another user.
@@ -186,7 +188,7 @@ impl ProcessFiles {
         (finder, owner)
     }
 
-    /// Where a process sees them; `user` decides what is there, if another user.
+    /// Debug files where a process sees them; `user` decides what is there, if another user.
     fn debug_files_in_view(
         &mut self,
         user: Option<Principal>,
@@ -210,5 +212,17 @@ impl ProcessFiles {
                 DebugFileFinder::none()
             }
         }
+    }
+}
+
+/// Whether root and the owner of a file alone could put it at its path. Where it is no more, that goes for its directory.
+fn is_put_there(path: &Path, owner: Option<Principal>) -> bool {
+    let authors = match Authors::of(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Authors::of(path.parent().unwrap_or(path)),
+        authors => authors,
+    };
+    match authors {
+        Ok(Authors::Users(users)) => users.iter().all(|user| owner == Some(ccsd_worker::principal_of(user.uid))),
+        Ok(Authors::Anybody) | Err(_) => false,
     }
 }

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 
-use ccsd_worker::FileKey;
+use ccsd_worker::{FileKey, Principal};
 
 use super::image::ImageIndex;
 use super::mapped_file::MappedFile;
@@ -33,24 +33,35 @@ struct RecentFile {
     file: File,
     key: FileKey,
     image: ImageIndex,
+    /// The user whose processes alone see it there; see [`MappedImage::shown_by`](super::image::MappedImage::shown_by).
+    shown_to: Option<Principal>,
 }
 
 impl RecentFiles {
-    pub fn image(&self, mapped: &MappedFile<'_>) -> Option<ImageIndex> {
+    /// The image of a file that a process of `user` maps.
+    pub fn image(&self, mapped: &MappedFile<'_>, user: impl Fn() -> Option<Principal>) -> Option<ImageIndex> {
         let is_file = |it: &&RecentFile| (it.device, it.inode, &*it.path) == (mapped.device, mapped.inode, mapped.path);
         let mut known = self.list.iter().filter(is_file).peekable();
         known.peek()?;
         let namespace = procfs::mount_namespace(mapped.pid);
-        let recent = known.find(|it| it.namespace == namespace)?;
+        let recent = known
+            .find(|it| it.namespace == namespace && it.shown_to.is_none_or(|shown_to| user() == Some(shown_to)))?;
         (ccsd_worker::file_key(&recent.file, Some(mapped.pid)).ok()? == recent.key).then_some(recent.image)
     }
 
-    pub fn keep(&mut self, mapped: &MappedFile<'_>, file: File, key: FileKey, image: ImageIndex) {
+    pub fn keep(
+        &mut self,
+        mapped: &MappedFile<'_>,
+        (file, key): (File, FileKey),
+        image: ImageIndex,
+        shown_to: Option<Principal>,
+    ) {
         let &MappedFile { pid, device, inode, path, .. } = mapped;
         let namespace = procfs::mount_namespace(pid);
-        let recent = RecentFile { namespace, device, inode, path: path.into(), file, key, image };
+        let recent = RecentFile { namespace, device, inode, path: path.into(), file, key, image, shown_to };
         let same = |old: &RecentFile| {
-            (old.namespace, old.device, old.inode, &old.path) == (namespace, device, inode, &recent.path)
+            (old.namespace, old.device, old.inode, &old.path, old.shown_to)
+                == (namespace, device, inode, &recent.path, shown_to)
         };
         if let Some(position) = self.list.iter().position(same) {
             self.list[position] = recent;
@@ -89,13 +100,14 @@ mod tests {
         let key = ccsd_worker::file_key(&file, None).unwrap();
         let mut recent = RecentFiles::default();
         let keep = |recent: &mut RecentFiles, mapped: &MappedFile<'_>| {
-            recent.keep(mapped, file.try_clone().unwrap(), key.clone(), ImageIndex(7));
+            recent.keep(mapped, (file.try_clone().unwrap(), key.clone()), ImageIndex(7), None);
         };
+        let image = |recent: &RecentFiles, mapped: &MappedFile<'_>| recent.image(mapped, || None);
         keep(&mut recent, &mapped);
-        assert_eq!(recent.image(&MappedFile { start: 8192, end: 9000, ..mapped }), Some(ImageIndex(7)));
+        assert_eq!(image(&recent, &MappedFile { start: 8192, end: 9000, ..mapped }), Some(ImageIndex(7)));
         // Another process maps it, too.
         assert_eq!(
-            recent.image(&MappedFile { pid: std::os::unix::process::parent_id(), ..mapped }),
+            image(&recent, &MappedFile { pid: std::os::unix::process::parent_id(), ..mapped }),
             Some(ImageIndex(7))
         );
         for other in [
@@ -104,26 +116,31 @@ mod tests {
             MappedFile { device: (device.0 + 1, device.1), ..mapped },
             MappedFile { path: b"/other", ..mapped },
         ] {
-            assert_eq!(recent.image(&other), None, "{other:?}");
+            assert_eq!(image(&recent, &other), None, "{other:?}");
         }
         let ended = MappedFile { pid: u32::MAX - 10, ..mapped };
         keep(&mut recent, &ended);
-        assert_eq!(recent.image(&MappedFile { pid: u32::MAX - 11, ..ended }), Some(ImageIndex(7)));
+        assert_eq!(image(&recent, &MappedFile { pid: u32::MAX - 11, ..ended }), Some(ImageIndex(7)));
         recent.list.pop();
         recent.list[0].namespace = Some(1);
-        assert_eq!(recent.image(&mapped), None, "those of another mount namespace have it from elsewhere");
+        assert_eq!(image(&recent, &mapped), None, "those of another mount namespace have it from elsewhere");
+        recent.clear();
+        let (user, other) = (Principal::User(7), Principal::User(8));
+        recent.keep(&mapped, (file.try_clone().unwrap(), key.clone()), ImageIndex(9), Some(user));
+        let images = [None, Some(other), Some(user)].map(|asks| recent.image(&mapped, || asks));
+        assert_eq!(images, [None, None, Some(ImageIndex(9))], "what a user shows is his processes' alone");
         recent.clear();
         // The same again takes no other's place; so many others do, and no more are kept.
         for _ in 0..2 * MOST {
             keep(&mut recent, &mapped);
         }
         (0..MOST as u64 - 1).for_each(|other| keep(&mut recent, &MappedFile { inode: other, ..mapped }));
-        assert_eq!((recent.image(&mapped), recent.list.len()), (Some(ImageIndex(7)), MOST));
+        assert_eq!((image(&recent, &mapped), recent.list.len()), (Some(ImageIndex(7)), MOST));
         keep(&mut recent, &MappedFile { inode: 1 << 60, ..mapped });
-        assert_eq!((recent.image(&mapped), recent.list.len()), (None, MOST));
+        assert_eq!((image(&recent, &mapped), recent.list.len()), (None, MOST));
         keep(&mut recent, &mapped);
         std::fs::write(&path, "xy").unwrap();
-        assert_eq!(recent.image(&mapped), None, "it is another one now");
+        assert_eq!(image(&recent, &mapped), None, "it is another one now");
         std::fs::remove_file(&path).unwrap();
     }
 }

@@ -128,7 +128,7 @@ impl Pipeline {
             self.batch.ended_code().for_each(|index| self.unwinding.drop_image(index));
         }
         let known = self.tracker.retry_images();
-        for index in known.into_iter().chain(self.tracker.images.take_paid()) {
+        for index in known.into_iter().chain(self.tracker.take_paid()) {
             self.unwinding.drop_image(index);
         }
         for index in self.tracker.close_images() {

@@ -591,6 +591,13 @@ impl Tracker {
         known
     }
 
+    /// Images for which another user paid until now. What was left out for lack of room is read: addresses in them change.
+    pub fn take_paid(&mut self) -> Vec<ImageIndex> {
+        let paid = self.images.take_paid();
+        paid.iter().for_each(|&index| self.table.translate(index, &self.images));
+        paid
+    }
+
     /// Closes files that are not needed at the moment. Returns the images that no process has mapped any more.
     pub fn close_images(&mut self) -> Vec<ImageIndex> {
         self.images.forget_recent();

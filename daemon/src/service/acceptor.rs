@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ccsd_collector::usage;
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{SendError, Sender, bounded};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::closer::Closer;
@@ -162,8 +162,12 @@ impl Acceptor {
         };
         let thread = std::thread::Builder::new().name("ccsd-client".to_owned()).stack_size(STACK_BYTES).spawn(serve);
         match thread {
-            // It waits for it.
-            Ok(_) => _ = give.send(stream),
+            Ok(_) => {
+                // The thread takes it, unless it has failed.
+                if let Err(SendError(stream)) = give.send(stream) {
+                    self.closer.close(stream);
+                }
+            }
             Err(error) => {
                 self.closer.close(stream);
                 self.warn(format!("cannot start a thread for a client: {error}"));

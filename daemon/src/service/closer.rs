@@ -14,26 +14,39 @@ use nix::sys::signal::{SigEvent, SigevNotify, Signal};
 use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
 use nix::time::ClockId;
 
-/// Connections that wait for it; then the acceptor does.
+/// Connections that wait to be closed. Where there are more, the acceptor waits.
 const MOST: usize = 1024;
-/// The longest that one may wait for what is left of others.
+/// The longest that one close may wait.
 const PATIENCE: Duration = Duration::from_millis(1);
 /// Ignored where no handler is.
 const SIGNAL: Signal = Signal::SIGURG;
 
+/// Hands connections to the thread that closes them.
 pub struct Closer(Sender<UnixStream>);
 
 impl Closer {
     /// Starts the thread, which ends with the last handle.
     ///
     /// # Errors
-    /// If there can be no thread, or no handler of signals.
+    /// If there can be no thread, no timer, or no handler of signals.
     pub fn start() -> io::Result<Closer> {
         // A signal without a handler interrupts nothing.
         signal_hook::flag::register(SIGNAL as i32, Arc::default())?;
         let (sender, streams) = bounded(MOST);
-        std::thread::Builder::new().name("ccsd-close".to_owned()).spawn(move || run(&streams))?;
-        Ok(Closer(sender))
+        let (tell, told) = bounded(1);
+        let run = move || match timer() {
+            Ok(mut timer) => {
+                let _ = tell.send(None);
+                run(&streams, &mut timer);
+            }
+            Err(error) => _ = tell.send(Some(error)),
+        };
+        std::thread::Builder::new().name("ccsd-close".to_owned()).spawn(run)?;
+        match told.recv() {
+            Ok(None) => Ok(Closer(sender)),
+            Ok(Some(error)) => Err(error),
+            Err(_) => Err(io::Error::other("the thread that closes connections has failed")),
+        }
     }
 
     pub fn close(&self, stream: UnixStream) {
@@ -42,17 +55,18 @@ impl Closer {
     }
 }
 
-fn run(streams: &Receiver<UnixStream>) {
+/// Sends signals to the calling thread, once it is set.
+fn timer() -> io::Result<Timer> {
     let thread = SigevNotify::SigevThreadId { signal: SIGNAL, thread_id: nix::unistd::gettid().as_raw(), si_value: 0 };
-    let mut timer = Timer::new(ClockId::CLOCK_MONOTONIC, SigEvent::new(thread)).ok();
+    Ok(Timer::new(ClockId::CLOCK_MONOTONIC, SigEvent::new(thread))?)
+}
+
+fn run(streams: &Receiver<UnixStream>, timer: &mut Timer) {
     for stream in streams {
-        if let Some(timer) = &mut timer {
-            let _ = timer.set(Expiration::Interval(PATIENCE.into()), TimerSetTimeFlags::empty());
-        }
+        // With valid times and an own timer this does not fail (timer_settime(2)).
+        let _ = timer.set(Expiration::Interval(PATIENCE.into()), TimerSetTimeFlags::empty());
         drop(stream);
-        if let Some(timer) = &mut timer {
-            let _ = timer.set(Expiration::OneShot(Duration::ZERO.into()), TimerSetTimeFlags::empty());
-        }
+        let _ = timer.set(Expiration::OneShot(Duration::ZERO.into()), TimerSetTimeFlags::empty());
     }
 }
 
@@ -88,7 +102,8 @@ mod tests {
         }
         let (mut client, refused) = UnixStream::pair().unwrap();
         closer.close(refused);
-        // Its turn comes after those of the others.
+        // Its turn comes after those of the others. Else this waits for an hour.
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         assert_eq!(client.read(&mut [0]).unwrap(), 0);
         assert_eq!(unread.len(), 4);
     }

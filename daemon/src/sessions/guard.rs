@@ -3,7 +3,7 @@
 //! The collector opens events only on the owner's processes and charges nothing else (`Options::owner`). Later the
 //! kernel ends the events on a process that executes a privileged program, unless `fs.suid_dumpable` makes such
 //! programs visible to everyone; then only trusted users may have sessions. This module refuses with a reason, checks
-//! the live processes before an update is shown, and ends a session whose target now belongs to another user.
+//! the processes that an update is about before it is shown, and ends a session whose target now belongs to another user.
 
 use std::time::{Duration, Instant};
 
@@ -69,8 +69,8 @@ impl Guard {
         Ok(())
     }
 
-    /// Checks that an update may be shown: every charged process is still the owner's to see. Now and then all targets
-    /// have to be. `before` is the profile without it.
+    /// Checks that an update may be shown: every charged process is still the owner's to see, and, once in a second,
+    /// every target. `before` is the profile without it.
     pub fn check_update(&mut self, before: &Profile, update: &Update) -> Result<(), String> {
         if self.owner.trusted {
             return Ok(());

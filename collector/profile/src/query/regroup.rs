@@ -272,19 +272,22 @@ fn line(profile: &Profile, new: &mut Profile, leaf: CostCentreId, id: LineId) ->
 
 /// What threads and processes are called that have had their numbers and names from several users, one after the other.
 fn labels_of_several(profile: &Profile, by: Grouping) -> HashSet<String> {
-    let mut users = HashMap::new();
+    let mut owners: HashMap<String, Vec<(u64, u32)>> = HashMap::new();
     let mut shared = HashSet::new();
     if !matches!(by, Grouping::Thread | Grouping::Process) {
         return shared;
     }
     for thread in profile.threads() {
         let Some(process) = profile.process(thread.process) else { continue };
-        let user = process.membership.as_deref().map(|membership| membership.uid);
+        let Some(user) = process.membership.as_deref().and_then(|membership| membership.uid) else { continue };
         let label = if by == Grouping::Thread { thread.label() } else { process.label() };
-        let (first, began) = *users.entry(label.clone()).or_insert((user, process.start_time));
+        let owners = owners.entry(label.clone()).or_default();
+        let owner = (process.start_time, user);
         // One process may change its user.
-        if first != user && began != process.start_time {
+        if owners.iter().any(|&(began, other)| other != user && began != process.start_time) {
             shared.insert(label);
+        } else if !owners.contains(&owner) {
+            owners.push(owner);
         }
     }
     shared
