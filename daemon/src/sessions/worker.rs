@@ -555,7 +555,9 @@ impl SessionWorker {
         self.running = None;
         self.count_cpu(0);
         (self.until, self.grace_until) = (None, None);
-        let end = self.ending.clone().unwrap_or(SessionEnd::Target);
+        // One that has become another user's ends for the session, too.
+        let of_targets = || self.guard.check_targets().err().map_or(SessionEnd::Target, SessionEnd::NotPermitted);
+        let end = self.ending.clone().unwrap_or_else(of_targets);
         self.log(&format!("has ended: {}; {} samples", end.text(), self.replica.accounting().received));
         self.summary.ended = Some(end.clone());
         // The table first: a reader that has the end may ask to forget the session, which must have ended by then.
