@@ -58,7 +58,8 @@ const MAX_THREAD_TIMES: usize = 512;
 /// Nanoseconds between two such readings, and for each thread that was read, which takes some 4 us.
 const THREAD_TIMES_NS: u64 = 200_000_000;
 const THREAD_TIME_NS: u64 = 4_000_000;
-/// Looks at the target's processes in /proc take this part of a CPU, or the time between two is the longest, nanoseconds.
+/// The time between two looks at the target's processes in /proc: so many times what the last one took, and at most so many
+/// nanoseconds.
 const LOOK_SHARE: u64 = 200;
 const MAX_LOOK_NS: u64 = 1_000_000_000;
 /// Longest sleep between two looks at the rings.

@@ -29,8 +29,8 @@ pub struct MappedImage {
     pub debug: DebugFileFinder,
     /// Who decides what is found where `debug` looks, if another user than root: his file systems may never answer.
     pub debug_user: Option<Principal>,
-    /// Who pays for its room and for the time to read it: the file's owner, or who has mapped it, if that is another user. For
-    /// a file of root's that is so until root, or the session's own user, has it mapped, too.
+    /// Who pays for its room and for the time to read it: the file's owner, if that is a user. For a file of root's it is the
+    /// user whose process was the first to map it, until somebody else maps it, too.
     pub payer: Principal,
 }
 

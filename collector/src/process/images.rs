@@ -415,8 +415,8 @@ impl Images {
         index
     }
 
-    /// A process maps a known image. What another user was the first to map does not depend on what he has left, once others
-    /// have it: root, the session's own user, or a second user.
+    /// A process maps a known image. If another user was the first to map it, he pays no more once somebody else does: what he
+    /// has left of his shares does not matter to its names and stacks then.
     fn pay(&mut self, index: ImageIndex, pid: u32) {
         let Some(image) = self.list.get_mut(index.0 as usize) else { return };
         let before = image.payer;
@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn who_maps_a_file_first_pays_until_root_does() {
+    fn who_maps_a_file_first_pays_until_others_do() {
         let mut images = Images::within(64);
         let user = Principal::User(7);
         let index = images.by_name("/usr/lib/x");
@@ -656,6 +656,10 @@ mod tests {
             assert_eq!([images.bytes.left(user), images.count.left(user)], before);
         }
         assert_eq!(images.take_reopened(), [index]);
+        // A process that has ended may have been anybody's.
+        images.list[index.0 as usize].payer = user;
+        images.pay(index, u32::MAX);
+        assert!(images.take_paid().is_empty());
     }
 
     fn with_sections(count: u16) -> ElfFile {

@@ -1,7 +1,7 @@
 //! Room for images, threads and mappings, of which one user leaves some for others.
 //!
-//! The shares are those of [`Shares`]. The owner of a file pays for it; for one of root's, who maps it, until root or the
-//! session's own user does, too.
+//! The shares are those of [`Shares`]. The owner of a file pays for it; for one of root's, the user who maps it, until
+//! somebody else does, too.
 
 use ccsd_profile::Shares;
 use ccsd_worker::Principal;

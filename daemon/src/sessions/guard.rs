@@ -34,7 +34,7 @@ pub fn check_paranoid(owner: &Authority, paranoid_users: bool) -> Result<(), Ref
     Err(Refusal::new(RefusalKind::NotPermitted, message))
 }
 
-/// Looks at targets that did not run take this part of a CPU at most, or the time between two is the longest.
+/// The time between two looks at targets that did not run: so many times what the last took, and at most so long.
 const LOOK_SHARE: u32 = 200;
 const MAX_LOOK: Duration = Duration::from_secs(1);
 
