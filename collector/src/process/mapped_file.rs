@@ -56,8 +56,8 @@ impl MappedFile<'_> {
         opened.ok()
     }
 
-    /// Whether this machine had the file that a process has mapped at this path, where it has been removed or replaced since. Waits
-    /// for the lock of the process's mappings.
+    /// Whether this machine had the file that a process has mapped at this path, where it has been removed or replaced
+    /// since. Waits for the lock of the process's mappings.
     pub fn was_there(pid: u32, start: u64, end: u64, path: &Path) -> bool {
         let link = PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
         let Ok(linked) = fs::read_link(&link) else { return false };

@@ -109,8 +109,8 @@ impl ProcessFiles {
         self.maps_time.left(Some(user), Duration::ZERO) >= LEAST
     }
 
-    /// The user of a process of whose file too little was known in time, if there was one since the last call. The image has only
-    /// a name, or that of what the user alone shows, until the process is read again.
+    /// The user of a process of whose file too little was known in time, if there was one since the last call. The image has
+    /// only a name, or that of what the user alone shows, until the process is read again.
     pub fn take_unanswered(&mut self) -> Option<Principal> {
         self.unanswered.take()
     }
