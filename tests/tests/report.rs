@@ -216,7 +216,9 @@ fn main() -> ExitCode {
             let butterfly = rows(&["--view", "butterfly", "--function", "main"]);
             let sections = [find(&butterfly, "was for"), find(&butterfly, "it went"), find(&butterfly, " weight_12")];
             assert!(butterfly[0].starts_with("main (") && sections.is_sorted(), "{butterfly:#?}");
-            let hot = rows(&["--view", "hot", "-n", "2"]);
+            let mut hot = rows(&["--view", "hot", "-n", "2"]);
+            // On a busy machine some time is in no sample.
+            hot.retain(|row| !row.ends_with("or [not sampled]"));
             assert!(find(&hot, " weight_12") < find(&hot, " main") + 2, "{hot:#?}");
             assert!(hot.iter().any(|row| row.contains("or weight_11")) && hot.iter().any(|row| row.starts_with("2. ")));
             let document = json_of(recorded, &["--view", "butterfly", "--function", "weight_12"]);
