@@ -581,6 +581,25 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn an_entry_of_a_directory_is_no_link_and_within_reach() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("file"), "text").unwrap();
+        fs::set_permissions(path("file"), Permissions::from_mode(0o644)).unwrap();
+        symlink("file", path("link")).unwrap();
+        let root = FileRoot::at(dir.path()).unwrap();
+        let open = |door: &Door, name: &str| door.open_entry(&root, name).map(|_| ()).map_err(|error| error.kind());
+        let (machine, user) = (Door::default(), Door::of(ForUser::ANYBODY));
+        for (mode, of_user) in [(0o755, Ok(())), (0o700, Err(io::ErrorKind::PermissionDenied))] {
+            fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
+            assert_eq!((open(&machine, "file"), open(&user, "file")), (Ok(()), of_user), "{mode:o}");
+        }
+        assert_eq!(open(&machine, "link"), Err(io::ErrorKind::InvalidInput));
+        assert_eq!(open(&machine, "."), Err(io::ErrorKind::InvalidInput));
+        assert_eq!(open(&machine, "none"), Err(io::ErrorKind::NotFound));
+    }
+
+    #[test]
     fn withheld_files_are_noted_within_bounds() {
         let everybody = Door::default();
         everybody.withhold("a");

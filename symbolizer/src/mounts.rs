@@ -32,8 +32,8 @@ impl Mount {
         self.kind.starts_with("fuse")
     }
 
-    /// The user whose program serves it, if one does: fusermount(1) lets nobody give another's number. (Of a mount that was
-    /// made in a user namespace it is a number there.)
+    /// The user whose program serves it, if one does. fusermount(1) sets the number, so no user can give another's. A mount
+    /// that was made in a user namespace has a number of that namespace.
     #[must_use]
     pub fn server(&self) -> Option<u32> {
         self.server.filter(|_| self.is_fuse())

@@ -1,8 +1,8 @@
 //! Closes connections whose clients have no place.
 //!
-//! What a client has passed along and nobody has received (`SCM_RIGHTS`, unix(7)) is closed with the connection, and there a
-//! socket with `SO_LINGER` (socket(7)) waits for as long as its owner likes, or until a signal comes. So a thread of its own
-//! closes, and a timer sends it one again and again meanwhile.
+//! A client may pass descriptors along (`SCM_RIGHTS`, unix(7)). Those that nobody has received are closed with the connection.
+//! A socket with `SO_LINGER` (socket(7)) then waits as long as its owner likes, or until a signal arrives. So a separate thread
+//! closes connections, and a timer sends it a signal every millisecond while it does.
 
 use std::io;
 use std::os::unix::net::UnixStream;

@@ -70,8 +70,8 @@ impl Guard {
         Ok(())
     }
 
-    /// Checks that an update may be shown: every charged process is still the owner's to see, and, about once in a
-    /// second or more often, every target. `before` is the profile without it.
+    /// Checks that an update may be shown: every charged process is still the owner's to see. Targets without charges are
+    /// checked about once in a second, or more often. `before` is the profile without the update.
     pub fn check_update(&mut self, before: &Profile, update: &Update) -> Result<(), String> {
         if self.owner.trusted {
             return Ok(());

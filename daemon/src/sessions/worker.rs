@@ -277,8 +277,8 @@ fn bound(limits: &mut ProfileLimits, bytes: usize) {
     }
 }
 
-/// Range of intervals for untrusted users: a session must notice its end soon. An interval costs some 2 ms of CPU time for
-/// forty processes, so that a user's second session has at most half as many, the third a third, and so on.
+/// Range of intervals for untrusted users: a session must notice its end soon. Each interval of a session costs CPU time, so a
+/// user's second session has at most half as many as the first, the third a third, and so on.
 const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(5);
 
 /// Denies untrusted users what the daemon may and they may not: others' processes, whole CPUs, forbidden kernel
