@@ -95,10 +95,15 @@ impl WatchedService {
 
     #[must_use]
     pub fn status(&self) -> Value {
+        self.watches()[0]["status"].clone()
+    }
+
+    #[must_use]
+    pub fn watches(&self) -> Value {
         let ended = self.stored(&["daemon", "watches", "--json"]);
         assert!(ended.status.success(), "{ended:?}");
         let document: Value = serde_json::from_str(&ended.stdout).unwrap();
-        document["watches"][0]["status"].clone()
+        document["watches"].clone()
     }
 
     #[must_use]

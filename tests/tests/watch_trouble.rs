@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
 use ccsd_tests::ccsd::{EndedProgram, ccsd};
-use ccsd_tests::fixture::{Running, scratch};
+use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
 use ccsd_tests::watched::{WatchedService, samples};
 use nix::sys::signal::{Signal, kill};
@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         .test("a_state_directory_has_one_daemon", &[CC], a_state_directory_has_one_daemon)
         .test("a_state_directory_that_is_moved_away_is_noticed", &[CC], a_state_directory_is_moved)
         .test("a_full_disk_and_room_again", &[CC, UNSHARE, Need::Root], a_full_disk)
+        .test("a_flooded_watch_leaves_room_to_others", &[CC, UNSHARE, Need::Root], a_flooded_watch)
         .test("a_read_only_state_directory", &[CC, UNSHARE, Need::Root], a_read_only_state_directory)
         .test("a_configuration_that_cannot_be_read", &[CC], a_configuration_that_cannot_be_read)
         .run()
@@ -132,24 +133,33 @@ fn a_state_directory_is_moved() {
     service.stop();
 }
 
-fn a_full_disk() {
-    let mut service = WatchedService::start("rate_hz = 499");
+/// Starts the service again with a file system for its state that only it sees: options of tmpfs, a command in it.
+fn begin_in_own_file_system(service: &mut WatchedService, options: &str, before: &str) {
     service.stop();
-    // A file system that only this process sees.
     let state = service.path("state");
-    let script = "mount -t tmpfs -o size=24m tmpfs \"$0\" && head -c 20M /dev/zero > \"$0/ballast\"; exec \"$@\"";
+    fs::create_dir_all(&state).unwrap();
+    let script = format!("mount -t tmpfs -o {options} tmpfs \"$0\" && cd \"$0\" && {before}; cd /; exec \"$@\"");
     let inner = service.command();
     let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script]).arg(&state).arg(inner.get_program()).args(inner.get_args());
-    fs::create_dir_all(&state).unwrap();
+    command.args(["--mount", "sh", "-c", &script]).arg(&state).arg(inner.get_program()).args(inner.get_args());
     service.begin(command);
+}
+
+/// What the service sees as its state directory.
+fn inside(service: &WatchedService) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/root{}", service.daemon.id(), service.path("state").display()))
+}
+
+fn a_full_disk() {
+    let mut service = WatchedService::start("rate_hz = 499");
+    begin_in_own_file_system(&mut service, "size=24m", "head -c 20M /dev/zero > ballast");
     let _fixture = Running::start(&service.program, &[]);
     service.until_status("nothing is stored", |status| samples(status) >= 100 && !status["problem"].is_null());
     let problem = service.status()["problem"].as_str().unwrap().to_owned();
     // Some space is left for others: a profile starts only if an hour of it fits.
     assert!(problem.contains("profiling goes on, but nothing is stored: less than 16 MiB are free"), "{problem}");
     assert!(service.stored(&["daemon", "watches"]).stdout.contains("# busy: profiling goes on"), "it is said");
-    let inside = PathBuf::from(format!("/proc/{}/root{}", service.daemon.id(), state.display()));
+    let inside = inside(&service);
     fs::remove_file(inside.join("ballast")).unwrap();
     service.until_status("it is stored again", |status| {
         status["problem"].is_null() && status["bytes"].as_u64().unwrap() > 500 && status["profiling"] == true
@@ -171,16 +181,39 @@ fn a_full_disk() {
     service.stop();
 }
 
+/// What is free is less than `retention.bytes`.
+fn a_flooded_watch() {
+    // Beyond the 16 MiB that stay free, 512 KiB: half for each watch.
+    const SHARE: u64 = 256 << 10;
+    let program = build("hostile.c", &["-O1"]);
+    let flood =
+        format!("[[watch]]\nname = \"flood\"\nexe = {program:?}\nuser = \"*\"\ninterval = \"1s\"\nrate_hz = 4999");
+    let mut service = WatchedService::start(&format!("rate_hz = 499\n{flood}"));
+    begin_in_own_file_system(&mut service, "size=16896k", "true");
+    let _hostile = Running { child: Command::new(&program).args(["recurse", "600000"]).spawn().unwrap() };
+    let flooded = || service.watches()[1]["status"].clone();
+    service.until("the flood has its share", || !flooded()["problem"].is_null());
+    let problem = flooded()["problem"].as_str().unwrap().to_owned();
+    assert!(problem.contains("nothing is stored: it has written its share of what is free"), "{problem}");
+    // The last update is whole.
+    let written = flooded()["bytes"].as_u64().unwrap();
+    assert!((SHARE * 9 / 10..SHARE * 3 / 2).contains(&written), "{written}");
+    let _fixture = Running::start(&service.program, &[]);
+    service.until_status("another watch stores all", |status| {
+        samples(status) >= 1_000 && status["bytes"].as_u64() > Some(500)
+    });
+    let status = service.status();
+    assert!(status["problem"].is_null() && status["unstored"] == 0, "{status}");
+    assert!(flooded()["unstored"].as_u64() > Some(0) && flooded()["bytes"] == written, "{}", flooded());
+    // What was stored is whole, and readable.
+    let stored = EndedProgram::of(service.ccsd(&["report", "--watch", "flood", "--state-dir"]).arg(inside(&service)));
+    assert!(stored.status.success() && stored.stdout.contains("bottom"), "{stored:?}");
+    service.stop();
+}
+
 fn a_read_only_state_directory() {
     let mut service = WatchedService::start("rate_hz = 499");
-    service.stop();
-    let state = service.path("state");
-    fs::create_dir_all(&state).unwrap();
-    let inner = service.command();
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", "mount -t tmpfs -o ro tmpfs \"$0\"; exec \"$@\""]).arg(&state);
-    command.arg(inner.get_program()).args(inner.get_args());
-    service.begin(command);
+    begin_in_own_file_system(&mut service, "ro", "true");
     let fixture = Running::start(&service.program, &[]);
     service.until_status("nothing is stored", |status| samples(status) >= 100 && !status["problem"].is_null());
     let problem = service.status()["problem"].as_str().unwrap().to_owned();

@@ -14,8 +14,8 @@ use std::time::Duration;
 pub use files::{StoreError, StoredSegment, WatchFiles, contents, watch_dir, watches};
 pub use lock::{StateDirError, StateLock};
 pub use query::{CpuInterval, StoredGap, StoredProfile, TimeRange, cpu_intervals, query, query_timeline};
-pub use retention::{Removed, retain};
-pub use segment::{SegmentWriter, WriteError, room};
+pub use retention::{Removed, retain, writable};
+pub use segment::{SegmentWriter, WriteError, free_for_segments, room};
 
 /// Time covered by a segment at most, except for its last interval.
 pub const SEGMENT: Duration = Duration::from_secs(3600);

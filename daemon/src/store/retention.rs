@@ -1,5 +1,6 @@
 //! Removes old profiles by age and size.
 
+use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -18,6 +19,8 @@ pub struct Removed {
     pub segments: Vec<PathBuf>,
     /// Bytes of the remaining profiles of all watches.
     pub bytes: u64,
+    /// Bytes of the remaining profiles of each watch that has any, by name.
+    pub by_watch: HashMap<String, u64>,
     /// Files that are no segments, left alone.
     pub foreign: Vec<PathBuf>,
     /// Errors of segments that could not be removed.
@@ -42,9 +45,9 @@ pub fn retain(
     for name in watches(state_dir)? {
         beat();
         // The directory may have been removed meanwhile.
-        let Ok(found) = contents(&state_dir.join(name)) else { continue };
+        let Ok(found) = contents(&state_dir.join(&name)) else { continue };
         removed.foreign.extend(found.foreign);
-        let mut watch = WatchSegments::default();
+        let mut watch = WatchSegments { name, ..WatchSegments::default() };
         for segment in found.segments {
             beat();
             // Foreign files neither count nor are removed: a large one would cost all profiles.
@@ -76,11 +79,25 @@ pub fn retain(
         let Some(watch) = stored.iter_mut().filter(over).max_by_key(|watch| watch.bytes) else { break };
         watch.remove_oldest(&mut removed);
     }
+    removed.by_watch = stored.into_iter().map(|watch| (watch.name, watch.bytes)).collect();
     Ok(removed)
+}
+
+/// How many bytes each watch may write, of which `stored` has the bytes stored so far, where `free` are left and at most
+/// `limit` are kept: what it lacks of an equal share of all there is room for, and an equal part of what no watch lacks.
+/// So none can take what another has not used yet.
+#[must_use]
+pub fn writable(stored: &[u64], free: u64, limit: u64) -> Vec<u64> {
+    let watches = stored.len().max(1) as u64;
+    let room = stored.iter().fold(free, |sum, bytes| sum.saturating_add(*bytes)).min(limit);
+    let lacks = |bytes: &u64| (room / watches).saturating_sub(*bytes);
+    let spare = free.saturating_sub(stored.iter().map(lacks).fold(0, u64::saturating_add)) / watches;
+    stored.iter().map(|bytes| lacks(bytes).saturating_add(spare)).collect()
 }
 
 #[derive(Default)]
 struct WatchSegments {
+    name: String,
     removable: Vec<StoredSegment>,
     bytes: u64,
 }

@@ -26,6 +26,9 @@ pub enum WriteError {
     Removed { path: PathBuf },
     #[error("less than {} MiB are free in {}", ROOM >> 20, dir.display())]
     NoRoom { dir: PathBuf },
+    #[error("it has written its share of what is free for {}, the rest is for other watches; make room there, or let \
+             bytes of [retention] be less than what is free", dir.display())]
+    NoShare { dir: PathBuf },
 }
 
 /// A segment being written, locked until dropped.
@@ -118,8 +121,7 @@ impl SegmentWriter {
 pub fn room(dir: &Path) -> Result<(), WriteError> {
     let create = |source| WriteError::Create { dir: dir.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o750).create(dir).map_err(create)?;
-    let free = nix::sys::statvfs::statvfs(dir).map_err(|errno| create(errno.into()))?;
-    if free.blocks_available().saturating_mul(free.fragment_size()) < ROOM {
+    if free_bytes(dir).map_err(create)? < ROOM {
         return Err(WriteError::NoRoom { dir: dir.to_owned() });
     }
     // Permissions, quotas and read-only file systems show only on writing.
@@ -130,4 +132,17 @@ pub fn room(dir: &Path) -> Result<(), WriteError> {
     let written = io::Write::write_all(&mut &file, &[0; 4096]);
     let _ = std::fs::remove_file(&probe);
     written.map_err(create)
+}
+
+/// Bytes that segments can take in the file system of `dir`, less what must stay free for one to be created.
+///
+/// # Errors
+/// The reason why that is not known.
+pub fn free_for_segments(dir: &Path) -> io::Result<u64> {
+    Ok(free_bytes(dir)?.saturating_sub(ROOM))
+}
+
+fn free_bytes(dir: &Path) -> io::Result<u64> {
+    let found = nix::sys::statvfs::statvfs(dir)?;
+    Ok(found.blocks_available().saturating_mul(found.fragment_size()))
 }

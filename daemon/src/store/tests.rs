@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ccsd_profile::view::{FlatView, Selection};
 use ccsd_profile::{CostCentre, Image, Metric, Process, Profile, ProfileLimits, SessionInfo, Thread, Unit, Update};
+use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::files::{name, parse_name};
@@ -308,6 +309,35 @@ fn a_noisy_watch_costs_only_its_own_history() {
     assert_eq!((starts(&quiet), starts(&noisy).len(), starts(&middle).len()), (vec![100], 4, 4));
     let late = UNIX_EPOCH + Duration::from_secs(1_000_000);
     assert_eq!(retain(state.path(), retention(2 * HOUR, limit), late, 3, || {}).unwrap().segments.len(), 9);
+}
+
+#[test]
+fn what_is_free_is_shared() {
+    let limit = 1 << 30;
+    // There is more than will be kept: as if nobody looked.
+    assert_eq!(writable(&[0, 0], 4 << 30, limit), [2 << 30, 2 << 30]);
+    // One watch has all.
+    assert_eq!(writable(&[70], 30, limit), [30]);
+    // One has had more than its share; the others have all that is left, one of them nothing yet.
+    assert_eq!(writable(&[70, 0, 10], 40, limit), [0, 40, 30]);
+    assert_eq!(writable(&[30, 30], 0, limit), [0, 0]);
+    assert_eq!(writable(&[], 100, limit), [0; 0]);
+}
+
+proptest! {
+    #[test]
+    fn no_watch_takes_what_another_has_not_used_yet(
+        stored in prop::collection::vec(0u64..1000, 1..6), free in 0u64..3000, limit in 1u64..4000,
+    ) {
+        let writable = writable(&stored, free, limit);
+        let share = (stored.iter().sum::<u64>() + free).min(limit) / stored.len() as u64;
+        for (stored, writable) in stored.iter().zip(&writable) {
+            prop_assert!(stored + writable >= share);
+        }
+        // All that some may write leaves what the others lack, if that is there at all.
+        let lacks: u64 = stored.iter().map(|stored| share.saturating_sub(*stored)).sum();
+        prop_assert!(writable.iter().sum::<u64>() <= free.max(lacks));
+    }
 }
 
 #[test]

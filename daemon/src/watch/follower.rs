@@ -35,6 +35,8 @@ pub struct Orders {
     pub reason: Arc<str>,
     /// Bytes after which another segment starts: with more watches, each has a smaller share.
     pub segment_bytes: u64,
+    /// Bytes that the watch may have written in all since its thread began.
+    pub writable: u64,
 }
 
 #[derive(Debug)]
@@ -58,6 +60,21 @@ pub struct SegmentTarget {
     pub dir: PathBuf,
     /// Bytes after which another segment starts.
     pub segment_bytes: u64,
+    /// Bytes that may be written to it in all.
+    pub writable: u64,
+}
+
+impl SegmentTarget {
+    /// Whether a segment can be created, `written` bytes having been written.
+    fn room(&self, written: u64) -> Result<(), WriteError> {
+        store::room(&self.dir)?;
+        if written >= self.writable { Err(WriteError::NoShare { dir: self.dir.clone() }) } else { Ok(()) }
+    }
+
+    /// Whether the present one may grow.
+    fn room_for_more(&self, written: u64) -> Result<(), WriteError> {
+        if written < self.writable { Ok(()) } else { self.room(written) }
+    }
 }
 
 pub fn start(watch: Arc<WatchConfig>, rule: WatchRule, place: SegmentTarget) -> std::io::Result<Handle> {
@@ -195,6 +212,11 @@ impl Follower {
         }
     }
 
+    /// Bytes written since the thread began.
+    fn written(&self) -> u64 {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).bytes
+    }
+
     fn set(&self, change: impl FnOnce(&mut WatchStatus)) {
         change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -212,8 +234,8 @@ impl Follower {
     }
 
     fn apply(&mut self, orders: Orders) {
-        let Orders { found, watch, step, reason, segment_bytes } = orders;
-        self.place.segment_bytes = segment_bytes;
+        let Orders { found, watch, step, reason, segment_bytes, writable } = orders;
+        (self.place.segment_bytes, self.place.writable) = (segment_bytes, writable);
         let how = |watch: &WatchConfig, step| {
             (watch.rate_hz, watch.event, watch.overhead, watch.interval, watch.layout, step)
         };
@@ -327,8 +349,8 @@ impl Follower {
                 if let Some(why) = self.too_short.as_ref().filter(|_| by_cpu && !self.watch.samples_cpus()) {
                     info.notes.push(format!("ccsd samples CPUs and drops samples of other processes: {why}"));
                 }
-                let dir = &self.place.dir;
-                let segment = store::room(dir).and_then(|()| SegmentWriter::create(dir, &info));
+                let place = &self.place;
+                let segment = place.room(self.written()).and_then(|()| SegmentWriter::create(&place.dir, &info));
                 let (segment, problem) = match segment {
                     Ok(segment) => (Some(segment), None),
                     Err(error) => (None, Some(not_stored(&error))),
@@ -420,18 +442,26 @@ impl Follower {
         for crash in &update.crashes {
             tracing::warn!(watch = %self.watch.name.0, "watch {}: {}", self.watch.name.0, crash.summary());
         }
+        let written = self.written();
         let Some(running) = &mut self.running else { return };
         let mut problem = None;
-        if let Some(segment) = &mut running.segment
-            && let Err(error) = segment.write(update)
-        {
-            problem = Some(not_stored(&error));
-            if !running.is_written && matches!(error, WriteError::Write { .. }) {
-                // It has nothing but a head.
-                let _ = std::fs::remove_file(segment.path());
+        if let Some(mut segment) = running.segment.take() {
+            match self.place.room_for_more(written).and_then(|()| segment.write(update)) {
+                Ok(()) => running.segment = Some(segment),
+                Err(error) => {
+                    problem = Some(not_stored(&error));
+                    match error {
+                        WriteError::Removed { .. } => {}
+                        // It has nothing but a head.
+                        _ if !running.is_written => drop(std::fs::remove_file(segment.path())),
+                        WriteError::NoShare { .. } | WriteError::NoRoom { .. } => {
+                            problem = segment.finish().err().map(|error| not_stored(&error)).or(problem);
+                        }
+                        _ => {}
+                    }
+                    running.session.set_generations(false);
+                }
             }
-            running.segment = None;
-            running.session.set_generations(false);
         }
         if running.segment.is_some() && !std::mem::replace(&mut running.is_written, true) {
             // The segment's head has them.
@@ -491,7 +521,7 @@ impl Follower {
         let expected = running.began_wall.saturating_add(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
         let full = match &running.segment {
             Some(segment) => segment.bytes() >= self.place.segment_bytes,
-            None => match store::room(&self.place.dir) {
+            None => match self.place.room(self.written()) {
                 Ok(()) => true,
                 Err(error) => {
                     self.problem(Some(not_stored(&error)));
@@ -588,7 +618,7 @@ mod tests {
         let config = crate::config::Config::parse(text, std::path::Path::new("x")).unwrap();
         let watch = Arc::new(config.watches.into_iter().next().unwrap());
         let rule = WatchRule::new(&watch, |_| None);
-        let place = SegmentTarget { dir: PathBuf::from("/nonexistent"), segment_bytes: 1 << 20 };
+        let place = SegmentTarget { dir: PathBuf::from("/nonexistent"), segment_bytes: 1 << 20, writable: 1 << 20 };
         let mut follower = Follower::new(Arc::clone(&watch), rule, place, Arc::default());
         let orders = Orders {
             found: Vec::new(),
@@ -596,9 +626,10 @@ mod tests {
             step: BackoffStep::default(),
             reason: "".into(),
             segment_bytes: 1 << 16,
+            writable: 1 << 17,
         };
         follower.apply(orders);
-        assert_eq!(follower.place.segment_bytes, 1 << 16);
+        assert_eq!((follower.place.segment_bytes, follower.place.writable), (1 << 16, 1 << 17));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, TrySen
 
 use crate::config::{Config, WatchConfig};
 use crate::ledger::{Ledger, Resource};
-use crate::store;
+use crate::store::{self, Removed};
 use crate::supervisor::{BEAT, Heart, Supervisor};
 use crate::users::{UserNumber, UserNumbers};
 use budget::Shedder;
@@ -150,6 +150,8 @@ struct Manager {
     ledger: Ledger,
     overview: Arc<Mutex<Overview>>,
     retained: Option<Instant>,
+    /// For each watch of the configuration, how many bytes its follower may have written in all; see [`store::writable`].
+    writable: Vec<u64>,
     named: HashSet<PathBuf>,
     users: UserNumbers,
     /// Answers about users that the rules have.
@@ -183,6 +185,7 @@ impl Manager {
             ledger,
             overview,
             retained: None,
+            writable: Vec::new(),
             named: HashSet::new(),
             config,
         }
@@ -192,10 +195,10 @@ impl Manager {
         loop {
             heart.beat();
             self.look_users_up();
+            self.retain(heart);
             self.scan(heart);
             heart.beat();
             self.keep_the_budget();
-            self.retain(heart);
             self.tell();
             // Without watches there is nothing to scan.
             let pause = if self.config.watches.is_empty() { RETENTION_PERIOD } else { self.scanner.pause() };
@@ -229,12 +232,13 @@ impl Manager {
         let watches = self.config.watches.len().max(1) as u64;
         let segment_bytes = (self.config.retention.bytes.0 / watches / SEGMENT_SHARE).max(LEAST_SEGMENT);
         let rules = self.scanner.rules();
-        for (((watch, rule), follower), found) in
-            self.config.watches.iter().zip(rules).zip(&mut self.followers).zip(fits)
-        {
+        let watches = self.config.watches.iter().zip(rules).zip(&mut self.followers).zip(fits).enumerate();
+        for (number, (((watch, rule), follower), found)) in watches {
             heart.beat();
+            let writable = self.writable.get(number).copied().unwrap_or(u64::MAX);
             if follower.is_none() && (!found.is_empty() || watch.samples_cpus()) {
-                let place = SegmentTarget { dir: self.config.state_dir.0.join(&watch.name.0), segment_bytes };
+                let dir = self.config.state_dir.0.join(&watch.name.0);
+                let place = SegmentTarget { dir, segment_bytes, writable };
                 match follower::start(Arc::new(watch.clone()), rule.clone(), place) {
                     Ok(handle) => *follower = Some(handle),
                     Err(error) => tracing::error!("watch {}: cannot start a thread: {error}", watch.name.0),
@@ -244,7 +248,7 @@ impl Manager {
                 let (watch, reason) = (Arc::new(watch.clone()), Arc::clone(&self.reason));
                 let name = watch.name.0.clone();
                 // A busy follower gets the orders of the next scan.
-                let sent = handle.orders.try_send(Orders { found, watch, step, reason, segment_bytes });
+                let sent = handle.orders.try_send(Orders { found, watch, step, reason, segment_bytes, writable });
                 if matches!(sent, Err(TrySendError::Disconnected(_))) {
                     tracing::error!(watch = %name, "watch {name}: its thread has failed; ccsd starts it again");
                     *follower = None;
@@ -305,8 +309,12 @@ impl Manager {
         ) {
             Ok(removed) => removed,
             // Nothing has been stored yet, or a follower reports what is wrong with the directory.
-            Err(error) => return tracing::debug!("{error}"),
+            Err(error) => {
+                self.writable.clear();
+                return tracing::debug!("{error}");
+            }
         };
+        self.writable = self.shares(&removed);
         for path in &removed.segments {
             tracing::info!("removed {}: stored profiles exceeded their limit", path.display());
         }
@@ -321,6 +329,17 @@ impl Manager {
         let mut overview = self.overview.lock().unwrap_or_else(PoisonError::into_inner);
         overview.stored_bytes = removed.bytes;
         overview.removed_segments += removed.segments.len() as u64;
+    }
+
+    /// For each watch, what its follower has written and may still write.
+    fn shares(&self, stored: &Removed) -> Vec<u64> {
+        let watches = self.config.watches.iter();
+        let bytes: Vec<u64> = watches.map(|watch| stored.by_watch.get(&watch.name.0).copied().unwrap_or(0)).collect();
+        // What cannot be asked is no reason to store less.
+        let free = store::free_for_segments(&self.config.state_dir.0).unwrap_or(u64::MAX);
+        let more = store::writable(&bytes, free, self.config.retention.bytes.0);
+        let written = |follower: &Option<Handle>| follower.as_ref().map_or(0, |handle| handle.status().bytes);
+        self.followers.iter().map(written).zip(more).map(|(written, more)| written.saturating_add(more)).collect()
     }
 
     fn tell(&mut self) {
