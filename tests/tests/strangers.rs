@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ccsd_profile::Profile;
 use ccsd_profile::view::{FlatRow, FlatView, Selection};
-use ccsd_tests::ccsd::{Collecting, NOBODY, as_user, ccsd};
+use ccsd_tests::ccsd::{Collecting, EndedProgram, NOBODY, as_user, binary, ccsd};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::elf::exhausting_program;
 use ccsd_tests::fixture::{Running, build, copy_program, scratch};
@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         .test("debug_files_that_never_open_hold_nobody_up", &[CC, Need::Root], hanging_debug_files)
         .test("a_copy_at_the_path_of_a_program_is_another", &[CC, Need::Root, UNSHARE], forged_image)
         .test("a_program_has_no_names_by_who_shows_it_elsewhere", &[CC, OBJCOPY, Need::Root], shown_elsewhere)
+        .test("a_program_whose_server_does_not_answer_is_not_opened", &[CC, Need::Root], served_program)
         .test("the_machine_s_worker_does_not_work_for_users", &[CC, OBJCOPY, Need::Root], machine_worker)
         .run()
 }
@@ -296,6 +297,23 @@ fn hanging_debug_files() {
         drop(own);
     }
     daemon.stop();
+}
+
+/// A stranger's program serves root's (FUSE) and does not answer who closes it.
+fn served_program() {
+    let (dir, mounted) = (scratch(), scratch());
+    let file = dir.path().join("profile.ccsd");
+    let mut command = Command::new(build("holding.c", &["-O1", "-pthread"]));
+    command.arg(mounted.path()).arg(NOBODY.to_string()).arg(build("hostile.c", &["-O1"])).arg(binary());
+    command.args(["record", "-e", "cpu-clock", "-o"]).arg(&file).arg("--").arg(mounted.path().join("file"));
+    let ended = EndedProgram::of(command.args(["recurse", "2000"]));
+    let recorded = Recorded::open(dir, &file, ended);
+    recorded.assert_whole();
+    let accounting = recorded.profile.accounting();
+    assert!(accounting.missing() * 10 < accounting.received, "{accounting:?}");
+    let said = format!("files that a program of user {NOBODY} serves (FUSE) are not opened");
+    let notes = &recorded.profile.session().notes;
+    assert!(notes.iter().any(|note| note.contains(&said)), "{notes:?}");
 }
 
 fn exhausting_file() {
