@@ -60,6 +60,7 @@ fn bench(c: &mut Criterion) {
             UnwindTarget {
                 mappings: &mut mappings,
                 process: ProcessKey(0),
+                owner: None,
                 goroutines: &mut goroutines,
                 images: &images,
             }

@@ -187,6 +187,7 @@ fn fed(machine: Machine, spec: &EventSpec, recorded: &[Vec<u8>], layout: SampleL
         let target = UnwindTarget {
             mappings: &mut processes[process],
             process: ProcessKey(process as u32),
+            owner: None,
             goroutines: &mut goroutines,
             images: &images,
         };

@@ -313,6 +313,7 @@ fn unwinding_a_stack_seen_before_allocates_nothing() {
             let target = UnwindTarget {
                 mappings: &mut process.mappings,
                 process: process.key,
+                owner: None,
                 goroutines: &mut goroutines,
                 images: &images,
             };

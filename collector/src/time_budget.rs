@@ -6,7 +6,7 @@ use ccsd_worker::Principal;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-/// The part of a session's time by which a budget grows again.
+/// The part of a session's time by which a budget grows again, if nothing else is said.
 const PART: u32 = 16;
 /// Less than this is no time to work in.
 pub const LEAST: Duration = Duration::from_micros(100);
@@ -27,6 +27,7 @@ struct Spent {
 #[derive(Debug)]
 pub struct TimeBudget {
     most: Duration,
+    part: u32,
     /// Whether several owners share it: each gets half of what the others leave.
     is_shared: bool,
     spent: HashMap<Owner, Spent, FxBuildHasher>,
@@ -38,7 +39,12 @@ pub struct TimeBudget {
 
 impl TimeBudget {
     pub fn new(most: Duration, is_shared: bool) -> TimeBudget {
-        TimeBudget { most, is_shared, spent: HashMap::default(), total: Duration::ZERO, since: None }
+        TimeBudget { most, part: PART, is_shared, spent: HashMap::default(), total: Duration::ZERO, since: None }
+    }
+
+    /// Grows again by one in so many parts of the time.
+    pub fn growing_by(self, part: u32) -> TimeBudget {
+        TimeBudget { part, ..self }
     }
 
     pub fn begin(&mut self, now: Instant) {
@@ -56,7 +62,7 @@ impl TimeBudget {
 
     pub fn grow(&mut self, now: Instant) {
         let Some(since) = self.since else { return };
-        let grown = now.saturating_duration_since(since) / PART;
+        let grown = now.saturating_duration_since(since) / self.part;
         if grown < LEAST {
             return;
         }
@@ -78,12 +84,56 @@ impl TimeBudget {
         (if self.is_shared { for_all / 2 } else { for_all }).saturating_sub(shared).saturating_sub(beyond)
     }
 
+    /// Spends what could not be stopped in time, so that others have less also of what was beyond the owner's.
+    pub fn overdraw(&mut self, owner: Owner, time: Duration) {
+        self.spent.entry(owner).or_default().shared += time;
+        self.total += time;
+    }
+
     pub fn spend(&mut self, owner: Owner, time: Duration, more: Duration) {
         let shared = time.min(self.left(owner, more));
         let spent = self.spent.entry(owner).or_default();
         spent.shared += shared;
         spent.beyond += time - shared;
         self.total += shared;
+    }
+}
+
+/// A budget that several owners share, for work on samples: it grows by the samples' clock.
+#[derive(Debug)]
+pub struct SampleTimeBudget {
+    budget: TimeBudget,
+    /// Time 0 of that clock.
+    origin: Instant,
+}
+
+impl SampleTimeBudget {
+    /// `most` is what one owner has at once, while there is no other.
+    pub fn new(most: Duration, part: u32) -> SampleTimeBudget {
+        SampleTimeBudget { budget: TimeBudget::new(2 * most, true).growing_by(part), origin: Instant::now() }
+    }
+
+    /// Whether there is any for an owner at a time, nanoseconds.
+    pub fn has_time(&mut self, owner: Owner, time: u64) -> bool {
+        let now = self.origin + Duration::from_nanos(time);
+        if !self.budget.has_begun() {
+            self.budget.begin(now);
+        }
+        self.budget.grow(now);
+        !self.budget.left(owner, Duration::ZERO).is_zero()
+    }
+
+    pub fn spend(&mut self, owner: Owner, time: Duration) {
+        self.budget.spend(owner, time, Duration::ZERO);
+    }
+
+    pub fn overdraw(&mut self, owner: Owner, time: Duration) {
+        self.budget.overdraw(owner, time);
+    }
+
+    #[cfg(test)]
+    pub fn total(&self) -> Duration {
+        self.budget.total()
     }
 }
 

@@ -62,8 +62,8 @@ impl Unwinding {
             shadow.interrupt();
         }
         let remembered = shadow.remembered();
-        let (key, goroutines) = (process.key, &mut self.goroutines);
-        let target = UnwindTarget { mappings: &mut process.mappings, process: key, goroutines, images };
+        let (key, goroutines, owner) = (process.key, &mut self.goroutines, process.user);
+        let target = UnwindTarget { mappings: &mut process.mappings, process: key, owner, goroutines, images };
         self.unwinder.set_dying(is_dying);
         let mut unwound = self.unwinder.unwind(sample, target, shadow, room, &mut self.frames);
         let no_stack = is_dying && sample.stack.is_empty();

@@ -207,7 +207,9 @@ impl Images {
                 let process_files = &self.process_files;
                 if let Some(index) = self.recent.image(&mapped, || process_files.other_user(mapped.pid)) {
                     self.pay(index, mapped.pid);
-                    return index;
+                    if !self.closed.contains(&index) {
+                        return index;
+                    }
                 }
                 aside(Aside::Images, || self.open_file(mapped))
             }
@@ -543,6 +545,11 @@ impl Images {
     /// How many there are, the two special ones included.
     pub fn count(&self) -> usize {
         self.list.len()
+    }
+
+    /// Whether addresses of an image are offsets in its file: its headers are not read.
+    pub fn has_offsets(&self, index: ImageIndex) -> bool {
+        self.get(index).is_some_and(|image| image.elf.is_none() && !image.name.starts_with('['))
     }
 
     /// The offset from a mapping's address to the image's SVMA, wrapping. Without readable ELF headers the "SVMA" is

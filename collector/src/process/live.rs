@@ -47,7 +47,7 @@ pub struct LiveProcess {
     /// Whether it seems to have ended, or has got other rights.
     pub(super) may_have_ended: bool,
     /// Who answers for it, as far as that has been looked at.
-    pub(super) user: Option<Principal>,
+    pub user: Option<Principal>,
     /// Whether it may have threads that are not known: it was found running, and not all that runs is looked for.
     pub(super) has_unknown_threads: bool,
     pub(super) untracked: u32,

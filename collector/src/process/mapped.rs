@@ -183,6 +183,9 @@ impl ProcessTable {
 
     /// An image is known that was not when it was mapped; see [`Images::retry`].
     pub fn translate(&mut self, index: ImageIndex, images: &Images) {
+        if images.has_offsets(index) {
+            return;
+        }
         for process in self.processes.values_mut() {
             process.mappings.translate(index, |start, offset| images.to_svma(index, start, offset));
         }
@@ -223,7 +226,13 @@ fn mapping_of(
     file_offset: u64,
 ) -> Mapping {
     let image = images.open_mapping(code, start_time, file);
-    Mapping { start: file.start, end: file.end, image, to_svma: images.to_svma(image, file.start, file_offset) }
+    Mapping {
+        start: file.start,
+        end: file.end,
+        image,
+        to_svma: images.to_svma(image, file.start, file_offset),
+        has_offsets: images.has_offsets(image),
+    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ pub struct Mapping {
     pub image: ImageIndex,
     /// What is added to an AVMA of this range to get the image's SVMA, wrapping.
     pub to_svma: u64,
+    /// Whether that gives offsets in the file instead, because its headers had not been read.
+    pub has_offsets: bool,
 }
 
 /// Mappings kept per process, 4 MiB at most: browsers have some thousands. Frames in further ones are unknown memory.
@@ -110,12 +112,13 @@ impl Mappings {
         self.list.iter().rev().find(|mapping| mapping.image == image).map(|mapping| mapping.to_svma)
     }
 
-    /// For an image whose addresses were file offsets: sets its mappings by `to_svma(start, offset)`. Whether there are
-    /// any.
+    /// For an image whose headers are read now: sets those mappings whose addresses are file offsets by `to_svma(start,
+    /// offset)`. Whether there are any.
     pub fn translate(&mut self, image: ImageIndex, to_svma: impl Fn(u64, u64) -> u64) -> bool {
         let mut any = false;
-        for mapping in self.list.iter_mut().filter(|mapping| mapping.image == image) {
+        for mapping in self.list.iter_mut().filter(|mapping| mapping.image == image && mapping.has_offsets) {
             any = true;
+            mapping.has_offsets = false;
             mapping.to_svma = to_svma(mapping.start, mapping.to_svma.wrapping_add(mapping.start));
         }
         if any {
@@ -141,7 +144,7 @@ mod tests {
     use super::*;
 
     fn mapping(start: u64, end: u64, image: u32) -> Mapping {
-        Mapping { start, end, image: ImageIndex(image), to_svma: 0 }
+        Mapping { start, end, image: ImageIndex(image), to_svma: 0, has_offsets: false }
     }
 
     #[test]
@@ -202,5 +205,16 @@ mod tests {
         assert!(!mappings.insert_within(mapping(62, 64, 6), 1));
         assert_eq!((mappings.count(), image(&mut mappings, 65)), (1, None));
         assert_ne!(mappings.generation(), before);
+    }
+
+    #[test]
+    fn what_gives_offsets_is_translated_once() {
+        let mut mappings = Mappings::default();
+        mappings.insert(Mapping { has_offsets: true, ..mapping(0x10, 0x20, 2) });
+        mappings.insert(Mapping { to_svma: 7, ..mapping(0x20, 0x30, 2) });
+        for there_were in [true, false] {
+            assert_eq!(mappings.translate(ImageIndex(2), |start, offset| start + offset), there_were);
+            assert_eq!([0x10, 0x20].map(|at| mappings.find(at).unwrap().to_svma), [0x20, 7]);
+        }
     }
 }

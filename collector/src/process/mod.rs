@@ -383,7 +383,11 @@ impl ProcessTable {
             self.forget_untracked(pid, tid);
             self.add_thread(pid, tid, self.name_of_untold(pid, tid));
         }
-        Some((self.threads.get_mut(&tid)?, self.processes.get_mut(&pid)?))
+        let process = self.processes.get_mut(&pid)?;
+        if self.asks_proc && process.user.is_none() {
+            process.user = Some(user_of(pid));
+        }
+        Some((self.threads.get_mut(&tid)?, process))
     }
 
     #[cold]

@@ -222,6 +222,10 @@ impl StackUnwinder {
         let (stack, images) = (walk.stack, walk.images);
         let read = |address: u64| stack.read(address);
         let image = self.images.get(frame.image, images).ok_or(stuck)?;
+        let is_long = image.generated || image.is_new(next.address, called);
+        if is_long && !self.allowance.long_step() {
+            return Err(stuck);
+        }
         let known = &mut self.return_addresses;
         let mut believed = |address, start: Option<u64>| match start {
             None => known.contains(address, walk.mappings, images),

@@ -60,6 +60,16 @@ impl GeneratedRules {
         (self.pid, self.time, self.left) = (pid, time, MAX_NEW);
     }
 
+    /// Whether there is no rule yet for the next instruction of a frame.
+    pub fn is_new(&self, place: (ImageIndex, u64)) -> bool {
+        !self.known.contains_key(&place)
+    }
+
+    /// No more are made for this sample.
+    pub fn make_no_more(&mut self) {
+        self.left = 0;
+    }
+
     /// Leaves the frame whose next instruction is at `address`: by its instructions, else by its frame pointer, if
     /// `believed` accepts the result. `code` reads the process's memory: up to so many bytes at an address. Errors: the
     /// unreadable stack address, if that is all.

@@ -344,6 +344,12 @@ impl ImageUnwind {
             && prologue::begins_thread(next, &|address, len| elf.code(address, len))
     }
 
+    /// Whether the instructions of a frame's function have not been followed yet, up to `next` (for a caller, after the call):
+    /// that may take a millisecond.
+    pub fn is_new(&self, next: u64, called: bool) -> bool {
+        !self.entered.contains_key(&(next, called))
+    }
+
     /// How the frame's function has entered it, by its instructions up to `next` (for a caller, after the call).
     pub fn entered(&mut self, next: u64, called: bool) -> Option<&EnteredFrame> {
         let key = (next, called);

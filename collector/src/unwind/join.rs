@@ -25,7 +25,7 @@ impl StackUnwinder {
         shadow: &mut ShadowStack,
         frames: &mut Vec<Frame>,
     ) -> Unwound {
-        let UnwindTarget { mappings, process, goroutines, images } = target;
+        let UnwindTarget { mappings, process, owner, goroutines, images } = target;
         let mut reason = stop.reason(sample);
         let mut wanted = stop.outside_copy(sample);
         // What was read late has led nowhere: it was of another call.
@@ -70,7 +70,7 @@ impl StackUnwinder {
             }
             None => {
                 shadow.interrupt();
-                let target = UnwindTarget { mappings, process, goroutines, images };
+                let target = UnwindTarget { mappings, process, owner, goroutines, images };
                 let whole = wanted.is_some_and(|slot| in_go && self.end_goroutine(slot, sure, stack, target, frames));
                 let root = if whole { StackRoot::Complete } else { StackRoot::Truncated(reason) };
                 let gap = self.gap(frames).map(|gap| Gap { reason, ..gap });

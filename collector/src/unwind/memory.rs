@@ -22,6 +22,7 @@
 use std::cell::{Cell, RefCell};
 use std::io::IoSliceMut;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ccsd_worker::Principal;
 use hashbrown::HashMap;
@@ -34,6 +35,7 @@ use crate::clock::now_ns;
 use crate::deadline::Deadline;
 use crate::perf::ring_buffer::Bytes;
 use crate::process::ProcessKey;
+use crate::time_budget::{Owner, SampleTimeBudget};
 use crate::unwind::pages::Pages;
 
 /// The first piece that is read beyond the copy. Most stacks that pass the copy pass it by less.
@@ -42,9 +44,9 @@ const LARGEST_PIECE: usize = 1 << 20;
 /// Bytes read for one sample at most: twice the usual limit of a stack (`ulimit -s`, 8 MiB).
 const MAX_BYTES_PER_SAMPLE: u64 = 16 << 20;
 /// One in so many parts of the time may go to reading: a call waits while the target changes its mappings.
-const SHARE_OF_TIME: u64 = 20;
-/// Nanoseconds that reading may take at once, after a pause. (A test that is kept waiting in the midst of it goes on.)
-const MAX_NS_AT_ONCE: u64 = if cfg!(test) { 3_600_000_000_000 } else { 50_000_000 };
+const SHARE_OF_TIME: u32 = 20;
+/// Time that reading may take at once, after a pause. (A test that is kept waiting in the midst of it goes on.)
+const MAX_AT_ONCE: Duration = if cfg!(test) { Duration::from_secs(3600) } else { Duration::from_millis(50) };
 const MAX_CODE_BYTES: usize = 4096;
 /// Processes of which it is kept whose they are.
 const MAX_USERS: usize = 1024;
@@ -66,10 +68,11 @@ pub type StackWord = (u64, u64);
 pub const NOTHING_READ: StackWord = (0, 0);
 
 /// Reads the memory of targets, within a budget. What it holds belongs to one sample at a time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Memory {
     pid: i32,
     process: Option<ProcessKey>,
+    owner: Owner,
     /// Of processes that were read, whether they are another user's.
     users: HashMap<ProcessKey, Option<Principal>, FxBuildHasher>,
     deadline: Deadline,
@@ -84,9 +87,8 @@ pub struct Memory {
     /// Slots that must not have changed.
     anchors: Option<[StackWord; 2]>,
     left: u64,
-    /// Nanoseconds that reading may still take, as of `budget_at`.
-    budget_ns: u64,
-    budget_at: u64,
+    /// Time that reading may take.
+    budget: SampleTimeBudget,
     /// Whether no more is to be read beyond the copy for this sample.
     closed: bool,
     moved: bool,
@@ -115,6 +117,32 @@ pub struct MemoryRefusals {
     pub moved_on: u64,
 }
 
+impl Default for Memory {
+    fn default() -> Memory {
+        Memory {
+            pid: 0,
+            process: None,
+            owner: None,
+            users: HashMap::default(),
+            deadline: Deadline::default(),
+            piece: Vec::new(),
+            piece_start: 0,
+            next_piece: 0,
+            pages: Pages::default(),
+            probed: Vec::new(),
+            time: 0,
+            read_at: 0,
+            anchors: None,
+            left: 0,
+            budget: SampleTimeBudget::new(MAX_AT_ONCE, SHARE_OF_TIME),
+            closed: false,
+            moved: false,
+            dying: false,
+            refusals: MemoryRefusals::default(),
+        }
+    }
+}
+
 impl Memory {
     /// Begins with a sample of `pid`, taken at `time` (nanoseconds).
     pub fn begin(&mut self, pid: u32, time: u64) {
@@ -128,11 +156,6 @@ impl Memory {
         self.closed = false;
         self.moved = false;
         self.dying = false;
-        let gained = time.saturating_sub(self.budget_at) / SHARE_OF_TIME;
-        if gained > 0 {
-            self.budget_ns = self.budget_ns.saturating_add(gained).min(MAX_NS_AT_ONCE);
-            self.budget_at = time;
-        }
     }
 
     /// For a session of this user.
@@ -140,15 +163,15 @@ impl Memory {
         self.deadline = Deadline::of(user);
     }
 
-    /// Says which process the sample is of.
-    pub fn set_process(&mut self, process: ProcessKey) {
-        self.process = Some(process);
+    /// Says which process the sample is of, and whose that is.
+    pub fn set_process(&mut self, process: ProcessKey, owner: Owner) {
+        (self.process, self.owner) = (Some(process), owner);
     }
 
-    /// Says that the sample's thread will not run again. There is no later sample to read its stack for, so that the budget is whole.
+    /// Says that the sample's thread will not run again. There is no later sample to read its stack for, so the budget does
+    /// not bound it.
     pub fn set_dying(&mut self) {
         self.dying = true;
-        self.budget_ns = MAX_NS_AT_ONCE;
     }
 
     pub fn refusals(&self) -> MemoryRefusals {
@@ -251,7 +274,7 @@ impl Memory {
         if self.left < bytes as u64 {
             return Err(Errno::EAGAIN);
         }
-        if self.budget_ns == 0 {
+        if !self.dying && !self.budget.has_time(self.owner, self.time) {
             self.refusals.over_budget += 1;
             self.left = 0;
             return Err(Errno::EAGAIN);
@@ -262,7 +285,7 @@ impl Memory {
             None => read_pages(&mut self.pages, (self.pid, self.time, self.read_at), local, remote),
             Some(user) => self.ask_for_pages(user, local, remote),
         };
-        self.budget_ns = self.budget_ns.saturating_sub(now_ns().saturating_sub(self.read_at));
+        self.budget.spend(self.owner, Duration::from_nanos(now_ns().saturating_sub(self.read_at)));
         read
     }
 
@@ -518,7 +541,7 @@ mod tests {
         // Over the end of a page, and no more than a page.
         assert_eq!(memory.code(address, 5000).unwrap()[..], bytes[..MAX_CODE_BYTES]);
         assert_eq!(memory.refusals(), MemoryRefusals::default());
-        memory.budget_ns = 0;
+        memory.budget.spend(None, MAX_AT_ONCE);
         assert_eq!(memory.code(address, 100), Err(Errno::EAGAIN));
         assert_eq!(memory.refusals().over_budget, 1);
         memory.begin(u32::MAX, 2_000_000_000_000);

@@ -64,6 +64,7 @@ use crate::process::ProcessKey;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::mappings::Mappings;
 use crate::stack_delta::Common;
+use crate::time_budget::Owner;
 use allowance::Allowance;
 use carried::Carried;
 use generated::GeneratedRules;
@@ -136,6 +137,8 @@ pub struct UnwindTarget<'a> {
     pub mappings: &'a mut Mappings,
     /// Its identity.
     pub process: ProcessKey,
+    /// Who answers for it, as far as that is known: what its stacks take leaves some for others'.
+    pub owner: Owner,
     /// The goroutines of all processes.
     pub goroutines: &'a mut GoroutineTable,
     /// All images.
@@ -187,7 +190,7 @@ impl StackUnwinder {
         room: bool,
         frames: &mut Vec<Frame>,
     ) -> Unwound {
-        let UnwindTarget { mappings, process, goroutines, images } = target;
+        let UnwindTarget { mappings, process, owner, goroutines, images } = target;
         frames.clear();
         self.known.clear();
         self.carried.forget();
@@ -199,11 +202,11 @@ impl StackUnwinder {
         // Taken out for the time of this call, because the stack borrows it beside all else.
         let mut memory = std::mem::take(&mut self.memory);
         memory.begin(sample.pid, sample.time);
-        memory.set_process(process);
+        memory.set_process(process, owner);
         if self.dying {
             memory.set_dying();
         }
-        self.allowance.begin(sample.time);
+        self.allowance.begin(sample.time, owner);
         let sp = sample.regs.map_or(0, |regs| regs.sp);
         let stack = UserStack::new(sample.stack, sp, &mut memory);
         stack.touch(shadow.outermost().next().map_or(0, |slot| slot.0));
@@ -212,7 +215,7 @@ impl StackUnwinder {
                 self.read_late += u64::from(self.known.last().is_some_and(|known| !known.is_copied(&stack)));
                 let common = common.unwrap_or_default();
                 let common = shadow.remember(common, &self.known, &stack, mappings.generation(), room);
-                let target = UnwindTarget { mappings, process, goroutines, images };
+                let target = UnwindTarget { mappings, process, owner, goroutines, images };
                 self.remember_goroutine(sample, &stack, target, shadow, frames);
                 Unwound { root: StackRoot::Complete, common, gap: None }
             }
@@ -222,7 +225,7 @@ impl StackUnwinder {
                 Unwound { root: StackRoot::Complete, common: Common::default(), gap: self.gap(frames) }
             }
             Err(stop) => {
-                let target = UnwindTarget { mappings, process, goroutines, images };
+                let target = UnwindTarget { mappings, process, owner, goroutines, images };
                 self.join(&stop, sample, &stack, target, shadow, frames)
             }
         };

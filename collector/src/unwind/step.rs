@@ -245,11 +245,17 @@ impl StackUnwinder {
                 Err(address) => Err(address),
             },
             RuleSource::Generated => {
+                if self.generated.is_new((frame.image, next)) && !self.allowance.long_step() {
+                    self.generated.make_no_more();
+                }
                 let code = |address, len| stack.code(address, len);
                 let returns_to = |address| returns_to(address, None);
                 self.generated.leave((frame.image, next), pointers, &read, &code, returns_to).map(Some)
             }
             RuleSource::Instructions => {
+                if image.is_new(next, at.called) && !self.allowance.long_step() {
+                    return Err(UnwindStop::Because(TruncationReason::TooDeep));
+                }
                 match image.leave_by_instructions((next, at.called), pointers, &read, &mut returns_to) {
                     Some(caller) => Ok(Some(caller)),
                     None => return Ok(PointerStep::NeedsRegisters),

@@ -34,7 +34,7 @@ pub fn follow(data: &[u8]) -> usize {
     let image = images.add_opened("fuzzed", file);
     let mut mappings = Mappings::default();
     let end = BASE + (TEXT + code.len()) as u64;
-    mappings.insert_within(Mapping { start: BASE, end, image, to_svma: BASE.wrapping_neg() }, 1);
+    mappings.insert_within(Mapping { start: BASE, end, image, to_svma: BASE.wrapping_neg(), has_offsets: false }, 1);
     let mut words = rest.chunks(8).map(word);
     let mut next = || words.next().unwrap_or_default();
     let regs = UserRegs { ip: next(), sp: SP, bp: next(), others: std::array::from_fn(|_| next()) };
@@ -65,6 +65,7 @@ pub fn follow(data: &[u8]) -> usize {
         let target = UnwindTarget {
             mappings: &mut mappings,
             process: ProcessKey(0),
+            owner: None,
             goroutines: &mut goroutines,
             images: &images,
         };

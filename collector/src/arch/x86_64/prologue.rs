@@ -18,7 +18,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
+};
 
 use super::code::FrameLayout;
 use super::path::{DWARF, GENERAL, NextInstruction, Path, RSP, SymbolicAddress, SymbolicValue, Text, general};
@@ -38,6 +40,8 @@ const MAX_INSTRUCTIONS_IF_SURE: usize = 4096;
 const MAX_TIMES: i64 = 16;
 /// Instructions of one function that are followed for all its addresses at once. (OpenBLAS's largest kernel has some 4,000.)
 const MAX_FUNCTION_INSTRUCTIONS: usize = 8192;
+/// Bytes before a beginning that say whether the code there ends.
+const LOOKED_AT_BEFORE: u64 = 32;
 /// Instructions of a function that a call may lead to another through.
 const MAX_LEADING: usize = 64;
 /// Bytes that are looked at before a call for what makes it a thread's first.
@@ -149,9 +153,20 @@ pub fn entered_from(start: u64, address: u64, code: &impl Fn(u64, u64) -> Option
 pub fn entered(address: u64, called: bool, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Option<EnteredFrame> {
     let first = address.checked_sub(u64::from(called))? / ALIGNMENT * ALIGNMENT;
     let lowest = address.saturating_sub(MAX_DISTANCE);
+    // Read once, but where that begins outside the code.
+    let from = lowest.saturating_sub(LOOKED_AT_BEFORE);
+    let all = code(from, address - from);
+    let ends_before = |&start: &u64| match (&all, start.checked_sub(LOOKED_AT_BEFORE)) {
+        (_, None) => false,
+        (None, Some(begin)) => code(begin, LOOKED_AT_BEFORE).is_some_and(|bytes| is_end(&bytes)),
+        (Some(all), Some(begin)) => {
+            let begin = usize::try_from(begin - from).unwrap_or(usize::MAX);
+            all.get(begin..).and_then(|rest| rest.get(..LOOKED_AT_BEFORE as usize)).is_some_and(is_end)
+        }
+    };
     let starts =
         (0..).map_while(|i| first.checked_sub(i * ALIGNMENT)).take_while(|&start| start >= lowest && start > 0);
-    let starts = starts.filter(|&start| ends_before(start, code)).take(MAX_BEGINNINGS);
+    let starts = starts.filter(ends_before).take(MAX_BEGINNINGS);
     let mut ways = starts.filter_map(|start| way(start, address, code, true).map(|way| (start, way)));
     ways.find_map(|(start, PathToFrame { path, step })| {
         // One that has lost its stack pointer may have done so anywhere.
@@ -285,11 +300,11 @@ fn clears(instruction: &Instruction, register: usize) -> bool {
         && instruction.op0_register() == instruction.op1_register()
 }
 
-/// Whether the code before an address ends there, but for padding.
-fn ends_before(start: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> bool {
-    const LOOKED_AT: u64 = 32;
-    let Some(from) = start.checked_sub(LOOKED_AT) else { return false };
-    let Some(bytes) = code(from, LOOKED_AT).filter(|bytes| bytes.len() as u64 == LOOKED_AT) else { return false };
+/// Whether code ends with these bytes, [`LOOKED_AT_BEFORE`], but for padding.
+fn is_end(bytes: &[u8]) -> bool {
+    if bytes.len() as u64 != LOOKED_AT_BEFORE {
+        return false;
+    }
     // What could be an instruction that does not go on, with nothing but padding behind it.
     let ends = |end: usize| {
         let before = &bytes[..end];
@@ -300,17 +315,8 @@ fn ends_before(start: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> boo
             || matches!(tail(5), Some([0xe9 | 0xe8, ..]))
     };
     let padded = |end: usize| {
-        let mut text = Text::new(code);
-        let mut at = from + end as u64;
-        while at < start {
-            match text.decode(at) {
-                Some(instruction) if matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3) => {
-                    at = instruction.next_ip();
-                }
-                _ => return false,
-            }
-        }
-        at == start
+        let padding = Decoder::new(64, &bytes[end..], DecoderOptions::NONE);
+        padding.into_iter().all(|instruction| matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3))
     };
     (1..=bytes.len()).rev().take_while(|end| bytes.len() - end < ALIGNMENT as usize).any(|end| ends(end) && padded(end))
 }
