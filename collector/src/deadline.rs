@@ -4,6 +4,7 @@
 //! system in user space that may last for ever, and only the end of ccsd ends the wait. Opening a file there may, too. So a
 //! thread for each user asks, and is waited for up to a deadline.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +23,7 @@ use crate::time_budget::{LEAST, TimeBudget};
 use crate::usage::{add_helper, thread_cpu_ns};
 
 /// Longest wait for an answer. A ring of samples holds some 64 ms.
-const LONGEST: Duration = Duration::from_millis(50);
+pub const LONGEST: Duration = Duration::from_millis(50);
 /// The same where no samples wait.
 const PATIENT: Duration = Duration::from_secs(5);
 /// Users who have a thread at a time. Those whose threads wait keep them.
@@ -35,6 +36,10 @@ const USUAL: Duration = Duration::from_millis(2);
 
 /// Threads of this process that ask or wait for questions, by whose processes they are about.
 static ASKING: Mutex<BTreeMap<Principal, usize>> = Mutex::new(BTreeMap::new());
+
+thread_local! {
+    static IS_ASKING: Cell<bool> = const { Cell::new(false) };
+}
 
 type Question = Box<dyn FnOnce() + Send>;
 
@@ -86,7 +91,19 @@ impl Deadline {
     /// The same where no samples wait meanwhile.
     #[must_use]
     pub fn patient(self) -> Deadline {
-        Deadline { longest: PATIENT, ..self }
+        self.waiting(PATIENT)
+    }
+
+    /// The same with another longest wait.
+    #[must_use]
+    pub fn waiting(self, longest: Duration) -> Deadline {
+        Deadline { longest, ..self }
+    }
+
+    /// Whether this is a thread that asks: it may wait.
+    #[must_use]
+    pub fn is_asking() -> bool {
+        IS_ASKING.get()
     }
 
     /// The user of a process, if that is neither root nor the session's own user. `None`, too, for a process that has ended: it
@@ -102,6 +119,12 @@ impl Deadline {
     #[must_use]
     pub fn is_other(&self, user: Principal) -> bool {
         user != Principal::Own && user != self.own
+    }
+
+    /// Whether a question about a process of this user is open: no other is asked.
+    #[must_use]
+    pub fn is_busy(&self, user: Principal) -> bool {
+        self.threads.get(&user).is_some_and(|thread| thread.is_busy.load(Ordering::Acquire))
     }
 
     /// The answer to a question about a process of `user`; `None` where it does not come in time, or the one before has not.
@@ -245,6 +268,7 @@ impl Drop for Place {
 
 /// `place` is the thread's as long as it runs.
 fn answer(questions: &Receiver<Question>, is_urgent: bool, place: Place) {
+    IS_ASKING.set(true);
     if is_urgent {
         let _ = become_urgent();
     }

@@ -43,6 +43,17 @@ pub enum Error {
         /// Name or number of its user.
         owner: String,
     },
+    /// The kernel does not answer: the process executes a program, which its user can make last.
+    #[error(
+        "PID {pid} (it belongs to {owner}) cannot be sampled now: the kernel does not say whether that is permitted while it \
+         executes a program"
+    )]
+    NoAnswer {
+        /// The process.
+        pid: u32,
+        /// Name or number of its user.
+        owner: String,
+    },
     /// The kernel does not let this user see the process's memory and threads.
     #[error(
         "not permitted to see the stacks of PID {pid} (it belongs to {owner}); {}",
@@ -212,6 +223,7 @@ impl Error {
                 | Error::Zombie(_)
                 | Error::Itself(_)
                 | Error::NotPermitted { .. }
+                | Error::NoAnswer { .. }
                 | Error::DumpNotPermitted { .. }
                 | Error::Rate { .. }
                 | Error::Overhead(_)

@@ -35,6 +35,7 @@ mod jit;
 mod machine_time;
 pub mod naming;
 mod options;
+pub mod other_process;
 mod pace;
 mod perf;
 mod process;

@@ -3,9 +3,11 @@
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use hashbrown::{HashMap, HashSet};
 
+use crate::other_process;
 use crate::users::PasswdUsers;
 
 /// Largest /proc file read: the default `vm.max_map_count` is 65,530 mappings of about 100 bytes.
@@ -63,17 +65,24 @@ pub fn read(path: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The number of a process's mount namespace; `None` where the process is not there, or may not be looked at.
+/// The number of a process's mount namespace; `None` where the process is not there, or may not be looked at, or not now.
 pub fn mount_namespace(pid: u32) -> Option<u64> {
-    fs::metadata(format!("/proc/{pid}/ns/mnt")).ok().map(|meta| meta.ino())
+    ask(pid, move || fs::metadata(format!("/proc/{pid}/ns/mnt"))).ok().map(|meta| meta.ino())
+}
+
+/// What /proc tells of a process. Errors: those of the question; `TimedOut` where another user's does not answer.
+fn ask<T: Send + 'static>(pid: u32, question: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    other_process::ask(pid, question).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// `/proc/PID/stat` of a process or thread.
 ///
 /// # Errors
-/// `NotFound` where it does not exist, `InvalidData` where it cannot be understood.
+/// `NotFound` where it does not exist, `InvalidData` where it cannot be understood, `TimedOut` where it is another user's, who
+/// can keep the kernel from answering.
 pub fn stat(pid: u32) -> io::Result<Stat> {
-    parse_stat(&read(&format!("/proc/{pid}/stat"))?).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    let bytes = ask(pid, move || read(&format!("/proc/{pid}/stat")))?;
+    parse_stat(&bytes).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Whether the process that has a number now started then or earlier, in clock ticks since boot: the number may be another
@@ -132,11 +141,13 @@ pub fn own_pid_and_user(pid: u32) -> (Option<u32>, Option<u32>) {
 /// What the `CLOCK_MONOTONIC` of a process is ahead of that of records, nanoseconds: it may be in a time namespace, of which
 /// records know nothing.
 pub fn clock_ahead_ns(pid: u32) -> i64 {
-    let namespace = |name: &str| fs::read_link(format!("/proc/{pid}/ns/{name}")).ok();
-    // The offsets are those of its children.
-    let is_own = namespace("time") == namespace("time_for_children");
-    let offsets = read(&format!("/proc/{pid}/timens_offsets")).ok().filter(|_| is_own);
-    offsets.and_then(|offsets| monotonic_offset_ns(&offsets)).unwrap_or(0)
+    let offsets = ask(pid, move || {
+        let namespace = |name: &str| fs::read_link(format!("/proc/{pid}/ns/{name}")).ok();
+        // The offsets are those of its children.
+        let is_own = namespace("time") == namespace("time_for_children");
+        Ok(read(&format!("/proc/{pid}/timens_offsets")).ok().filter(|_| is_own))
+    });
+    offsets.ok().flatten().and_then(|offsets| monotonic_offset_ns(&offsets)).unwrap_or(0)
 }
 
 /// From `/proc/PID/timens_offsets`: seconds and nanoseconds of each clock.
@@ -241,7 +252,7 @@ pub fn named(name: &str) -> Vec<Named> {
     let mut found: Vec<Named> = pids
         .filter_map(|pid| {
             let stat = stat(pid).ok().filter(|stat| !stat.kernel_thread && !stat.exiting)?;
-            let executable = fs::read_link(format!("/proc/{pid}/exe"));
+            let executable = executable(pid);
             let is_traceable = executable.is_ok();
             let file = executable.ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
             // The command line tells a name that is longer than the kernel keeps, where the executable is not to be seen.
@@ -257,6 +268,14 @@ pub fn named(name: &str) -> Vec<Named> {
         .collect();
     found.sort_by_key(|process| process.pid);
     found
+}
+
+/// The path of a process's executable file, as the kernel prints it.
+///
+/// # Errors
+/// `PermissionDenied` where it may not be looked at, `TimedOut` where another user's process does not answer.
+pub fn executable(pid: u32) -> io::Result<PathBuf> {
+    ask(pid, move || fs::read_link(format!("/proc/{pid}/exe")))
 }
 
 fn file_name(path: &str) -> &str {

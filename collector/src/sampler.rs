@@ -30,6 +30,7 @@ use crate::batch::{Mark, TargetStats};
 use crate::budget::Budget;
 use crate::clock::now_ns;
 use crate::error::{Error, Result};
+use crate::other_process;
 use crate::pace::RateController;
 use crate::perf::counters::EventCounts;
 use crate::perf::files::FileShare;
@@ -224,6 +225,7 @@ impl Sampler {
 
     /// Samples until told to stop or, after [`Sampler::attach`], until no process of the target is left.
     pub fn run(mut self) {
+        other_process::wait_no_longer_than_samples();
         let mut schedule = self.begin();
         while self.turn(&mut schedule) {}
         self.finish();

@@ -15,6 +15,7 @@ use ccsd_tests::elf::exhausting_program;
 use ccsd_tests::fixture::{Running, build, copy_program, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::suite::{CC, Need, OBJCOPY, Suite, UNSHARE};
+use ccsd_tests::watched::{WatchedService, samples};
 
 fn main() -> ExitCode {
     Suite::new()
@@ -25,6 +26,8 @@ fn main() -> ExitCode {
         .test("a_copy_at_the_path_of_a_program_is_another", &[CC, Need::Root, UNSHARE], forged_image)
         .test("a_program_has_no_names_by_who_shows_it_elsewhere", &[CC, OBJCOPY, Need::Root], shown_elsewhere)
         .test("a_program_whose_server_does_not_answer_is_not_opened", &[CC, Need::Root], served_program)
+        .test("a_program_that_others_run_first_has_its_names", &[CC, Need::Root], run_first)
+        .test("a_process_kept_in_execve_holds_nobody_up", &[CC, Need::Root], kept_in_execve)
         .test("the_machine_s_worker_does_not_work_for_users", &[CC, OBJCOPY, Need::Root], machine_worker)
         .run()
 }
@@ -297,6 +300,57 @@ fn hanging_debug_files() {
         drop(own);
     }
     daemon.stop();
+}
+
+/// Who has run root's program first paid for what is kept of it, until root runs it.
+fn run_first() {
+    let dir = scratch();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = dir.path().join("program");
+    // The addresses of its code are no offsets in its file.
+    copy_program(build("forever.c", &["-O1", "-no-pie"]), &path);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let daemon = Daemon::start(&[]);
+    let theirs = Running::start_command(as_user(&mut Command::new(&path), NOBODY));
+    let own = Running::start(&path, &[]);
+    for daemon in [None, Some(&daemon)] {
+        let mut collecting = collect(daemon, &[theirs.pid(), own.pid()].map(|pid| pid.to_string()));
+        collecting.wait_for_samples(1_000);
+        let recorded = collecting.stop();
+        recorded.assert_whole().assert_complete();
+        let received = recorded.profile.accounting().received;
+        assert!(recorded.samples("forever").inherited * 10 > received * 9, "{:?}", recorded.names());
+    }
+    daemon.stop();
+}
+
+/// The kernel tells nothing of this process of a stranger, nor does it refuse to.
+fn kept_in_execve() {
+    let dir = scratch();
+    let mut service = WatchedService::start("rate_hz = 499");
+    let mut command = Command::new(build("holding.c", &["-O1", "-pthread"]));
+    let holding = Running::start_command(command.arg(dir.path()).args([&NOBODY.to_string(), "executes"]));
+    let watched = Running::start(&service.program, &[]);
+    service.until_status("root's program is watched", |status| samples(status) >= 200);
+    let [own, other] = [watched.pid(), holding.pid()].map(|pid| pid.to_string());
+    for daemon in ["--daemon", "--no-daemon"] {
+        // Child processes belong to a target, and the one that is kept is one.
+        for (target, function) in [(&own, "forever"), (&other, "main")] {
+            let mut collecting = Collecting::start(|file| {
+                let mut command = service.ccsd(&["attach", daemon, "-e", "cpu-clock", "-o"]);
+                command.arg(file).arg(target);
+                command
+            });
+            collecting.wait_for_samples(200);
+            let recorded = collecting.stop();
+            assert!(recorded.samples(function).inherited > 150, "{daemon} {target}: {:?}", recorded.names());
+        }
+    }
+    let before = samples(&service.status());
+    service.until_status("it goes on", |status| samples(status) >= before + 200);
+    // Before the service ends: what waits ends with its server.
+    drop((holding, watched));
+    service.stop();
 }
 
 /// A stranger's program serves root's (FUSE) and does not answer who closes it.

@@ -296,7 +296,7 @@ fn processes(prefix: &str) -> Vec<Completion> {
     let mut by_name: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for pid in pids.filter(|&pid| pid != own) {
         let stat = procfs::stat(pid).ok().filter(|stat| !stat.kernel_thread && !stat.exiting);
-        let Some(stat) = stat.filter(|_| fs::read_link(format!("/proc/{pid}/exe")).is_ok()) else { continue };
+        let Some(stat) = stat.filter(|_| procfs::executable(pid).is_ok()) else { continue };
         by_name.entry(stat.comm).or_default().push(pid);
     }
     let single = by_name.iter().filter(|(name, pids)| prefix.is_empty() && pids.len() == 1 && !is_number(name));

@@ -2,21 +2,30 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use perf_event_open_sys as perf;
+
+use crate::other_process;
 
 /// Opens one event on a thread (`pid` 0: the caller) and a CPU, in the group of `leader` if there is one.
 ///
 /// # Errors
-/// The errno of `perf_event_open(2)`.
+/// The errno of `perf_event_open(2)`; `TimedOut` where the thread is another user's, who can keep the kernel from answering.
 pub fn open(
     attr: &perf::bindings::perf_event_attr,
     pid: i32,
     cpu: i32,
     leader: Option<BorrowedFd<'_>>,
 ) -> io::Result<OwnedFd> {
-    open_with(attr, (pid, cpu), leader, perf::bindings::PERF_FLAG_FD_CLOEXEC.into())
+    let flags = perf::bindings::PERF_FLAG_FD_CLOEXEC.into();
+    let Ok(number) = u32::try_from(pid) else { return open_with(attr, (pid, cpu), leader, flags) };
+    if number == 0 {
+        return open_with(attr, (pid, cpu), leader, flags);
+    }
+    let (attr, leader) = (*attr, leader.map(|fd| fd.try_clone_to_owned()).transpose()?);
+    let open = move || open_with(&attr, (pid, cpu), leader.as_ref().map(AsFd::as_fd), flags);
+    other_process::ask(number, open).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Opens one event on the processes of a control group, and of those below it, while they run on a CPU. The group is its

@@ -201,6 +201,10 @@ impl EventSet {
             Ok(()) => Ok(OpenOutcome::Yes),
             Err(error) => match error.raw_os_error() {
                 Some(libc::ESRCH) => Ok(OpenOutcome::Gone),
+                None if error.kind() == io::ErrorKind::TimedOut => {
+                    let pid = procfs::thread_group(tid).unwrap_or(tid);
+                    Err(Error::NoAnswer { pid, owner: procfs::owner_label(tid) })
+                }
                 Some(libc::EMFILE | libc::ENFILE) => Err(self.too_many_files()),
                 Some(libc::EACCES | libc::EPERM) => {
                     let pid = procfs::thread_group(tid).unwrap_or(tid);

@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use ccsd_symbolizer::{DebugFileFinder, Door, ElfFile};
 use hashbrown::HashMap;
 
+use crate::other_process;
+
 /// Other roots kept open, one file descriptor each. Debug files of further ones are looked for on this machine only.
 const MAX_ROOTS: usize = 64;
 
@@ -49,7 +51,8 @@ impl DebugRoots {
 
     fn in_view(&mut self, pid: u32) -> Option<DebugFileFinder> {
         let process = format!("/proc/{pid}");
-        let theirs = view(&process)?;
+        let of = process.clone();
+        let theirs = other_process::ask(pid, move || view(&of)).flatten()?;
         if self.own.is_none() {
             self.own = view("/proc/self");
         }
@@ -62,7 +65,8 @@ impl DebugRoots {
         if self.others.len() >= MAX_ROOTS {
             return None;
         }
-        let finder = DebugFileFinder::in_root(format!("{process}/root")).ok()?.or_system();
+        let finder = other_process::ask(pid, move || DebugFileFinder::in_root(format!("{process}/root")));
+        let finder = finder?.ok()?.or_system();
         self.others.insert(theirs, finder.clone());
         Some(finder)
     }

@@ -10,7 +10,7 @@ use ccsd_worker::{FileKey, Principal};
 
 use super::image::ImageIndex;
 use super::mapped_file::MappedFile;
-use crate::procfs;
+use crate::{other_process, procfs};
 
 /// How many there are at most: a compiler, an assembler and a shell with their libraries. Programs that map many files once
 /// each gain nothing from more.
@@ -46,7 +46,9 @@ impl RecentFiles {
         let namespace = procfs::mount_namespace(mapped.pid);
         let recent = known
             .find(|it| it.namespace == namespace && it.shown_to.is_none_or(|shown_to| user() == Some(shown_to)))?;
-        (ccsd_worker::file_key(&recent.file, Some(mapped.pid)).ok()? == recent.key).then_some(recent.image)
+        let (file, pid) = (recent.file.try_clone().ok()?, mapped.pid);
+        let key = other_process::ask(pid, move || ccsd_worker::file_key(&file, Some(pid)))?.ok()?;
+        (key == recent.key).then_some(recent.image)
     }
 
     pub fn keep(

@@ -38,6 +38,8 @@ struct Attach<'a> {
     refused: &'a mut RefusedPids,
     scan: ThreadScan,
     processes: HashSet<u32>,
+    /// Whether it has been noted of a process that the kernel does not answer.
+    has_told: bool,
     /// Processes that were followed before, and whose threads are not opened.
     followed: HashSet<u32>,
 }
@@ -56,7 +58,7 @@ impl<'a> Attach<'a> {
         source.drain();
         let followed = source.pipeline.tracker.pids().into_iter().collect();
         let (scan, processes) = (ThreadScan::default(), HashSet::new());
-        Attach { source, pids, children, refused, scan, processes, followed }
+        Attach { source, pids, children, refused, scan, processes, has_told: false, followed }
     }
 
     fn run(mut self) -> Result<usize> {
@@ -142,6 +144,12 @@ impl<'a> Attach<'a> {
                 Ok(OpenOutcome::Gone) => continue,
                 // A child may have become another user's; only those asked for must be permitted.
                 Err(Error::NotPermitted { .. }) if !self.pids.contains(&pid) || self.refused.add(pid) => continue,
+                Err(error @ Error::NoAnswer { .. }) if !self.pids.contains(&pid) || self.refused.add(pid) => {
+                    if !std::mem::replace(&mut self.has_told, true) {
+                        self.source.pipeline.batch.note(error.to_string());
+                    }
+                    continue;
+                }
                 Err(error) => return Err(error),
             }
             process.new.push(tid);

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use ccsd_collector::other_process;
 use ccsd_collector::procfs::{Stat, parse_stat};
 
 /// Maximum bytes read of a file in /proc: control group paths of 4096 bytes, a dozen in version 1.
@@ -27,8 +28,13 @@ pub fn read(path: &Path) -> Option<Vec<u8>> {
 }
 
 /// `/proc/PID/stat` of a process, and the directory of a living thread: the main one's, or another's if that has ended.
-/// `None` if all have.
+/// `None` if all have, or where another user's process does not answer.
 pub fn read_living_thread(dir: &Path) -> Option<(Stat, PathBuf)> {
+    let of = dir.to_owned();
+    other_process::ask_by(dir, move || living_thread(&of)).flatten()
+}
+
+fn living_thread(dir: &Path) -> Option<(Stat, PathBuf)> {
     let stat = read_stat(dir)?;
     if !has_ended(&stat) {
         return Some((stat, dir.to_owned()));

@@ -8,8 +8,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ccsd_collector::other_process;
 use ccsd_collector::procfs::Stat;
-use ccsd_collector::{Deadline, Executed, FileIdentity, ProcessFilter, ProcessSelection, cgroup_path};
+use ccsd_collector::{Executed, FileIdentity, ProcessFilter, ProcessSelection, cgroup_path};
 use ccsd_profile::cgroup::units;
 use wildmatch::WildMatch;
 
@@ -41,11 +42,11 @@ pub struct Exe {
 pub type ProgramIdentity = (FileIdentity, (u64, u64));
 
 impl Facts {
-    /// Reads the attributes from a directory in /proc; the executable only with something to ask other users' processes by.
-    pub fn read(dir: &Path, stat: &Stat, deadline: Option<&Mutex<Deadline>>) -> Facts {
+    /// Reads the attributes from a directory in /proc; the executable only if that is wanted.
+    pub fn read(dir: &Path, stat: &Stat, with_exe: bool) -> Facts {
         Facts {
             cgroup: read(&dir.join("cgroup")).map(|bytes| cgroup_path(&bytes)).unwrap_or_default(),
-            exe: deadline.and_then(|deadline| Exe::read(dir, stat, deadline)),
+            exe: with_exe.then(|| Exe::read(dir, stat)).flatten(),
             comm: stat.comm.clone(),
             users: read(&dir.join("status")).and_then(|bytes| users(&bytes)),
         }
@@ -64,15 +65,15 @@ impl Facts {
 impl Exe {
     /// The owner of a process chooses these paths. They are looked up only in the kernel's memory: a mount that hangs
     /// must not stop the scan.
-    fn read(dir: &Path, stat: &Stat, deadline: &Mutex<Deadline>) -> Option<Exe> {
+    fn read(dir: &Path, stat: &Stat) -> Option<Exe> {
         let link = dir.join("exe");
         // The kernel resolves this link to the file itself, independent of mounts.
-        let file = FileIdentity::from_link(&link).ok()?;
-        let path = fs::read_link(&link).ok()?;
+        let read = move || Some((FileIdentity::from_link(&link).ok()?, fs::read_link(&link).ok()?));
+        let (file, path) = other_process::ask_by(dir, read).flatten()?;
         let is_there = FileIdentity::at_once(&path, false).is_ok_and(|here| here.is_regular && here == file);
         // A process may have changed this name, but only to another one of the file that it runs.
         let is_same = |path: &PathBuf| FileIdentity::at_once(path, true).is_ok_and(|here| here == file);
-        let executed = executed_path(dir, deadline).filter(|executed| *executed != path && is_same(executed));
+        let executed = executed_path(dir).filter(|executed| *executed != path && is_same(executed));
         let executed = executed.map(|path| path.to_string_lossy().into_owned());
         Some(Exe { path: path.to_string_lossy().into_owned(), program: (file, stat.program), is_there, executed })
     }
@@ -83,19 +84,10 @@ const AT_EXECFN: u64 = 31;
 /// `PATH_MAX` of the kernel.
 const PATH_BYTES: usize = 4096;
 
-/// The path that was given to `execve`, links included, if it is absolute. Reading another user's process may take for
-/// ever, so that has a deadline.
-fn executed_path(dir: &Path, deadline: &Mutex<Deadline>) -> Option<PathBuf> {
-    let pid = dir.file_name()?.to_str()?.parse().ok()?;
-    let lock = || deadline.lock().unwrap_or_else(PoisonError::into_inner);
-    let other_user = lock().other_user(pid);
-    match other_user {
-        None => read_executed_path(dir),
-        Some(user) => {
-            let dir = dir.to_owned();
-            lock().ask(user, move || read_executed_path(&dir)).flatten()
-        }
-    }
+/// The path that was given to `execve`, links included, if it is absolute.
+fn executed_path(dir: &Path) -> Option<PathBuf> {
+    let of = dir.to_owned();
+    other_process::ask_by(dir, move || read_executed_path(&of)).flatten()
 }
 
 fn read_executed_path(dir: &Path) -> Option<PathBuf> {
@@ -176,8 +168,6 @@ pub struct WatchRule {
     /// Processes that have matched, and their programs: they match even after an upgrade replaced the file. Shared by
     /// copies.
     admitted: Arc<Mutex<HashMap<ScannedProcess, ProgramIdentity>>>,
-    /// By which other users' processes are asked for what they have executed. Shared by copies.
-    deadline: Arc<Mutex<Deadline>>,
 }
 
 impl WatchRule {
@@ -204,7 +194,6 @@ impl WatchRule {
             names: watch.users().0,
             users: Arc::default(),
             admitted: Arc::default(),
-            deadline: Arc::default(),
         };
         rule.set_users(users);
         rule
@@ -224,10 +213,10 @@ impl WatchRule {
         self.of_everything
     }
 
-    /// By what processes are asked for their executable, if the rule needs that.
+    /// Whether the rule asks for a process's executable.
     #[must_use]
-    pub fn asks_for_exe(&self) -> Option<&Mutex<Deadline>> {
-        self.exe.as_ref().map(|_| &*self.deadline)
+    pub fn asks_for_exe(&self) -> bool {
+        self.exe.is_some()
     }
 
     pub fn fits(&self, process: ScannedProcess, facts: &Facts) -> bool {
@@ -488,8 +477,7 @@ mod tests {
         let proc = PathBuf::from(format!("/proc/{}", child.id()));
         let stat = read_living_thread(&proc).unwrap().0;
         // The program is there before its arguments are.
-        let deadline = Mutex::default();
-        let read = || Exe::read(&proc, &stat, &deadline).unwrap();
+        let read = || Exe::read(&proc, &stat).unwrap();
         let found = std::iter::repeat_with(read).find(|exe| exe.executed.is_some()).unwrap();
         let own = read_executed_path(Path::new("/proc/self"));
         child.kill().unwrap();

@@ -164,7 +164,7 @@ impl Scanner {
     }
 
     fn fitting(&self, dir: &Path, process: ScannedProcess, stat: &Stat) -> (Vec<u32>, Vec<u32>) {
-        let facts = Facts::read(dir, stat, self.rules.iter().find_map(WatchRule::asks_for_exe));
+        let facts = Facts::read(dir, stat, self.rules.iter().any(WatchRule::asks_for_exe));
         let rules = (0u32..).zip(&self.rules);
         let (fitting, others): (Vec<_>, Vec<_>) = rules.partition(|(_, rule)| rule.fits(process, &facts));
         let near = others.into_iter().filter(|(_, rule)| rule.near_miss(process, &facts).is_some());

@@ -1,0 +1,117 @@
+//! Questions about processes by number, of which another user's may leave one unanswered for ever: within a [`Deadline`].
+//!
+//! While a process executes a program the kernel lets nobody look at it: reading its `stat` or `exe` in /proc waits, and so
+//! does `perf_event_open(2)`. Meanwhile it closes files, which the server of a file system in user space may hold up.
+
+use std::cell::RefCell;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use ccsd_worker::Principal;
+use hashbrown::HashMap;
+use nix::unistd::geteuid;
+
+use crate::deadline::{Deadline, LONGEST as SAMPLES_WAIT};
+
+/// Longest wait where no samples wait meanwhile: a machine may be busy.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Processes of a user that may leave a question unanswered before nobody asks about his others.
+const UNANSWERED: usize = 4;
+
+thread_local! {
+    /// Of this thread: what one waits for keeps no other waiting.
+    static QUESTIONS: RefCell<Questions> = RefCell::new(Questions::waiting(LONGEST));
+}
+
+struct Questions {
+    lanes: [Deadline; UNANSWERED],
+    /// Processes that have not answered, and where they were asked.
+    unanswered: HashMap<u32, usize>,
+}
+
+impl Questions {
+    fn waiting(longest: Duration) -> Questions {
+        let lanes = std::array::from_fn(|_| Deadline::default().waiting(longest));
+        Questions { lanes, unanswered: HashMap::new() }
+    }
+
+    fn ask<T: Send + 'static>(
+        &mut self,
+        pid: Option<u32>,
+        user: Principal,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let lanes = &self.lanes;
+        self.unanswered.retain(|_, lane| lanes.get(*lane).is_some_and(|lane| lane.is_busy(user)));
+        if pid.is_some_and(|pid| self.unanswered.contains_key(&pid)) {
+            return None;
+        }
+        let number = lanes.iter().position(|lane| !lane.is_busy(user))?;
+        let lane = self.lanes.get_mut(number)?;
+        let answer = lane.ask(user, question);
+        if lane.is_busy(user) {
+            self.unanswered.extend(pid.map(|pid| (pid, number)));
+        }
+        answer
+    }
+}
+
+/// The answer to a question about a process; `None` where it does not come in time.
+pub fn ask<T: Send + 'static>(pid: u32, question: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    ask_by(Path::new(&format!("/proc/{pid}")), question)
+}
+
+/// The same of the process whose directory in /proc this is.
+pub fn ask_by<T: Send + 'static>(dir: &Path, question: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let Some(user) = other_user(dir) else { return Some(question()) };
+    let pid = dir.file_name().and_then(|name| name.to_str()?.parse().ok());
+    QUESTIONS.with_borrow_mut(|questions| questions.ask(pid, user, question))
+}
+
+/// In this thread samples wait for answers.
+pub fn wait_no_longer_than_samples() {
+    QUESTIONS.with_borrow_mut(|questions| *questions = Questions::waiting(SAMPLES_WAIT));
+}
+
+/// The user of a process, if that is neither root nor this process's own user, nor this a thread that may wait.
+fn other_user(dir: &Path) -> Option<Principal> {
+    if Deadline::is_asking() {
+        return None;
+    }
+    // Always the effective user: see `task_dump_owner` in the kernel's fs/proc/base.c.
+    let user = fs::metadata(dir).ok()?.uid();
+    (user != 0 && user != geteuid().as_raw()).then(|| ccsd_worker::principal_of(user))
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::bounded;
+
+    use super::*;
+
+    #[test]
+    fn those_who_do_not_answer_are_not_asked_again() {
+        let mut questions = Questions::waiting(Duration::from_millis(20));
+        let user = Principal::User(7);
+        let held: Vec<_> = (0..UNANSWERED as u32)
+            .map(|pid| {
+                // The others of the user are.
+                assert_eq!(questions.ask(Some(100), user, move || pid), Some(pid));
+                let (release, held) = bounded::<()>(0);
+                assert_eq!(questions.ask(Some(pid), user, move || held.recv().is_err()), None);
+                assert_eq!(questions.ask(Some(pid), user, || true), None);
+                release
+            })
+            .collect();
+        assert_eq!(questions.ask(Some(100), user, || ()), None);
+        assert_eq!(questions.ask(Some(100), Principal::User(8), || ()), Some(()));
+        drop(held);
+        while questions.lanes.iter().any(|lane| lane.is_busy(user)) {
+            std::thread::yield_now();
+        }
+        assert_eq!(questions.ask(Some(0), user, || ()), Some(()));
+    }
+}
