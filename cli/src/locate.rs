@@ -8,6 +8,7 @@ use ccsd_daemon::client::{Client, ClientError};
 use ccsd_daemon::protocol::message::SessionSummary;
 use ccsd_daemon::store;
 use ccsd_profile::sanitise;
+use nix::unistd::geteuid;
 
 use crate::args::socket::SocketArgs;
 use crate::connection::connect;
@@ -60,10 +61,11 @@ impl Lookup<'_> {
                 }
             }
             ProfileSource::Process(pid) => match self.sessions() {
-                Ok((client, sessions)) => Ok(match latest_on(*pid, &sessions) {
-                    Some(session) => Located::Session(Box::new(client), session.id),
-                    None => Located::Process(*pid),
-                }),
+                Ok((client, sessions)) => match self.latest_on(*pid, &sessions) {
+                    Some(session) => Ok(Located::Session(Box::new(client), session.id)),
+                    None if self.processes => Ok(Located::Process(*pid)),
+                    None => others_on(*pid, &sessions).map_or(Ok(Located::Process(*pid)), Err),
+                },
                 Err(_) if self.processes => Ok(Located::Process(*pid)),
                 Err(error) => Err(error.into()),
             },
@@ -80,6 +82,11 @@ impl Lookup<'_> {
                 Err(refused(format!("{source} is no session: give session:ID or pid:PID; {LISTS}")))
             }
         }
+    }
+
+    /// As [`latest_on`]. Where a process itself may be meant, that is what one means of which no session runs any more.
+    fn latest_on(self, pid: u32, sessions: &[SessionSummary]) -> Option<&SessionSummary> {
+        latest_on(pid, sessions).filter(|session| session.ended.is_none() || !self.processes || !is_program(pid))
     }
 
     fn sessions(self) -> Result<(Client, Vec<SessionSummary>), ClientError> {
@@ -102,7 +109,7 @@ impl Lookup<'_> {
             });
         }
         let named = sessions.iter().find(|session| session.id == number);
-        let on_process = latest_on(number, &sessions);
+        let on_process = self.latest_on(number, &sessions);
         meanings.extend(named.map(meaning_of_session));
         match on_process {
             Some(session) if session.id == number => {}
@@ -206,10 +213,19 @@ fn is_program(pid: u32) -> bool {
     procfs::stat(pid).is_ok_and(|stat| !stat.kernel_thread && !stat.exiting)
 }
 
-/// The latest session of a process; running sessions come first.
+/// The latest session of a process, this user's or root's; running sessions come first. What others have chosen to sample, and
+/// how, is looked at by the number of their session.
 fn latest_on(pid: u32, sessions: &[SessionSummary]) -> Option<&SessionSummary> {
-    let on = || sessions.iter().filter(|session| session.pids.contains(&pid));
+    let own = [0, geteuid().as_raw()];
+    let on = || sessions.iter().filter(|session| own.contains(&session.owner_uid) && session.is_on(pid));
     on().rfind(|session| session.ended.is_none()).or_else(|| on().next_back())
+}
+
+/// Says which session of another user is on a process, if there is no other.
+fn others_on(pid: u32, sessions: &[SessionSummary]) -> Option<Failure> {
+    let other = sessions.iter().rfind(|session| session.is_on(pid))?;
+    let (id, uid) = (other.id, other.owner_uid);
+    Some(refused(format!("no session of yours is on process {pid}; one of user {uid} is: session:{id}")))
 }
 
 fn only(word: &str, mut meanings: Vec<Meaning>) -> Result<Option<ProfileSource>, Failure> {
@@ -228,7 +244,7 @@ fn ambiguous(word: &str, meanings: &[Meaning]) -> Failure {
 /// none.
 pub fn session_to_stop(source: &ProfileSource, sessions: &[SessionSummary]) -> Result<u32, Failure> {
     let running_on = |pid: u32| -> Vec<&SessionSummary> {
-        sessions.iter().filter(|session| session.pids.contains(&pid) && session.ended.is_none()).collect()
+        sessions.iter().filter(|session| session.is_on(pid) && session.ended.is_none()).collect()
     };
     match source {
         ProfileSource::Session(id) if !sessions.iter().any(|session| session.id == *id) => {
@@ -264,7 +280,7 @@ pub fn session_to_stop(source: &ProfileSource, sessions: &[SessionSummary]) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ccsd_daemon::protocol::message::SessionEnd;
+    use ccsd_daemon::protocol::message::{NEVER, SessionEnd};
 
     fn session(id: u32, pid: u32, ended: Option<SessionEnd>) -> SessionSummary {
         let text = serde_json::json!({
@@ -305,5 +321,15 @@ mod tests {
         assert_eq!(latest_on(5, &sessions).map(|session| session.id), Some(2));
         assert_eq!(latest_on(5, &sessions[2..]).map(|session| session.id), Some(3));
         assert!(latest_on(6, &sessions).is_none());
+        // Strangers' do not count, nor do those on a process that had the number before.
+        let of_stranger = SessionSummary { owner_uid: geteuid().as_raw() + 1, ..session(4, 5, None) };
+        assert!(latest_on(5, std::slice::from_ref(&of_stranger)).is_none());
+        assert!(others_on(5, &[of_stranger]).unwrap().to_string().contains("session:4"));
+        let own = std::process::id();
+        let start = procfs::stat(own).unwrap().start_time;
+        for (start, is_it) in [(0, true), (start, true), (start - 1, false), (NEVER, false)] {
+            let session = SessionSummary { starts: vec![start], ..session(4, own, None) };
+            assert_eq!(latest_on(own, &[session]).is_some(), is_it, "{start}");
+        }
     }
 }

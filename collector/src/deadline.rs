@@ -30,9 +30,11 @@ const PATIENT: Duration = Duration::from_secs(5);
 const MAX_THREADS: usize = 16;
 /// Threads of all sessions. One that waits for ever outlives its session, so each user may have half of what the others leave.
 const MAX_ASKING: usize = 256;
-/// What all waits that are no usual ones may take, and such a usual one.
+/// What all waits that are no usual ones may take, and such a usual one where samples wait.
 const WAITS: Duration = Duration::from_secs(2);
 const USUAL: Duration = Duration::from_millis(2);
+/// Where none do, one part in this many of the longest is usual: a busy machine, or the kernel, takes some time.
+const USUAL_PART: u32 = 8;
 
 /// Threads of this process that ask or wait for questions, by whose processes they are about.
 static ASKING: Mutex<BTreeMap<Principal, usize>> = Mutex::new(BTreeMap::new());
@@ -51,6 +53,7 @@ pub struct Deadline {
     threads: HashMap<Principal, AskingThread, FxBuildHasher>,
     waits: TimeBudget,
     longest: Duration,
+    usual: Duration,
     /// CPU time of the threads that is not yet counted as this thread's, nanoseconds. A sum alone, so `Relaxed` does. `None`
     /// before the first question.
     cpu_ns: Option<Arc<AtomicU64>>,
@@ -85,7 +88,7 @@ impl Deadline {
     pub fn of(user: u32) -> Deadline {
         let own = ccsd_worker::principal_of(user);
         let waits = TimeBudget::new(WAITS, true);
-        Deadline { own, threads: HashMap::default(), waits, longest: LONGEST, cpu_ns: None }
+        Deadline { own, threads: HashMap::default(), waits, longest: LONGEST, usual: USUAL, cpu_ns: None }
     }
 
     /// The same where no samples wait meanwhile.
@@ -97,7 +100,7 @@ impl Deadline {
     /// The same with another longest wait.
     #[must_use]
     pub fn waiting(self, longest: Duration) -> Deadline {
-        Deadline { longest, ..self }
+        Deadline { longest, usual: longest / USUAL_PART, ..self }
     }
 
     /// Whether this is a thread that asks: it may wait.
@@ -110,7 +113,7 @@ impl Deadline {
     /// holds no lock.
     #[must_use]
     pub fn other_user(&self, pid: u32) -> Option<Principal> {
-        let user = procfs::own_pid_and_user(pid).1?;
+        let user = procfs::user(pid)?;
         let user = ccsd_worker::principal_of_process(pid, Some(user));
         self.is_other(user).then_some(user)
     }
@@ -207,7 +210,7 @@ impl Deadline {
         }
         let found = answered.recv_timeout(longest);
         let took = began.elapsed();
-        if took > USUAL {
+        if took > self.usual {
             self.waits.spend(Some(user), took, Duration::ZERO);
         }
         count_cpu();

@@ -43,6 +43,12 @@ pub enum Error {
         /// Name or number of its user.
         owner: String,
     },
+    /// ccsd is in a time namespace.
+    #[error(
+        "ccsd is in a time namespace, whose clocks are not those of the kernel's records: samples would be lost or out of \
+         order; run it outside"
+    )]
+    OtherClocks,
     /// The kernel does not answer: the process executes a program, which its user can make last.
     #[error(
         "PID {pid} (it belongs to {owner}) cannot be sampled now: the kernel does not say whether that is permitted while it \
@@ -224,6 +230,7 @@ impl Error {
                 | Error::Itself(_)
                 | Error::NotPermitted { .. }
                 | Error::NoAnswer { .. }
+                | Error::OtherClocks
                 | Error::DumpNotPermitted { .. }
                 | Error::Rate { .. }
                 | Error::Overhead(_)

@@ -66,7 +66,10 @@ pub fn ask<T: Send + 'static>(pid: u32, question: impl FnOnce() -> T + Send + 's
 
 /// The same of the process whose directory in /proc this is.
 pub fn ask_by<T: Send + 'static>(dir: &Path, question: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let Some(user) = other_user(dir) else { return Some(question()) };
+    if Deadline::is_asking() {
+        return Some(question());
+    }
+    let Some(user) = user_of(dir) else { return Some(question()) };
     let pid = dir.file_name().and_then(|name| name.to_str()?.parse().ok());
     QUESTIONS.with_borrow_mut(|questions| questions.ask(pid, user, question))
 }
@@ -76,12 +79,13 @@ pub fn wait_no_longer_than_samples() {
     QUESTIONS.with_borrow_mut(|questions| *questions = Questions::waiting(SAMPLES_WAIT));
 }
 
-/// The user of a process, if that is neither root nor this process's own user, nor this a thread that may wait.
-fn other_user(dir: &Path) -> Option<Principal> {
-    if Deadline::is_asking() {
-        return None;
-    }
-    // Always the effective user: see `task_dump_owner` in the kernel's fs/proc/base.c.
+/// The user of a process, if that is neither root nor this process's own user.
+pub fn user(pid: u32) -> Option<Principal> {
+    user_of(Path::new(&format!("/proc/{pid}")))
+}
+
+fn user_of(dir: &Path) -> Option<Principal> {
+    // As `procfs::user`.
     let user = fs::metadata(dir).ok()?.uid();
     (user != 0 && user != geteuid().as_raw()).then(|| ccsd_worker::principal_of(user))
 }

@@ -128,6 +128,11 @@ pub fn thread_group(tid: u32) -> Option<u32> {
     String::from_utf8_lossy(&status).lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
 }
 
+/// The effective user of a process: always the owner of its directory, see `task_dump_owner` in the kernel's fs/proc/base.c.
+pub fn user(pid: u32) -> Option<u32> {
+    Some(fs::metadata(format!("/proc/{pid}")).ok()?.uid())
+}
+
 /// The number that a process has in its own namespace, and its effective user.
 pub fn own_pid_and_user(pid: u32) -> (Option<u32>, Option<u32>) {
     let Ok(status) = read(&format!("/proc/{pid}/status")) else { return (None, None) };
@@ -148,6 +153,14 @@ pub fn clock_ahead_ns(pid: u32) -> i64 {
         Ok(read(&format!("/proc/{pid}/timens_offsets")).ok().filter(|_| is_own))
     });
     offsets.ok().flatten().and_then(|offsets| monotonic_offset_ns(&offsets)).unwrap_or(0)
+}
+
+/// Whether this process's clocks are not those of records and of the kernel: time_namespaces(7).
+pub fn has_other_clocks() -> bool {
+    let namespace = |name: &str| fs::read_link(format!("/proc/self/ns/{name}")).ok();
+    let offsets = read("/proc/self/timens_offsets").unwrap_or_default();
+    let is_offset = |line: &str| line.split_ascii_whitespace().skip(1).any(|number| number != "0");
+    namespace("time") == namespace("time_for_children") && String::from_utf8_lossy(&offsets).lines().any(is_offset)
 }
 
 /// From `/proc/PID/timens_offsets`: seconds and nanoseconds of each clock.

@@ -262,6 +262,9 @@ pub fn check_target(pid: u32) -> Result<()> {
     }
     let stat = procfs::stat(pid).map_err(|error| match error.raw_os_error() {
         Some(libc::EMFILE) => Error::system(format!("look at process {pid}"), error),
+        None if error.kind() == std::io::ErrorKind::TimedOut => {
+            Error::NoAnswer { pid, owner: procfs::owner_label(pid) }
+        }
         _ => Error::NoSuchProcess(pid),
     })?;
     match procfs::thread_group(pid) {
@@ -282,6 +285,9 @@ pub fn check_target(pid: u32) -> Result<()> {
 
 /// The event for a session, and how its rate is decided. Where there is a budget, the event has the rate that it affords.
 fn choose_with_pace(options: &Options) -> Result<(ChosenEvent, RateController)> {
+    if procfs::has_other_clocks() {
+        return Err(Error::OtherClocks);
+    }
     let mut choice = choose(options.event, options.scope, options.rate_hz, options.inherit)?;
     let ticks = matches!(choice.spec.event, Event::Tick { .. });
     let adapts = options.adapts && options.owner.is_none() && !ticks;

@@ -18,6 +18,8 @@ use crate::store::{StateDirError, StateLock};
 use crate::supervisor::{BEAT, Heart, LOOK, Supervisor};
 use crate::watch::{WatchStatus, Watches};
 
+/// Characters of an error in the configuration that clients are told.
+const SHOWN_CHARS: usize = 1000;
 const TICK: Duration = Duration::from_secs(15);
 
 /// A command to the service from outside.
@@ -180,7 +182,10 @@ impl Upkeep {
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let refused = self.reloads.lock().unwrap_or_else(PoisonError::into_inner).problem.clone();
-        let refused = refused.map(|why| format!("configuration refused, the last good one is in force: {why}"));
+        let refused = refused.map(|why| {
+            let why: String = why.chars().take(SHOWN_CHARS).collect();
+            format!("configuration refused, the last good one is in force: {why}")
+        });
         let metrics = self.metrics_problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
         refused.into_iter().chain(metrics).collect()
     }

@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         .test("a_program_has_no_names_by_who_shows_it_elsewhere", &[CC, OBJCOPY, Need::Root], shown_elsewhere)
         .test("a_program_whose_server_does_not_answer_is_not_opened", &[CC, Need::Root], served_program)
         .test("a_program_that_others_run_first_has_its_names", &[CC, Need::Root], run_first)
+        .test("files_mapped_in_turn_cost_their_user_s_time", &[CC, Need::Root], files_in_turn)
         .test("a_process_kept_in_execve_holds_nobody_up", &[CC, Need::Root], kept_in_execve)
         .test("the_machine_s_worker_does_not_work_for_users", &[CC, OBJCOPY, Need::Root], machine_worker)
         .run()
@@ -299,6 +300,35 @@ fn hanging_debug_files() {
         let _ = split.finish();
         drop(own);
     }
+    daemon.stop();
+}
+
+/// One process maps files of root's, ever another, thousands of times a second.
+fn files_in_turn() {
+    const FILES: usize = 100;
+    let dir = scratch();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let library = build("plugin.c", &["-O1", "-shared", "-fPIC"]);
+    for number in 0..FILES {
+        let copy = dir.path().join(number.to_string());
+        copy_program(&library, &copy);
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let daemon = Daemon::start(&[]);
+    let mut mapping = Command::new(build("hostile.c", &["-O1", "-pthread"]));
+    mapping.args(["in-turn", "600000"]).arg(dir.path()).arg(FILES.to_string());
+    let mapping = Running::start_command(as_user(&mut mapping, NOBODY));
+    let own = Running::start(&build("forever.c", &["-O1"]), &[]);
+    for daemon in [None, Some(&daemon)] {
+        let mut collecting = collect(daemon, &[mapping.pid(), own.pid()].map(|pid| pid.to_string()));
+        collecting.wait_for_samples(3_000);
+        let recorded = collecting.stop();
+        let accounting = recorded.profile.accounting();
+        assert!(accounting.lost * 20 < accounting.received, "{accounting:?}");
+        // Both burn a CPU.
+        assert!(recorded.samples("forever").own * 4 > accounting.received, "{:?}", recorded.names());
+    }
+    drop((mapping, own));
     daemon.stop();
 }
 

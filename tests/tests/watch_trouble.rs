@@ -38,6 +38,12 @@ fn a_bad_configuration_changes_nothing() {
     let before = samples(&service.status());
     service.until_status("it goes on", |status| samples(status) >= before + 50);
     assert_eq!(service.status()["segments"], 1);
+    // Nor is the message longer than can be told.
+    service.configure(&format!("rate_hz = \"{}\"", "x".repeat(100_000)));
+    service.signal(Signal::SIGHUP);
+    service.until("it is refused, too", || service.log().contains("xxxx"));
+    let told = service.stored(&["daemon", "watches"]);
+    assert!(told.status.success() && told.stdout.contains("configuration refused"), "{told:?}");
     service.configure("rate_hz = 199");
     service.signal(Signal::SIGHUP);
     service.until_status("the other rate", |status| status["rate_hz"] == 199 && status["segments"] == 2);

@@ -139,8 +139,8 @@ pub struct ReportArgs {
     /// The profile: a file, session:ID, pid:PID or watch:NAME
     ///
     /// A file is a profile of ccsd, a recording of `perf record`, or text of `perf script`. session:3 is a session of the
-    /// daemon, pid:123 the latest session of a process, watch:nginx the stored profiles of a watch. A bare number that could
-    /// mean several of these is refused.
+    /// daemon, pid:123 your latest session, or root's, on a process, watch:nginx the stored profiles of a watch. A bare
+    /// number that could mean several of these is refused.
     #[arg(value_name = "SOURCE", default_value = DEFAULT_FILE, value_parser = ProfileSource::parser(), conflicts_with = "watch")]
     pub source: ProfileSource,
     #[command(flatten)]

@@ -204,8 +204,9 @@ impl Images {
         match mapped.path {
             b"[vdso]" => self.vdso(),
             _ => {
-                let process_files = &self.process_files;
-                if let Some(index) = self.recent.image(&mapped, || process_files.other_user(mapped.pid)) {
+                let recent = &self.recent;
+                let find = |files: &ProcessFiles| recent.image(&mapped, || files.other_user(mapped.pid));
+                if let Some(index) = self.process_files.find_within_time(mapped.pid, find) {
                     self.pay(index, mapped.pid);
                     if !self.closed.contains(&index) {
                         return index;
@@ -239,7 +240,7 @@ impl Images {
         if let Some(file) = kept.filter(|_| index != ImageIndex::UNKNOWN) {
             let shown_to = user.filter(|_| shown_by.is_some());
             if shown_to == shown_by {
-                self.recent.keep(&mapped, (file, key), index, shown_to);
+                self.recent.keep(&mapped, (file, key), index, (user, shown_to));
             }
         }
         index
@@ -569,7 +570,7 @@ fn payer(pid: u32, key: Option<&FileKey>) -> Principal {
     match key.map(FileKey::principal) {
         Some(user @ Principal::User(_)) => user,
         owner if pid == 0 => owner.unwrap_or_default(),
-        owner => match ccsd_worker::principal_of_process(pid, procfs::own_pid_and_user(pid).1) {
+        owner => match ccsd_worker::principal_of_process(pid, procfs::user(pid)) {
             // A container, which the file may tell from others.
             Principal::SOMEWHERE => owner.filter(|owner| *owner != Principal::Own).unwrap_or(Principal::SOMEWHERE),
             user => user,

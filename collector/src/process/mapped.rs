@@ -47,8 +47,10 @@ impl ProcessTable {
 
     /// As [`ProcessTable::read_process`], with these mappings.
     pub fn read_mappings(&mut self, pid: u32, mut maps: Vec<MapEntry>, images: &mut Images) {
-        let stat = procfs::stat(pid).ok();
-        let (start_time, name) = stat.map_or_else(|| (0, unnumbered(pid)), |stat| (stat.start_time, stat.comm));
+        let (start_time, name) = match procfs::stat(pid) {
+            Ok(stat) => (stat.start_time, stat.comm),
+            Err(_) => (0, procfs::comm(pid, pid).unwrap_or_else(|| unnumbered(pid))),
+        };
         let mut mappings = Mappings::default();
         // Those that it has had so far go.
         let had = self.processes.get(&pid).map_or(0, |process| process.mappings.count());

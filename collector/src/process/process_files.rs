@@ -16,11 +16,14 @@ use super::image::MappedImage;
 use super::mapped_file::MappedFile;
 use super::owner::Owner;
 use crate::deadline::{Deadline, LateAnswers};
+use crate::other_process;
 use crate::procfs::{self, MapEntry};
 use crate::time_budget::{LEAST, TimeBudget};
 
 /// Time for reading the mappings of other users' processes; see [`TimeBudget`]. One with 65,000 takes some 35 ms.
 const MAPS: Duration = Duration::from_secs(2);
+/// Time for finding the files that they map. One takes some 0.2 ms.
+const FILES: Duration = Duration::from_millis(400);
 
 /// Asks processes about their files.
 #[derive(Debug)]
@@ -29,6 +32,7 @@ pub struct ProcessFiles {
     debug_roots: DebugRoots,
     deadline: Deadline,
     maps_time: TimeBudget,
+    files_time: TimeBudget,
     late_maps: LateAnswers<u32, Vec<MapEntry>>,
     late_files: LateAnswers<(u32, u64), Option<(FileKey, File)>>,
     /// See [`ProcessFiles::take_unanswered`].
@@ -42,6 +46,7 @@ impl Default for ProcessFiles {
             debug_roots: DebugRoots::default(),
             deadline: Deadline::default(),
             maps_time: TimeBudget::new(MAPS, true),
+            files_time: TimeBudget::new(FILES, true),
             late_maps: LateAnswers::default(),
             late_files: LateAnswers::default(),
             unanswered: None,
@@ -109,6 +114,27 @@ impl ProcessFiles {
         self.maps_time.left(Some(user), Duration::ZERO) >= LEAST
     }
 
+    /// Looks for a file that a process maps; another user's takes that user's time, if there is some.
+    pub fn find_within_time<T>(&mut self, pid: u32, find: impl FnOnce(&ProcessFiles) -> Option<T>) -> Option<T> {
+        let Some(user) = other_process::user(pid) else { return find(self) };
+        if !self.may_find_files(user) {
+            return None;
+        }
+        let began = Instant::now();
+        let found = find(self);
+        self.files_time.spend(Some(user), began.elapsed(), Duration::ZERO);
+        found
+    }
+
+    fn may_find_files(&mut self, user: Principal) -> bool {
+        let now = Instant::now();
+        if !self.files_time.has_begun() {
+            self.files_time.begin(now);
+        }
+        self.files_time.grow(now);
+        self.files_time.left(Some(user), Duration::ZERO) >= LEAST
+    }
+
     /// The user of a process of whose file too little was known in time, if there was one since the last call. The image has
     /// only a name, or that of what the user alone shows, until the process is read again.
     pub fn take_unanswered(&mut self) -> Option<Principal> {
@@ -127,13 +153,20 @@ impl ProcessFiles {
             Some((ccsd_worker::file_key(&file, Some(pid)).ok()?, file))
         };
         let Some(user) = user else { return opened(mapped.open(&self.door), mapped.pid) };
+        if !self.may_find_files(user) {
+            self.unanswered = Some(user);
+            return None;
+        }
         let (path, build_id, door) = (mapped.path.to_vec(), mapped.build_id.to_vec(), self.door.clone());
         let MappedFile { pid, start, end, device, inode, .. } = mapped;
         let open = move || {
             let mapped = MappedFile { pid, start, end, device, inode, build_id: &build_id, path: &path };
             opened(mapped.open(&door), pid)
         };
+        let began = Instant::now();
         let opened = self.deadline.ask_again(user, &mut self.late_files, (pid, start), open);
+        // Whose it is, and what is in it, takes as long again.
+        self.files_time.spend(Some(user), 2 * began.elapsed(), Duration::ZERO);
         if opened.is_none() {
             self.unanswered = Some(user);
         }

@@ -18,7 +18,15 @@ const MOST: usize = 24;
 
 #[derive(Debug, Default)]
 pub struct RecentFiles {
-    list: Vec<RecentFile>,
+    /// Of root's and the session's own processes.
+    own: RecentList,
+    /// Of others, whose files take no places of those.
+    others: RecentList,
+}
+
+#[derive(Debug, Default)]
+struct RecentList {
+    files: Vec<RecentFile>,
     /// The one whose place is taken next.
     oldest: usize,
 }
@@ -41,43 +49,51 @@ impl RecentFiles {
     /// The image of a file that a process of `user` maps.
     pub fn image(&self, mapped: &MappedFile<'_>, user: impl Fn() -> Option<Principal>) -> Option<ImageIndex> {
         let is_file = |it: &&RecentFile| (it.device, it.inode, &*it.path) == (mapped.device, mapped.inode, mapped.path);
-        let mut known = self.list.iter().filter(is_file).peekable();
-        known.peek()?;
-        let namespace = procfs::mount_namespace(mapped.pid);
-        let recent = known
-            .find(|it| it.namespace == namespace && it.shown_to.is_none_or(|shown_to| user() == Some(shown_to)))?;
-        let (file, pid) = (recent.file.try_clone().ok()?, mapped.pid);
-        let key = other_process::ask(pid, move || ccsd_worker::file_key(&file, Some(pid)))?.ok()?;
-        (key == recent.key).then_some(recent.image)
+        let known: Vec<(Option<u64>, File, FileKey, ImageIndex)> = (self.own.files.iter().chain(&self.others.files))
+            .filter(is_file)
+            .filter(|it| it.shown_to.is_none_or(|shown_to| user() == Some(shown_to)))
+            .filter_map(|it| Some((it.namespace, it.file.try_clone().ok()?, it.key.clone(), it.image)))
+            .collect();
+        if known.is_empty() {
+            return None;
+        }
+        let pid = mapped.pid;
+        other_process::ask(pid, move || {
+            let namespace = procfs::mount_namespace(pid);
+            let (_, file, key, image) = known.into_iter().find(|(of, ..)| *of == namespace)?;
+            (ccsd_worker::file_key(&file, Some(pid)).ok()? == key).then_some(image)
+        })
+        .flatten()
     }
 
+    /// Keeps the file that a process of `user` maps; `None` for root's and the session's own.
     pub fn keep(
         &mut self,
         mapped: &MappedFile<'_>,
         (file, key): (File, FileKey),
         image: ImageIndex,
-        shown_to: Option<Principal>,
+        (user, shown_to): (Option<Principal>, Option<Principal>),
     ) {
         let &MappedFile { pid, device, inode, path, .. } = mapped;
         let namespace = procfs::mount_namespace(pid);
         let recent = RecentFile { namespace, device, inode, path: path.into(), file, key, image, shown_to };
+        let list = if user.is_some() { &mut self.others } else { &mut self.own };
         let same = |old: &RecentFile| {
             (old.namespace, old.device, old.inode, &old.path, old.shown_to)
                 == (namespace, device, inode, &recent.path, shown_to)
         };
-        if let Some(position) = self.list.iter().position(same) {
-            self.list[position] = recent;
-        } else if self.list.len() < MOST {
-            self.list.push(recent);
-        } else if let Some(place) = self.list.get_mut(self.oldest) {
+        if let Some(position) = list.files.iter().position(same) {
+            list.files[position] = recent;
+        } else if list.files.len() < MOST {
+            list.files.push(recent);
+        } else if let Some(place) = list.files.get_mut(list.oldest) {
             *place = recent;
-            self.oldest = (self.oldest + 1) % MOST;
+            list.oldest = (list.oldest + 1) % MOST;
         }
     }
 
     pub fn clear(&mut self) {
-        self.list.clear();
-        self.oldest = 0;
+        *self = RecentFiles::default();
     }
 }
 
@@ -102,7 +118,7 @@ mod tests {
         let key = ccsd_worker::file_key(&file, None).unwrap();
         let mut recent = RecentFiles::default();
         let keep = |recent: &mut RecentFiles, mapped: &MappedFile<'_>| {
-            recent.keep(mapped, (file.try_clone().unwrap(), key.clone()), ImageIndex(7), None);
+            recent.keep(mapped, (file.try_clone().unwrap(), key.clone()), ImageIndex(7), (None, None));
         };
         let image = |recent: &RecentFiles, mapped: &MappedFile<'_>| recent.image(mapped, || None);
         keep(&mut recent, &mapped);
@@ -123,12 +139,12 @@ mod tests {
         let ended = MappedFile { pid: u32::MAX - 10, ..mapped };
         keep(&mut recent, &ended);
         assert_eq!(image(&recent, &MappedFile { pid: u32::MAX - 11, ..ended }), Some(ImageIndex(7)));
-        recent.list.pop();
-        recent.list[0].namespace = Some(1);
+        recent.own.files.pop();
+        recent.own.files[0].namespace = Some(1);
         assert_eq!(image(&recent, &mapped), None, "those of another mount namespace have it from elsewhere");
         recent.clear();
         let (user, other) = (Principal::User(7), Principal::User(8));
-        recent.keep(&mapped, (file.try_clone().unwrap(), key.clone()), ImageIndex(9), Some(user));
+        recent.keep(&mapped, (file.try_clone().unwrap(), key.clone()), ImageIndex(9), (Some(user), Some(user)));
         let images = [None, Some(other), Some(user)].map(|asks| recent.image(&mapped, || asks));
         assert_eq!(images, [None, None, Some(ImageIndex(9))], "what a user shows is his processes' alone");
         recent.clear();
@@ -137,9 +153,15 @@ mod tests {
             keep(&mut recent, &mapped);
         }
         (0..MOST as u64 - 1).for_each(|other| keep(&mut recent, &MappedFile { inode: other, ..mapped }));
-        assert_eq!((image(&recent, &mapped), recent.list.len()), (Some(ImageIndex(7)), MOST));
+        assert_eq!((image(&recent, &mapped), recent.own.files.len()), (Some(ImageIndex(7)), MOST));
+        // Nor do others' files.
+        for inode in 0..2 * MOST as u64 {
+            let others = MappedFile { inode, ..mapped };
+            recent.keep(&others, (file.try_clone().unwrap(), key.clone()), ImageIndex(8), (Some(user), None));
+        }
+        assert_eq!((image(&recent, &mapped), recent.others.files.len()), (Some(ImageIndex(7)), MOST));
         keep(&mut recent, &MappedFile { inode: 1 << 60, ..mapped });
-        assert_eq!((image(&recent, &mapped), recent.list.len()), (None, MOST));
+        assert_eq!((image(&recent, &mapped), recent.own.files.len()), (None, MOST));
         keep(&mut recent, &mapped);
         std::fs::write(&path, "xy").unwrap();
         assert_eq!(image(&recent, &mapped), None, "it is another one now");

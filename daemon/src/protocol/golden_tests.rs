@@ -63,6 +63,7 @@ fn replies() -> Vec<(&'static str, Reply)> {
         owner_uid: 1000,
         target: "prog".to_owned(),
         pids: vec![7],
+        starts: Vec::new(),
         detached: false,
         ended: Some(SessionEnd::Stopped),
         started_unix_ns: 1,

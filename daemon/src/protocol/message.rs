@@ -293,8 +293,11 @@ impl Request {
     }
 }
 
+/// In place of the start of a process that had ended before it was looked at: no process has started then.
+pub const NEVER: u64 = u64::MAX;
+
 /// When a process started, clock ticks since boot as the daemon sees it; 0 if that is not to be found out.
-fn start_of(pid: u32) -> u64 {
+pub fn start_of(pid: u32) -> u64 {
     // In a time namespace of its own /proc has other times (time_namespaces(7)).
     let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
     let is_offset = |line: &str| line.starts_with("boottime") && !line.split_whitespace().skip(1).all(|it| it == "0");
@@ -433,6 +436,10 @@ pub struct SessionSummary {
     pub target: String,
     /// Process ids asked for.
     pub pids: Vec<u32>,
+    /// When each started, clock ticks since boot: a number may be another process's by now. 0 where that is not known, and
+    /// [`NEVER`] of one that had ended; empty from an older daemon.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub starts: Vec<u64>,
     /// Whether the session continues without its client.
     pub detached: bool,
     /// Why the session ended; `None` while it runs.
@@ -478,6 +485,16 @@ pub enum SessionEnd {
     /// A reason that this version does not know.
     #[serde(untagged)]
     Other(serde_json::Value),
+}
+
+impl SessionSummary {
+    /// Whether the process that has a number now, or the last that had it, was asked for.
+    #[must_use]
+    pub fn is_on(&self, pid: u32) -> bool {
+        let Some(place) = self.pids.iter().position(|&asked| asked == pid) else { return false };
+        let (then, now) = (self.starts.get(place).copied().unwrap_or(0), start_of(pid));
+        then == 0 || now == 0 || then == now
+    }
 }
 
 impl SessionEnd {

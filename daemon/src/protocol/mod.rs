@@ -141,6 +141,7 @@ mod tests {
             owner_uid: u32::MAX,
             target: "\u{1}".repeat(200),
             pids: vec![u32::MAX; 64],
+            starts: vec![u64::MAX; 64],
             detached: false,
             ended: Some(SessionEnd::NotPermitted("x".repeat(300))),
             started_unix_ns: u64::MAX,

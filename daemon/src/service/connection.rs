@@ -351,7 +351,14 @@ impl Connection {
     }
 
     fn say(&self, reply: &Reply) -> Result<(), FrameError> {
-        self.send(&mut InTime::new(&self.stream, ANSWER_TIME), reply.clone())
+        let send = |reply| self.send(&mut InTime::new(&self.stream, ANSWER_TIME), reply);
+        match send(reply.clone()) {
+            // Nothing of it has been sent.
+            Err(error @ FrameError::TooLong(_)) => {
+                send(Reply::Refused(Refusal::new(RefusalKind::Failed, format!("the answer is too long: {error}"))))
+            }
+            sent => sent,
+        }
     }
 
     fn send(&self, out: &mut impl Write, reply: Reply) -> Result<(), FrameError> {

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ccsd_collector::{
-    Budget, FileShare, Options, ProcessSelection, Scope, Session, SessionEvent, become_unfavoured, system, usage,
+    Budget, FileShare, Options, ProcessSelection, Scope, Session, SessionEvent, become_unfavoured, procfs, system,
+    usage,
 };
 use ccsd_profile::{Profile, ProfileLimits, Update};
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError};
@@ -15,7 +16,7 @@ use super::guard::Guard;
 use super::readers::{Readers, StreamReader};
 use crate::authority::Authority;
 use crate::ledger::{Ledger, LedgerCharge, LedgerPrincipal, Resource};
-use crate::protocol::message::{Collect, Refusal, RefusalKind, SessionEnd, SessionSummary};
+use crate::protocol::message::{Collect, NEVER, Refusal, RefusalKind, SessionEnd, SessionSummary};
 
 const LISTED_CHARS: usize = 200;
 const LISTED_PIDS: usize = 64;
@@ -342,11 +343,14 @@ impl SessionWorker {
         let streams = [principal, LedgerPrincipal::Own].map(|who| ledger.charge(who, Resource::Bytes, 0)).into();
         let kernel = ledger.charge(principal, Resource::KernelBytes, 0);
         let info = session.info().clone();
+        let pids: Vec<u32> = info.pids.iter().copied().take(LISTED_PIDS).collect();
+        let start_of = |&pid: &u32| procfs::stat(pid).map_or(NEVER, |stat| stat.start_time);
         let summary = SessionSummary {
             id,
             owner_uid: new.owner.uid,
             target: info.target.chars().take(LISTED_CHARS).collect(),
-            pids: info.pids.iter().copied().take(LISTED_PIDS).collect(),
+            starts: pids.iter().map(start_of).collect(),
+            pids,
             detached: new.detached,
             ended: None,
             started_unix_ns: info.started_unix_ns,

@@ -22,7 +22,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, TrySen
 
 use crate::config::{Config, WatchConfig};
 use crate::ledger::{Ledger, Resource};
-use crate::store::{self, Removed};
+use crate::store;
 use crate::supervisor::{BEAT, Heart, Supervisor};
 use crate::users::{UserNumber, UserNumbers};
 use budget::Shedder;
@@ -150,8 +150,9 @@ struct Manager {
     ledger: Ledger,
     overview: Arc<Mutex<Overview>>,
     retained: Option<Instant>,
-    /// For each watch of the configuration, how many bytes its follower may have written in all; see [`store::writable`].
-    writable: Vec<u64>,
+    /// For each watch of the configuration, the bytes that it had stored when that was looked at, and those that its follower
+    /// had written by then.
+    stored: Vec<(u64, u64)>,
     named: HashSet<PathBuf>,
     users: UserNumbers,
     /// Answers about users that the rules have.
@@ -185,7 +186,7 @@ impl Manager {
             ledger,
             overview,
             retained: None,
-            writable: Vec::new(),
+            stored: Vec::new(),
             named: HashSet::new(),
             config,
         }
@@ -231,11 +232,12 @@ impl Manager {
         let step = self.shedder.step();
         let watches = self.config.watches.len().max(1) as u64;
         let segment_bytes = (self.config.retention.bytes.0 / watches / SEGMENT_SHARE).max(LEAST_SEGMENT);
+        let writable = self.writable();
         let rules = self.scanner.rules();
         let watches = self.config.watches.iter().zip(rules).zip(&mut self.followers).zip(fits).enumerate();
         for (number, (((watch, rule), follower), found)) in watches {
             heart.beat();
-            let writable = self.writable.get(number).copied().unwrap_or(u64::MAX);
+            let writable = writable.get(number).copied().unwrap_or(u64::MAX);
             if follower.is_none() && (!found.is_empty() || watch.samples_cpus()) {
                 let dir = self.config.state_dir.0.join(&watch.name.0);
                 let place = SegmentTarget { dir, segment_bytes, writable };
@@ -310,11 +312,12 @@ impl Manager {
             Ok(removed) => removed,
             // Nothing has been stored yet, or a follower reports what is wrong with the directory.
             Err(error) => {
-                self.writable.clear();
+                self.stored.clear();
                 return tracing::debug!("{error}");
             }
         };
-        self.writable = self.shares(&removed);
+        let bytes = |watch: &WatchConfig| removed.by_watch.get(&watch.name.0).copied().unwrap_or(0);
+        self.stored = self.config.watches.iter().map(bytes).zip(self.written()).collect();
         for path in &removed.segments {
             tracing::info!("removed {}: stored profiles exceeded their limit", path.display());
         }
@@ -331,15 +334,21 @@ impl Manager {
         overview.removed_segments += removed.segments.len() as u64;
     }
 
-    /// For each watch, what its follower has written and may still write.
-    fn shares(&self, stored: &Removed) -> Vec<u64> {
-        let watches = self.config.watches.iter();
-        let bytes: Vec<u64> = watches.map(|watch| stored.by_watch.get(&watch.name.0).copied().unwrap_or(0)).collect();
+    /// Bytes that the followers have written since they began.
+    fn written(&self) -> Vec<u64> {
+        let written = |follower: &Option<Handle>| follower.as_ref().map_or(0, |handle| handle.status().bytes);
+        self.followers.iter().map(written).collect()
+    }
+
+    /// For each watch, how many bytes its follower may have written in all: see [`store::writable`].
+    fn writable(&self) -> Vec<u64> {
+        let written = self.written();
+        let stored = |(&(bytes, before), &now): (&(u64, u64), &u64)| bytes.saturating_add(now.saturating_sub(before));
+        let stored: Vec<u64> = self.stored.iter().zip(&written).map(stored).collect();
         // What cannot be asked is no reason to store less.
         let free = store::free_for_segments(&self.config.state_dir.0).unwrap_or(u64::MAX);
-        let more = store::writable(&bytes, free, self.config.retention.bytes.0);
-        let written = |follower: &Option<Handle>| follower.as_ref().map_or(0, |handle| handle.status().bytes);
-        self.followers.iter().map(written).zip(more).map(|(written, more)| written.saturating_add(more)).collect()
+        let more = store::writable(&stored, free, self.config.retention.bytes.0);
+        written.into_iter().zip(more).map(|(written, more)| written.saturating_add(more)).collect()
     }
 
     fn tell(&mut self) {

@@ -62,6 +62,13 @@ impl Facts {
     }
 }
 
+/// The last characters of a path: its owner chooses how long it is.
+fn end_of(path: &str, most: usize) -> String {
+    let left_out = path.chars().count().saturating_sub(most);
+    let rest: String = path.chars().skip(left_out).collect();
+    if left_out > 0 { format!("…{rest}") } else { rest }
+}
+
 impl Exe {
     /// The owner of a process chooses these paths. They are looked up only in the kernel's memory: a mount that hangs
     /// must not stop the scan.
@@ -79,6 +86,8 @@ impl Exe {
     }
 }
 
+/// Characters of a path that are shown. A message may have sixteen of them, with six bytes for each.
+const SHOWN_CHARS: usize = 200;
 /// `AT_EXECFN` of getauxval(3): where the absolute path that was given to `execve` is.
 const AT_EXECFN: u64 = 31;
 /// `PATH_MAX` of the kernel.
@@ -255,8 +264,10 @@ impl WatchRule {
         let wanted = text.rsplit('/').next().filter(|name| !name.is_empty() && !name.contains(['*', '?']))?;
         let is_named = |path: &str| path.trim_end_matches(" (deleted)").rsplit('/').next() == Some(wanted);
         let similar = is_named(&exe.path) || facts.comm == clip(wanted, COMM_BYTES);
-        (similar && self.fits_but_for(Some(SkippedSelector::Exe), process, facts))
-            .then(|| format!("PID {} ({}) matches but for its executable, {}", process.pid, facts.comm, exe.path))
+        (similar && self.fits_but_for(Some(SkippedSelector::Exe), process, facts)).then(|| {
+            let path = end_of(&exe.path, SHOWN_CHARS);
+            format!("PID {} ({}) matches but for its executable, {path}", process.pid, facts.comm)
+        })
     }
 
     fn known_users(&self) -> MutexGuard<'_, Vec<RuleUser>> {
@@ -395,6 +406,14 @@ mod tests {
     fn fits(selectors: &str, facts: &Facts) -> bool {
         let user = if selectors.contains("user = ") { "" } else { "\nuser = \"*\"" };
         rule(&format!("{selectors}{user}")).fits(PROCESS, facts)
+    }
+
+    #[test]
+    fn a_near_miss_is_told_in_few_words() {
+        let path = format!("/{}/nginx", "\u{1}".repeat(4000));
+        let facts = Facts { exe: Some(exe(&path, 5, true)), ..nginx() };
+        let near = rule("exe = \"/usr/sbin/nginx\"\nuser = \"*\"").near_miss(PROCESS, &facts).unwrap();
+        assert!(near.contains("…\u{1}") && near.ends_with("/nginx") && near.chars().count() < 300, "{near:?}");
     }
 
     #[test]
