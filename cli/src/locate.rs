@@ -84,7 +84,7 @@ impl Lookup<'_> {
         }
     }
 
-    /// As [`latest_on`]. Where a process itself may be meant, that is what one means of which no session runs any more.
+    /// As [`latest_on`]. Where a process is a valid source, an ended session of a live process does not count.
     fn latest_on(self, pid: u32, sessions: &[SessionSummary]) -> Option<&SessionSummary> {
         latest_on(pid, sessions).filter(|session| session.ended.is_none() || !self.processes || !is_program(pid))
     }

@@ -49,10 +49,11 @@ pub enum Error {
          order; run it outside"
     )]
     OtherClocks,
-    /// The kernel does not answer: the process executes a program, which its user can make last.
+    /// The kernel has not answered in time: while a process executes a program, which its user can make last, or the machine
+    /// is very busy.
     #[error(
-        "PID {pid} (it belongs to {owner}) cannot be sampled now: the kernel does not say whether that is permitted while it \
-         executes a program"
+        "PID {pid} (it belongs to {owner}) cannot be sampled now: the kernel has not answered in time whether that is permitted, \
+         perhaps because it is kept from executing a program; try again"
     )]
     NoAnswer {
         /// The process.

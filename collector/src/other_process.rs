@@ -1,4 +1,4 @@
-//! Questions about processes by number, of which another user's may leave one unanswered for ever: within a [`Deadline`].
+//! Questions about processes by number, within a [`Deadline`]: another user's process may leave one unanswered for ever.
 //!
 //! While a process executes a program the kernel lets nobody look at it: reading its `stat` or `exe` in /proc waits, and so
 //! does `perf_event_open(2)`. Meanwhile it closes files, which the server of a file system in user space may hold up.
@@ -16,26 +16,28 @@ use nix::unistd::geteuid;
 use crate::deadline::{Deadline, LONGEST as SAMPLES_WAIT};
 
 /// Longest wait where no samples wait meanwhile: a machine may be busy.
-const LONGEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(5);
 
 /// Processes of a user that may leave a question unanswered before nobody asks about his others.
 const UNANSWERED: usize = 4;
 
 thread_local! {
-    /// Of this thread: what one waits for keeps no other waiting.
-    static QUESTIONS: RefCell<Questions> = RefCell::new(Questions::waiting(LONGEST));
+    /// Of this thread: no other waits for what it asks.
+    static QUESTIONS: RefCell<Questions> = RefCell::new(Questions::waiting(LONGEST, None));
 }
 
 struct Questions {
+    /// Of whose session this thread is: his processes keep only that waiting.
+    user: Option<u32>,
     lanes: [Deadline; UNANSWERED],
     /// Processes that have not answered, and where they were asked.
     unanswered: HashMap<u32, usize>,
 }
 
 impl Questions {
-    fn waiting(longest: Duration) -> Questions {
+    fn waiting(longest: Duration, user: Option<u32>) -> Questions {
         let lanes = std::array::from_fn(|_| Deadline::default().waiting(longest));
-        Questions { lanes, unanswered: HashMap::new() }
+        Questions { user, lanes, unanswered: HashMap::new() }
     }
 
     fn ask<T: Send + 'static>(
@@ -74,12 +76,17 @@ pub fn ask_by<T: Send + 'static>(dir: &Path, question: impl FnOnce() -> T + Send
     QUESTIONS.with_borrow_mut(|questions| questions.ask(pid, user, question))
 }
 
-/// In this thread samples wait for answers.
-pub fn wait_no_longer_than_samples() {
-    QUESTIONS.with_borrow_mut(|questions| *questions = Questions::waiting(SAMPLES_WAIT));
+/// In this thread samples wait for answers. It is of a session of a user, if not of root's.
+pub fn wait_no_longer_than_samples(user: Option<u32>) {
+    QUESTIONS.with_borrow_mut(|questions| *questions = Questions::waiting(SAMPLES_WAIT, user));
 }
 
-/// The user of a process, if that is neither root nor this process's own user.
+/// This thread is of a session of a user.
+pub fn wait_for_own(user: u32) {
+    QUESTIONS.with_borrow_mut(|questions| *questions = Questions::waiting(LONGEST, Some(user)));
+}
+
+/// The user of a process, if that is neither root nor this process's own user, nor the session's.
 pub fn user(pid: u32) -> Option<Principal> {
     user_of(Path::new(&format!("/proc/{pid}")))
 }
@@ -87,7 +94,8 @@ pub fn user(pid: u32) -> Option<Principal> {
 fn user_of(dir: &Path) -> Option<Principal> {
     // As `procfs::user`.
     let user = fs::metadata(dir).ok()?.uid();
-    (user != 0 && user != geteuid().as_raw()).then(|| ccsd_worker::principal_of(user))
+    let own = [Some(0), Some(geteuid().as_raw()), QUESTIONS.with_borrow(|questions| questions.user)];
+    (!own.contains(&Some(user))).then(|| ccsd_worker::principal_of(user))
 }
 
 #[cfg(test)]
@@ -98,7 +106,7 @@ mod tests {
 
     #[test]
     fn those_who_do_not_answer_are_not_asked_again() {
-        let mut questions = Questions::waiting(Duration::from_millis(20));
+        let mut questions = Questions::waiting(Duration::from_millis(20), None);
         let user = Principal::User(7);
         let held: Vec<_> = (0..UNANSWERED as u32)
             .map(|pid| {

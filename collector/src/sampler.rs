@@ -77,6 +77,7 @@ pub struct Sampler {
     /// Whether the session ends with its last process. The one who waits for a child says so himself.
     ends_with_target: bool,
     observes_machine: bool,
+    owner: Option<Owner>,
     is_ordinary: bool,
     /// When the first event was opened, if that was before [`Sampler::run`].
     started: Option<u64>,
@@ -123,6 +124,7 @@ impl Sampler {
             attached: false,
             ends_with_target: false,
             observes_machine: false,
+            owner,
             is_ordinary: false,
             started: None,
             ended_threads: 0,
@@ -225,7 +227,7 @@ impl Sampler {
 
     /// Samples until told to stop or, after [`Sampler::attach`], until no process of the target is left.
     pub fn run(mut self) {
-        other_process::wait_no_longer_than_samples();
+        other_process::wait_no_longer_than_samples(self.owner.map(|owner| owner.uid));
         let mut schedule = self.begin();
         while self.turn(&mut schedule) {}
         self.finish();

@@ -84,7 +84,7 @@ impl TimeBudget {
         (if self.is_shared { for_all / 2 } else { for_all }).saturating_sub(shared).saturating_sub(beyond)
     }
 
-    /// Spends what could not be stopped in time, so that others have less also of what was beyond the owner's.
+    /// Charges time to the total, also beyond the owner's share.
     pub fn overdraw(&mut self, owner: Owner, time: Duration) {
         self.spent.entry(owner).or_default().shared += time;
         self.total += time;
@@ -113,14 +113,14 @@ impl SampleTimeBudget {
         SampleTimeBudget { budget: TimeBudget::new(2 * most, true).growing_by(part), origin: Instant::now() }
     }
 
-    /// Whether there is any for an owner at a time, nanoseconds.
-    pub fn has_time(&mut self, owner: Owner, time: u64) -> bool {
+    /// What is left for an owner at a time, nanoseconds.
+    pub fn left(&mut self, owner: Owner, time: u64) -> Duration {
         let now = self.origin + Duration::from_nanos(time);
         if !self.budget.has_begun() {
             self.budget.begin(now);
         }
         self.budget.grow(now);
-        !self.budget.left(owner, Duration::ZERO).is_zero()
+        self.budget.left(owner, Duration::ZERO)
     }
 
     pub fn spend(&mut self, owner: Owner, time: Duration) {

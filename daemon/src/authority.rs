@@ -64,7 +64,12 @@ impl Authority {
     /// [`Refusal`] if the process does not exist or this user may not look at it.
     pub fn check(&self, pid: u32) -> Result<u64, Refusal> {
         let gone = || Refusal::from(ccsd_collector::Error::NoSuchProcess(pid));
-        let began = procfs::stat(pid).map_err(|_| gone())?.start_time;
+        // Who does not answer may be anybody's by now.
+        let unseen = |error: std::io::Error| match procfs::is_gone(&error) {
+            true => gone(),
+            false => ccsd_collector::Error::NoAnswer { pid, owner: procfs::owner_label(pid) }.into(),
+        };
+        let began = procfs::stat(pid).map_err(unseen)?.start_time;
         if let Some(owner) = self.owner() {
             owner.check_one_thread(pid).map_err(|denied| match denied {
                 Denied::Gone => gone(),
@@ -79,7 +84,8 @@ impl Authority {
         }
         match procfs::stat(pid) {
             Ok(stat) if stat.start_time == began => Ok(began),
-            _ => Err(gone()),
+            Ok(_) => Err(gone()),
+            Err(error) => Err(unseen(error)),
         }
     }
 }

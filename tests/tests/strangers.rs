@@ -324,7 +324,8 @@ fn files_in_turn() {
         collecting.wait_for_samples(3_000);
         let recorded = collecting.stop();
         let accounting = recorded.profile.accounting();
-        assert!(accounting.lost * 20 < accounting.received, "{accounting:?}");
+        // Without bounds, two thirds and more: 1.7 to 2.6 of those received. At first there is some time.
+        assert!(accounting.lost * 2 < accounting.received, "{accounting:?}");
         // Both burn a CPU.
         assert!(recorded.samples("forever").own * 4 > accounting.received, "{:?}", recorded.names());
     }

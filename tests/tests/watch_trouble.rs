@@ -200,7 +200,7 @@ fn a_flooded_watch() {
     let flooded = || service.watches()[1]["status"].clone();
     service.until("the flood has its share", || !flooded()["problem"].is_null());
     let problem = flooded()["problem"].as_str().unwrap().to_owned();
-    assert!(problem.contains("nothing is stored: it has written its share of what is free"), "{problem}");
+    assert!(problem.contains("nothing is stored: this watch has written its share of what is free"), "{problem}");
     // The last update is whole.
     let written = flooded()["bytes"].as_u64().unwrap();
     assert!((SHARE * 9 / 10..SHARE * 3 / 2).contains(&written), "{written}");

@@ -87,7 +87,10 @@ fn attempts(pid: u32, owner: Option<Owner>) -> Result<Dump> {
 
 /// One attempt. Whether what was mapped at the beginning was so at the end.
 fn once(pid: u32, owner: Option<Owner>) -> Result<(Dump, bool)> {
-    let stat = procfs::stat(pid).map_err(|_| Error::NoSuchProcess(pid))?;
+    let stat = procfs::stat(pid).map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => Error::NoAnswer { pid, owner: procfs::owner_label(pid) },
+        _ => Error::NoSuchProcess(pid),
+    })?;
     let mappings = || match procfs::executable_maps(pid) {
         Ok(maps) => Ok(maps),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

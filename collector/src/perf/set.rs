@@ -259,6 +259,17 @@ impl EventSet {
 
     /// Events on a thread that sample it and all that it starts, on every CPU.
     fn follow_thread(&mut self, tid: i32, late: bool) -> io::Result<()> {
+        let before = [self.counting.len(), self.samplers.len(), self.others.len()];
+        let opened = self.open_on_cpus(tid, late);
+        if opened.is_err() {
+            // It would be sampled on some CPUs only.
+            let events = [&mut self.counting, &mut self.samplers, &mut self.others];
+            events.into_iter().zip(before).for_each(|(events, before)| events.truncate(before));
+        }
+        opened
+    }
+
+    fn open_on_cpus(&mut self, tid: i32, late: bool) -> io::Result<()> {
         let mut tracking = Vec::new();
         if self.layout != EventLayout::Compact {
             // Tracking first: no mapping may fall between the first sample and the first record of mappings.

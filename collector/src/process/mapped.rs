@@ -161,7 +161,7 @@ impl ProcessTable {
             // Where one of a user's processes does not answer, the others are not asked.
             let mut silent = HashSet::new();
             for (pid, user) in unread {
-                if silent.contains(&user) || !images.process_files.may_read_maps(user) {
+                if silent.contains(&user) || !images.process_files.may_read_again(user) {
                     continue;
                 }
                 self.read_process(pid, images);

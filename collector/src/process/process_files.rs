@@ -23,7 +23,9 @@ use crate::time_budget::{LEAST, TimeBudget};
 /// Time for reading the mappings of other users' processes; see [`TimeBudget`]. One with 65,000 takes some 35 ms.
 const MAPS: Duration = Duration::from_secs(2);
 /// Time for finding the files that they map. One takes some 0.2 ms.
-const FILES: Duration = Duration::from_millis(400);
+const FILES: Duration = Duration::from_secs(1);
+/// A process is read again when there is so much for it: if not all of its files were found each time, some never would.
+const FILES_OF_PROCESS: Duration = Duration::from_millis(50);
 
 /// Asks processes about their files.
 #[derive(Debug)]
@@ -117,7 +119,7 @@ impl ProcessFiles {
     /// Looks for a file that a process maps; another user's takes that user's time, if there is some.
     pub fn find_within_time<T>(&mut self, pid: u32, find: impl FnOnce(&ProcessFiles) -> Option<T>) -> Option<T> {
         let Some(user) = other_process::user(pid) else { return find(self) };
-        if !self.may_find_files(user) {
+        if !self.may_find_files(user, LEAST) {
             return None;
         }
         let began = Instant::now();
@@ -126,13 +128,18 @@ impl ProcessFiles {
         found
     }
 
-    fn may_find_files(&mut self, user: Principal) -> bool {
+    /// Whether there is time to read the mappings of a user's process again, and to find its files.
+    pub fn may_read_again(&mut self, user: Principal) -> bool {
+        self.may_read_maps(user) && self.may_find_files(user, FILES_OF_PROCESS)
+    }
+
+    fn may_find_files(&mut self, user: Principal, least: Duration) -> bool {
         let now = Instant::now();
         if !self.files_time.has_begun() {
             self.files_time.begin(now);
         }
         self.files_time.grow(now);
-        self.files_time.left(Some(user), Duration::ZERO) >= LEAST
+        self.files_time.left(Some(user), Duration::ZERO) >= least
     }
 
     /// The user of a process of whose file too little was known in time, if there was one since the last call. The image has
@@ -153,7 +160,7 @@ impl ProcessFiles {
             Some((ccsd_worker::file_key(&file, Some(pid)).ok()?, file))
         };
         let Some(user) = user else { return opened(mapped.open(&self.door), mapped.pid) };
-        if !self.may_find_files(user) {
+        if !self.may_find_files(user, LEAST) {
             self.unanswered = Some(user);
             return None;
         }
@@ -165,8 +172,7 @@ impl ProcessFiles {
         };
         let began = Instant::now();
         let opened = self.deadline.ask_again(user, &mut self.late_files, (pid, start), open);
-        // Whose it is, and what is in it, takes as long again.
-        self.files_time.spend(Some(user), 2 * began.elapsed(), Duration::ZERO);
+        self.files_time.spend(Some(user), began.elapsed(), Duration::ZERO);
         if opened.is_none() {
             self.unanswered = Some(user);
         }

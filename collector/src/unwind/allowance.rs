@@ -12,21 +12,22 @@ use crate::time_budget::{Owner, SampleTimeBudget};
 const SHARE_OF_TIME: u32 = if cfg!(debug_assertions) { 1 } else { 4 };
 /// Nanoseconds that it may take at once, after a pause, and for one stack. A ring of samples holds some 64 ms.
 const MAX_NS_AT_ONCE: i64 = if cfg!(debug_assertions) { 2_000_000_000 } else { 25_000_000 };
+/// What a stack may take where there is less for its owner, but some: others have so much less.
+const LEAST_OF_STACK: i64 = MAX_NS_AT_ONCE / 8;
 /// Steps between two looks at the clock, a system call. A step takes 0.1 to some 10 us.
 const STEPS: u32 = 32;
 /// One in so many short stacks is measured and counts for all: nearly every stack has a step or two, which take no
 /// longer than two looks at the clock.
 const SHORT_MEASURED: i64 = 8;
 
-/// CPU time of this thread for slow steps, of which each owner of processes leaves some for the others. A stack may
-/// overdraw it, and later ones of its owner then have none: some are whole rather than all cut.
+/// CPU time of this thread for slow steps, of which each owner of processes leaves some for the others.
 #[derive(Debug)]
 pub struct Allowance {
     budget: SampleTimeBudget,
     time: u64,
     owner: Owner,
-    /// Whether there was any for the owner when the stack was begun, once that has been asked.
-    open: Option<bool>,
+    /// What there was for the owner when the stack was begun, nanoseconds, once that has been asked.
+    left: Option<i64>,
     /// CPU time when it was last looked at, for this stack.
     mark: Option<i64>,
     steps: u32,
@@ -46,7 +47,7 @@ impl Default for Allowance {
             budget: SampleTimeBudget::new(Duration::from_nanos(MAX_NS_AT_ONCE.unsigned_abs()), SHARE_OF_TIME),
             time: 0,
             owner: None,
-            open: None,
+            left: None,
             mark: None,
             steps: 0,
             weight: 1,
@@ -62,7 +63,7 @@ impl Default for Allowance {
 impl Allowance {
     /// Begins with a sample of a process of `owner`, taken at `time` (nanoseconds).
     pub fn begin(&mut self, time: u64, owner: Owner) {
-        (self.time, self.owner, self.open) = (time, owner, None);
+        (self.time, self.owner, self.left) = (time, owner, None);
         (self.mark, self.steps, self.taken, self.owed, self.refused) = (None, 0, 0, 0, false);
     }
 
@@ -107,7 +108,7 @@ impl Allowance {
     pub fn end(&mut self) {
         if self.mark.is_some() {
             self.look(cpu_ns());
-            self.is_open();
+            self.left();
             self.budget.overdraw(self.owner, Duration::from_nanos(self.owed.unsigned_abs()));
         }
     }
@@ -124,14 +125,16 @@ impl Allowance {
     }
 
     fn ask(&mut self) -> bool {
-        let more = self.is_open() && self.taken < MAX_NS_AT_ONCE;
+        let left = self.left();
+        let more = left > 0 && self.taken < left.max(LEAST_OF_STACK);
         self.refusals += u64::from(!more && !self.refused);
         self.refused |= !more;
         !self.refused
     }
 
-    fn is_open(&mut self) -> bool {
-        *self.open.get_or_insert_with(|| self.budget.has_time(self.owner, self.time))
+    fn left(&mut self) -> i64 {
+        let left = || i64::try_from(self.budget.left(self.owner, self.time).as_nanos()).unwrap_or(i64::MAX);
+        *self.left.get_or_insert_with(left)
     }
 
     #[cold]
@@ -191,15 +194,15 @@ mod tests {
         let mut allowance = Allowance::default();
         let most = MAX_NS_AT_ONCE / 4 * 3;
         assert!(stack(&mut allowance, 100 * SECOND, most));
-        assert!(stack(&mut allowance, 100 * SECOND, most));
-        assert!(!stack(&mut allowance, 100 * SECOND, most));
+        // One more takes what is left.
+        assert!(!stack(&mut allowance, 100 * SECOND, most) && !stack(&mut allowance, 100 * SECOND, most));
         // A short one is still followed, but no new code.
         allowance.begin(100 * SECOND, None);
         assert!((1..STEPS).all(|_| allowance.step()));
         assert!(!allowance.step() && !allowance.step());
         allowance.begin(100 * SECOND, None);
         assert!(allowance.step() && !allowance.long_step());
-        assert_eq!(allowance.refusals(), 3);
+        assert_eq!(allowance.refusals(), 4);
         let wait = MAX_NS_AT_ONCE as u64 * u64::from(SHARE_OF_TIME);
         assert!(stack(&mut allowance, 100 * SECOND + 2 * wait, most));
     }
@@ -208,10 +211,11 @@ mod tests {
     fn what_one_user_takes_leaves_some_for_others() {
         let [one, other] = [1, 2].map(|number| Some(Principal::User(number)));
         let mut allowance = Allowance::default();
-        let each = MAX_NS_AT_ONCE / 5;
+        // Each time the last one is longer than what is left.
+        let each = MAX_NS_AT_ONCE / 5 * 2;
         let whole = |allowance: &mut Allowance, owner, time| stack_of(allowance, owner, time, each);
-        assert_eq!((0..100).filter(|_| whole(&mut allowance, one, SECOND)).count(), 5);
-        assert!(whole(&mut allowance, other, SECOND) && whole(&mut allowance, other, SECOND));
+        assert_eq!((0..100).filter(|_| whole(&mut allowance, one, SECOND)).count(), 2);
+        assert!(whole(&mut allowance, other, SECOND));
         // One that takes what it gets, in the course of time, too.
         let wait = each as u64 * u64::from(SHARE_OF_TIME) * 4;
         for round in 1..50 {

@@ -60,9 +60,9 @@ impl GeneratedRules {
         (self.pid, self.time, self.left) = (pid, time, MAX_NEW);
     }
 
-    /// Whether there is no rule yet for the next instruction of a frame.
+    /// Whether a rule will be made for the next instruction of a frame.
     pub fn is_new(&self, place: (ImageIndex, u64)) -> bool {
-        !self.known.contains_key(&place)
+        self.left > 0 && self.refused != self.pid && !self.known.contains_key(&place)
     }
 
     /// No more are made for this sample.

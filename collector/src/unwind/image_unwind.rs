@@ -347,7 +347,7 @@ impl ImageUnwind {
     /// Whether the instructions of a frame's function have not been followed yet, up to `next` (for a caller, after the call):
     /// that may take a millisecond.
     pub fn is_new(&self, next: u64, called: bool) -> bool {
-        !self.entered.contains_key(&(next, called))
+        !self.rows.contains_key(&next) && !self.entered.contains_key(&(next, called))
     }
 
     /// How the frame's function has entered it, by its instructions up to `next` (for a caller, after the call).

@@ -274,7 +274,7 @@ impl Memory {
         if self.left < bytes as u64 {
             return Err(Errno::EAGAIN);
         }
-        if !self.dying && !self.budget.has_time(self.owner, self.time) {
+        if !self.dying && self.budget.left(self.owner, self.time).is_zero() {
             self.refusals.over_budget += 1;
             self.left = 0;
             return Err(Errno::EAGAIN);

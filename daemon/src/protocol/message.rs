@@ -408,6 +408,7 @@ impl From<ccsd_collector::Error> for Refusal {
         let kind = match &error {
             // The client may have permissions that the daemon lacks.
             Error::NotPermitted { .. }
+            | Error::NoAnswer { .. }
             | Error::Paranoid { .. }
             | Error::NoPerfEvents { .. }
             | Error::KernelRefused

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use ccsd_collector::{become_unfavoured, procfs, usage};
+use ccsd_collector::{become_unfavoured, other_process, procfs, usage};
 use ccsd_profile::codec::VERSION;
 use ccsd_profile::{EncodeError, Encoder};
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -83,6 +83,7 @@ impl Connection {
         place.transfer(principal);
         if !peer.authority.trusted {
             become_unfavoured();
+            other_process::wait_for_own(peer.authority.uid);
         }
         let version = OLDEST_PROTOCOL;
         let (alive, gone) = bounded(0);

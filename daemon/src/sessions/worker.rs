@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ccsd_collector::{
-    Budget, FileShare, Options, ProcessSelection, Scope, Session, SessionEvent, become_unfavoured, procfs, system,
-    usage,
+    Budget, FileShare, Options, ProcessSelection, Scope, Session, SessionEvent, become_unfavoured, other_process,
+    procfs, system, usage,
 };
 use ccsd_profile::{Profile, ProfileLimits, Update};
 use crossbeam_channel::{Receiver, Select, Sender, TryRecvError};
@@ -257,6 +257,9 @@ fn open(
         SessionTarget::Machine(_) => &[],
         SessionTarget::Child(pid, _) => std::slice::from_ref(pid),
     };
+    if let Some(owner) = new.owner.owner() {
+        other_process::wait_for_own(owner.uid);
+    }
     let guard = Guard::new(new.owner, pids)?;
     let session = match &new.target {
         SessionTarget::Pids(pids) => Session::attach(&options, pids)?,
@@ -344,7 +347,11 @@ impl SessionWorker {
         let kernel = ledger.charge(principal, Resource::KernelBytes, 0);
         let info = session.info().clone();
         let pids: Vec<u32> = info.pids.iter().copied().take(LISTED_PIDS).collect();
-        let start_of = |&pid: &u32| procfs::stat(pid).map_or(NEVER, |stat| stat.start_time);
+        let start_of = |&pid: &u32| match procfs::stat(pid) {
+            Ok(stat) => stat.start_time,
+            Err(error) if procfs::is_gone(&error) => NEVER,
+            Err(_) => 0,
+        };
         let summary = SessionSummary {
             id,
             owner_uid: new.owner.uid,

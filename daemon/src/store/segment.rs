@@ -26,7 +26,7 @@ pub enum WriteError {
     Removed { path: PathBuf },
     #[error("less than {} MiB are free in {}", ROOM >> 20, dir.display())]
     NoRoom { dir: PathBuf },
-    #[error("it has written its share of what is free for {}, the rest is for other watches; make room there, or let \
+    #[error("this watch has written its share of what is free for {}, the rest is for the others; make room there, or let \
              bytes of [retention] be less than what is free", dir.display())]
     NoShare { dir: PathBuf },
 }

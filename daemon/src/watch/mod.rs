@@ -254,6 +254,9 @@ impl Manager {
                 if matches!(sent, Err(TrySendError::Disconnected(_))) {
                     tracing::error!(watch = %name, "watch {name}: its thread has failed; ccsd starts it again");
                     *follower = None;
+                    if let Some(stored) = self.stored.get_mut(number) {
+                        stored.1 = 0;
+                    }
                 }
             }
         }
@@ -312,7 +315,7 @@ impl Manager {
             Ok(removed) => removed,
             // Nothing has been stored yet, or a follower reports what is wrong with the directory.
             Err(error) => {
-                self.stored.clear();
+                self.stored = self.written().into_iter().map(|written| (0, written)).collect();
                 return tracing::debug!("{error}");
             }
         };

@@ -28,10 +28,10 @@ pub fn read(path: &Path) -> Option<Vec<u8>> {
 }
 
 /// `/proc/PID/stat` of a process, and the directory of a living thread: the main one's, or another's if that has ended.
-/// `None` if all have, or where another user's process does not answer.
-pub fn read_living_thread(dir: &Path) -> Option<(Stat, PathBuf)> {
+/// `Some(None)` if all have, `None` where another user's process does not answer in time.
+pub fn read_living_thread(dir: &Path) -> Option<Option<(Stat, PathBuf)>> {
     let of = dir.to_owned();
-    other_process::ask_by(dir, move || living_thread(&of)).flatten()
+    other_process::ask_by(dir, move || living_thread(&of))
 }
 
 fn living_thread(dir: &Path) -> Option<(Stat, PathBuf)> {

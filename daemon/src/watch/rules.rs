@@ -295,7 +295,7 @@ impl WatchRule {
 impl ProcessFilter for WatchRule {
     fn keeps(&self, pid: u32) -> Option<bool> {
         let dir = Path::new("/proc").join(pid.to_string());
-        let (stat, living) = read_living_thread(&dir)?;
+        let (stat, living) = read_living_thread(&dir).flatten()?;
         let process = ScannedProcess { pid, start_time: stat.start_time };
         Some(self.fits(process, &Facts::read(&living, &stat, self.asks_for_exe())))
     }
@@ -494,7 +494,7 @@ mod tests {
         std::os::unix::fs::symlink("/bin/sleep", &link).unwrap();
         let mut child = std::process::Command::new(&link).arg("60").spawn().unwrap();
         let proc = PathBuf::from(format!("/proc/{}", child.id()));
-        let stat = read_living_thread(&proc).unwrap().0;
+        let stat = read_living_thread(&proc).flatten().unwrap().0;
         // The program is there before its arguments are.
         let read = || Exe::read(&proc, &stat).unwrap();
         let found = std::iter::repeat_with(read).find(|exe| exe.executed.is_some()).unwrap();

@@ -131,7 +131,12 @@ impl Scanner {
 
     fn look_at(&mut self, pid: u32, fits: &mut [Vec<ScannedProcess>]) {
         let dir = self.proc.join(pid.to_string());
-        let Some((stat, living)) = read_living_thread(&dir) else { return };
+        let (stat, living) = match read_living_thread(&dir) {
+            Some(Some(found)) => found,
+            Some(None) => return,
+            // It stays what it was: it may only be kept from answering.
+            None => return self.keep(pid, fits),
+        };
         if stat.kernel_thread {
             // None becomes another.
             let Stat { start_time, comm, program, .. } = stat;
@@ -163,6 +168,16 @@ impl Scanner {
             .insert(pid, KnownProcess { start_time, comm, program, looks, fits: fitting, near, seen: self.looks });
     }
 
+    fn keep(&mut self, pid: u32, fits: &mut [Vec<ScannedProcess>]) {
+        let Some(known) = self.known.get_mut(&pid) else { return };
+        known.seen = self.looks;
+        for &rule in &known.fits {
+            if let Some(fits) = fits.get_mut(rule as usize) {
+                fits.push(ScannedProcess { pid, start_time: known.start_time });
+            }
+        }
+    }
+
     fn fitting(&self, dir: &Path, process: ScannedProcess, stat: &Stat) -> (Vec<u32>, Vec<u32>) {
         let facts = Facts::read(dir, stat, self.rules.iter().any(WatchRule::asks_for_exe));
         let rules = (0u32..).zip(&self.rules);
@@ -176,7 +191,7 @@ impl Scanner {
     pub fn near_miss(&self, rule: usize) -> Option<String> {
         let is_near = |known: &KnownProcess| known.near.iter().any(|near| *near as usize == rule);
         let pid = self.known.iter().filter(|(_, known)| is_near(known)).map(|(pid, _)| *pid).min()?;
-        let (stat, living) = read_living_thread(&self.proc.join(pid.to_string()))?;
+        let (stat, living) = read_living_thread(&self.proc.join(pid.to_string())).flatten()?;
         let (rule, process) = (self.rules.get(rule)?, ScannedProcess { pid, start_time: stat.start_time });
         rule.near_miss(process, &Facts::read(&living, &stat, rule.asks_for_exe()))
     }

@@ -82,6 +82,8 @@ impl EventSet {
             Err(error) => match error.raw_os_error() {
                 // It may have become another user's; then the kernel has ended the old events, too.
                 Some(libc::ESRCH | libc::EACCES | libc::EPERM) => Ok(OpenOutcome::Gone),
+                // One that the kernel tells nothing of does not run.
+                None if error.kind() == io::ErrorKind::TimedOut => Ok(OpenOutcome::Gone),
                 Some(libc::EMFILE | libc::ENFILE) => Err(self.too_many_files()),
                 _ => Err(doing(format!("open perf events on thread {tid}"))(error)),
             },
