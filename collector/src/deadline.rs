@@ -130,6 +130,11 @@ impl Deadline {
         self.threads.get(&user).is_some_and(|thread| thread.is_busy.load(Ordering::Acquire))
     }
 
+    /// Ends the threads that have nothing to do: each user has so many for all sessions.
+    pub fn rest(&mut self) {
+        self.threads.retain(|_, thread| thread.is_busy.load(Ordering::Acquire));
+    }
+
     /// The answer to a question about a process of `user`; `None` where it does not come in time, or the one before has not.
     pub fn ask<T: Send + 'static>(
         &mut self,

@@ -81,6 +81,16 @@ pub fn wait_no_longer_than_samples(user: Option<u32>) {
     QUESTIONS.with_borrow_mut(|questions| *questions = Questions::waiting(SAMPLES_WAIT, user));
 }
 
+/// Whether this thread is of a session of a user, and a process another's: it is not to be followed, and not asked about.
+pub fn is_of_no_interest(pid: u32) -> bool {
+    QUESTIONS.with_borrow(|questions| questions.user.is_some()) && user(pid).is_some()
+}
+
+/// Nothing will be asked by this thread for some time.
+pub fn rest() {
+    QUESTIONS.with_borrow_mut(|questions| questions.lanes.iter_mut().for_each(Deadline::rest));
+}
+
 /// This thread is of a session of a user.
 pub fn wait_for_own(user: u32) {
     QUESTIONS.with_borrow_mut(|questions| *questions = Questions::waiting(LONGEST, Some(user)));

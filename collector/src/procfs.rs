@@ -218,10 +218,12 @@ pub fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// All processes whose line of parents leads to one of `ancestors`, these not included, parents before children.
+/// All processes whose line of parents leads to one of `ancestors`, these not included, parents before children; in a user's
+/// session without those of other users.
 pub fn descendants(ancestors: &[u32]) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
-    for pid in numbers_in("/proc").unwrap_or_default() {
+    let all = numbers_in("/proc").unwrap_or_default();
+    for pid in all.into_iter().filter(|&pid| !other_process::is_of_no_interest(pid)) {
         if let Ok(stat) = stat(pid) {
             children.entry(stat.parent).or_default().push(pid);
         }

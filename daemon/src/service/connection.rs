@@ -368,6 +368,7 @@ impl Connection {
 
     /// Receives the next request, however long that takes, and notes its number.
     fn receive_request(&mut self, payload: &mut Vec<u8>) -> Result<Option<Result<Request, String>>, FrameError> {
+        other_process::rest();
         if self.version < 2 {
             return self.receive::<Request>(payload, None);
         }

@@ -267,6 +267,7 @@ fn open(
         SessionTarget::Child(pid, words) => Session::record_child(&options, words.clone(), *pid)?,
     };
     guard.check_attached()?;
+    other_process::rest();
     Ok((session, guard, options.budget.memory))
 }
 
