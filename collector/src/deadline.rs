@@ -135,6 +135,16 @@ impl Deadline {
         self.threads.retain(|_, thread| thread.is_busy.load(Ordering::Acquire));
     }
 
+    /// Whether a question about a process of this user would be asked: none is open, and the waits have left some time.
+    pub fn may_ask(&mut self, user: Principal) -> bool {
+        let now = Instant::now();
+        if !self.waits.has_begun() {
+            self.waits.begin(now);
+        }
+        self.waits.grow(now);
+        !self.is_busy(user) && self.waits.left(Some(user), Duration::ZERO) >= LEAST
+    }
+
     /// The answer to a question about a process of `user`; `None` where it does not come in time, or the one before has not.
     pub fn ask<T: Send + 'static>(
         &mut self,
@@ -185,14 +195,10 @@ impl Deadline {
         let cpu_ns = Arc::clone(self.cpu_ns.get_or_insert_default());
         let count_cpu = || add_helper(cpu_ns.swap(0, Ordering::Relaxed));
         count_cpu();
-        let began = Instant::now();
-        if !self.waits.has_begun() {
-            self.waits.begin(began);
-        }
-        self.waits.grow(began);
-        if self.waits.left(Some(user), Duration::ZERO) < LEAST {
+        if !self.may_ask(user) {
             return Err(None);
         }
+        let began = Instant::now();
         let (longest, of_question) = (self.longest, Arc::clone(&cpu_ns));
         let Some(thread) = self.thread_of(user) else { return Err(None) };
         if thread.is_busy.swap(true, Ordering::Acquire) {

@@ -30,8 +30,8 @@ struct Questions {
     /// Of whose session this thread is: his processes keep only that waiting.
     user: Option<u32>,
     lanes: [Deadline; UNANSWERED],
-    /// Processes that have not answered, and where they were asked.
-    unanswered: HashMap<u32, usize>,
+    /// Processes that have not answered, whose they are, and in which lane they were asked.
+    unanswered: HashMap<u32, (Principal, usize)>,
 }
 
 impl Questions {
@@ -47,15 +47,15 @@ impl Questions {
         question: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let lanes = &self.lanes;
-        self.unanswered.retain(|_, lane| lanes.get(*lane).is_some_and(|lane| lane.is_busy(user)));
+        self.unanswered.retain(|_, (user, lane)| lanes.get(*lane).is_some_and(|lane| lane.is_busy(*user)));
         if pid.is_some_and(|pid| self.unanswered.contains_key(&pid)) {
             return None;
         }
-        let number = lanes.iter().position(|lane| !lane.is_busy(user))?;
+        let number = self.lanes.iter_mut().position(|lane| lane.may_ask(user))?;
         let lane = self.lanes.get_mut(number)?;
         let answer = lane.ask(user, question);
         if lane.is_busy(user) {
-            self.unanswered.extend(pid.map(|pid| (pid, number)));
+            self.unanswered.extend(pid.map(|pid| (pid, (user, number))));
         }
         answer
     }
@@ -81,7 +81,7 @@ pub fn wait_no_longer_than_samples(user: Option<u32>) {
     QUESTIONS.with_borrow_mut(|questions| *questions = Questions::waiting(SAMPLES_WAIT, user));
 }
 
-/// Whether this thread is of a session of a user, and a process another's: it is not to be followed, and not asked about.
+/// Whether a process is another user's while this thread is of a user's session, which does not follow it.
 pub fn is_of_no_interest(pid: u32) -> bool {
     QUESTIONS.with_borrow(|questions| questions.user.is_some()) && user(pid).is_some()
 }
@@ -124,6 +124,8 @@ mod tests {
                 assert_eq!(questions.ask(Some(100), user, move || pid), Some(pid));
                 let (release, held) = bounded::<()>(0);
                 assert_eq!(questions.ask(Some(pid), user, move || held.recv().is_err()), None);
+                // Nor when others have been asked meanwhile.
+                assert_eq!(questions.ask(Some(200), Principal::User(8), || true), Some(true));
                 assert_eq!(questions.ask(Some(pid), user, || true), None);
                 release
             })
