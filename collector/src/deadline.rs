@@ -17,10 +17,10 @@ use hashbrown::HashMap;
 use nix::unistd::geteuid;
 use rustc_hash::FxBuildHasher;
 
-use crate::procfs;
 use crate::sched_priority::{become_urgent, is_urgent};
 use crate::time_budget::{LEAST, TimeBudget};
 use crate::usage::{add_helper, thread_cpu_ns};
+use crate::users::user_of_process;
 
 /// Longest wait for an answer. A ring of samples holds some 64 ms.
 pub const LONGEST: Duration = Duration::from_millis(50);
@@ -113,7 +113,7 @@ impl Deadline {
     /// holds no lock.
     #[must_use]
     pub fn other_user(&self, pid: u32) -> Option<Principal> {
-        let user = procfs::user(pid)?;
+        let user = user_of_process(pid)?;
         let user = ccsd_worker::principal_of_process(pid, Some(user));
         self.is_other(user).then_some(user)
     }

@@ -102,7 +102,7 @@ pub fn user(pid: u32) -> Option<Principal> {
 }
 
 fn user_of(dir: &Path) -> Option<Principal> {
-    // As `procfs::user`.
+    // The effective user: see `user_of_process`.
     let user = fs::metadata(dir).ok()?.uid();
     let own = [Some(0), Some(geteuid().as_raw()), QUESTIONS.with_borrow(|questions| questions.user)];
     (!own.contains(&Some(user))).then(|| ccsd_worker::principal_of(user))

@@ -9,6 +9,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::other_process;
 use crate::users::PasswdUsers;
+pub use crate::users::user_of_process;
 
 /// Largest /proc file read: the default `vm.max_map_count` is 65,530 mappings of about 100 bytes.
 const MAX_FILE: u64 = 64 << 20;
@@ -126,11 +127,6 @@ pub fn is_ours() -> bool {
 pub fn thread_group(tid: u32) -> Option<u32> {
     let status = read(&format!("/proc/{tid}/status")).ok()?;
     String::from_utf8_lossy(&status).lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
-}
-
-/// The effective user of a process: always the owner of its directory, see `task_dump_owner` in the kernel's fs/proc/base.c.
-pub fn user(pid: u32) -> Option<u32> {
-    Some(fs::metadata(format!("/proc/{pid}")).ok()?.uid())
 }
 
 /// The number that a process has in its own namespace, and its effective user.
@@ -315,7 +311,7 @@ fn words(bytes: &[u8]) -> Vec<String> {
 /// The user of a process, for messages: number, and name by this machine's own file. A name service might take for
 /// ever.
 pub fn owner_label(pid: u32) -> String {
-    let Ok(uid) = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid()) else { return "another user".to_owned() };
+    let Some(uid) = user_of_process(pid) else { return "another user".to_owned() };
     match PasswdUsers::read().name(uid) {
         "" => format!("user {uid}"),
         name => format!("user {name}"),
@@ -324,7 +320,7 @@ pub fn owner_label(pid: u32) -> String {
 
 /// The name, or else the number, of the user that a process runs as, by the name service. For the command line.
 pub fn owner_name(pid: u32) -> String {
-    let Ok(uid) = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid()) else { return "another user".to_owned() };
+    let Some(uid) = user_of_process(pid) else { return "another user".to_owned() };
     match nix::unistd::User::from_uid(uid.into()) {
         Ok(Some(user)) => format!("user {}", user.name),
         _ => format!("user {uid}"),

@@ -1,13 +1,20 @@
-//! Names of users, as far as this machine's own file has them: asking its name service may mean asking another daemon.
+//! Whose processes are, and the names of users as far as this machine's own file has them: asking its name service may mean
+//! asking another daemon.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 
 use hashbrown::HashMap;
 
 const PASSWD: &str = "/etc/passwd";
 const MAX_BYTES: u64 = 4 << 20;
 const MAX_NAME: usize = 256;
+
+/// The effective user of a process: always the owner of its directory, see `task_dump_owner` in the kernel's fs/proc/base.c.
+pub fn user_of_process(pid: u32) -> Option<u32> {
+    Some(fs::metadata(format!("/proc/{pid}")).ok()?.uid())
+}
 
 #[derive(Debug, Default)]
 pub struct PasswdUsers(HashMap<u32, String>);

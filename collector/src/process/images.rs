@@ -570,7 +570,7 @@ fn payer(pid: u32, key: Option<&FileKey>) -> Principal {
     match key.map(FileKey::principal) {
         Some(user @ Principal::User(_)) => user,
         owner if pid == 0 => owner.unwrap_or_default(),
-        owner => match ccsd_worker::principal_of_process(pid, procfs::user(pid)) {
+        owner => match ccsd_worker::principal_of_process(pid, procfs::user_of_process(pid)) {
             // A container, which the file may tell from others.
             Principal::SOMEWHERE => owner.filter(|owner| *owner != Principal::Own).unwrap_or(Principal::SOMEWHERE),
             user => user,

@@ -797,7 +797,7 @@ impl ProcessTable {
 
 /// Who answers for a process that is there now.
 fn user_of(pid: u32) -> Principal {
-    ccsd_worker::principal_of_process(pid, procfs::user(pid))
+    ccsd_worker::principal_of_process(pid, procfs::user_of_process(pid))
 }
 
 #[cfg(test)]

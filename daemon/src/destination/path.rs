@@ -218,7 +218,7 @@ fn is_locked_by_stranger(file: &File) -> bool {
             _ => None,
         }
     });
-    let users: Vec<Option<u32>> = holders.map(procfs::user).collect();
+    let users: Vec<Option<u32>> = holders.map(procfs::user_of_process).collect();
     !users.is_empty() && users.into_iter().all(|user| user.is_some_and(|user| !is_trusted(user)))
 }
 

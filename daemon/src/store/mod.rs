@@ -17,6 +17,8 @@ pub use query::{CpuInterval, StoredGap, StoredProfile, TimeRange, cpu_intervals,
 pub use retention::{Removed, retain, writable};
 pub use segment::{SegmentWriter, WriteError, free_for_segments, room};
 
+/// Minimum bytes before another segment starts: each segment repeats its symbols.
+pub const LEAST_SEGMENT: u64 = 32 << 10;
 /// Time covered by a segment at most, except for its last interval.
 pub const SEGMENT: Duration = Duration::from_secs(3600);
 

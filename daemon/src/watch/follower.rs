@@ -12,7 +12,6 @@ use ccsd_collector::{Budget, EventChoice, Options, ProcessFilter, Scope, Session
 use ccsd_profile::Update;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 
-use super::LEAST_SEGMENT;
 use super::budget::BackoffStep;
 use super::proc_stat::ScannedProcess;
 use super::rules::WatchRule;
@@ -69,7 +68,7 @@ impl SegmentTarget {
     /// Whether a segment can be created, `written` bytes having been written.
     fn room(&self, written: u64) -> Result<(), WriteError> {
         store::room(&self.dir)?;
-        if self.writable.saturating_sub(written) < LEAST_SEGMENT {
+        if self.writable.saturating_sub(written) < store::LEAST_SEGMENT {
             Err(WriteError::NoShare { dir: self.dir.clone() })
         } else {
             Ok(())

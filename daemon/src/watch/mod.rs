@@ -37,8 +37,6 @@ pub use status::WatchStatus;
 const RETENTION_PERIOD: Duration = Duration::from_secs(60);
 /// A watch starts another segment at this fraction of its share of the store, so that old segments exist to be removed.
 const SEGMENT_SHARE: u64 = 8;
-/// Minimum bytes before another segment starts: each segment repeats its symbols.
-const LEAST_SEGMENT: u64 = 32 << 10;
 /// Maximum time to end: less than the promised five seconds.
 const END_TIME: Duration = Duration::from_secs(4);
 
@@ -231,7 +229,7 @@ impl Manager {
         }
         let step = self.shedder.step();
         let watches = self.config.watches.len().max(1) as u64;
-        let segment_bytes = (self.config.retention.bytes.0 / watches / SEGMENT_SHARE).max(LEAST_SEGMENT);
+        let segment_bytes = (self.config.retention.bytes.0 / watches / SEGMENT_SHARE).max(store::LEAST_SEGMENT);
         let writable = self.writable();
         let rules = self.scanner.rules();
         let watches = self.config.watches.iter().zip(rules).zip(&mut self.followers).zip(fits).enumerate();
