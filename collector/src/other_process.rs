@@ -16,7 +16,7 @@ use nix::unistd::geteuid;
 use crate::deadline::{Deadline, LONGEST as SAMPLES_WAIT};
 
 /// Longest wait where no samples wait meanwhile: a machine may be busy.
-const LONGEST: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// Processes of a user that may leave a question unanswered before nobody asks about his others.
 const UNANSWERED: usize = 4;
