@@ -1,7 +1,7 @@
 //! Questions about processes by number, within a [`Deadline`]: another user's process may leave one unanswered for ever.
 //!
-//! While a process executes a program the kernel lets nobody look at it: reading its `stat` or `exe` in /proc waits, and so
-//! does `perf_event_open(2)`. Meanwhile it closes files, which the server of a file system in user space may hold up.
+//! While a process executes a program, the kernel holds a lock that reads of its `stat` and `exe` in /proc need, and
+//! `perf_event_open(2)`. Under that lock it closes files, which the server of a file system in user space can delay for ever.
 
 use std::cell::RefCell;
 use std::fs;
@@ -17,8 +17,7 @@ use crate::deadline::{Deadline, LONGEST as SAMPLES_WAIT};
 
 /// Longest wait where no samples wait meanwhile: a machine may be busy.
 const LONGEST: Duration = Duration::from_secs(1);
-
-/// Processes of a user that may leave a question unanswered before nobody asks about his others.
+/// Maximum open questions about one user's processes. With so many, this thread asks about no other process of that user.
 const UNANSWERED: usize = 4;
 
 thread_local! {

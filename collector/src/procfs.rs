@@ -71,7 +71,7 @@ pub fn mount_namespace(pid: u32) -> Option<u64> {
     ask(pid, move || fs::metadata(format!("/proc/{pid}/ns/mnt"))).ok().map(|meta| meta.ino())
 }
 
-/// What /proc tells of a process. Errors: those of the question; `TimedOut` where another user's does not answer.
+/// Asks /proc about a process. Errors: those of the question; `TimedOut` if another user's process does not answer in time.
 fn ask<T: Send + 'static>(pid: u32, question: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     other_process::ask(pid, question).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
 }

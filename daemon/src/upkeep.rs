@@ -18,7 +18,7 @@ use crate::store::{StateDirError, StateLock};
 use crate::supervisor::{BEAT, Heart, LOOK, Supervisor};
 use crate::watch::{WatchStatus, Watches};
 
-/// Characters of an error in the configuration that clients are told.
+/// Maximum characters of a configuration error in an answer to clients.
 const SHOWN_CHARS: usize = 1000;
 const TICK: Duration = Duration::from_secs(15);
 

@@ -80,11 +80,18 @@ impl Allowance {
     /// Before a step that may take a millisecond: code is followed for the first time. Whether it may be taken.
     #[cold]
     pub fn long_step(&mut self) -> bool {
+        let more = self.has_time();
+        self.refuse_unless(more)
+    }
+
+    /// The same where the stack can be followed without that step.
+    #[cold]
+    pub fn has_time(&mut self) -> bool {
         match self.mark {
             None => self.start(),
             Some(_) => self.look(cpu_ns()),
         }
-        self.ask()
+        self.has_more()
     }
 
     #[inline]
@@ -99,7 +106,8 @@ impl Allowance {
         }
         if self.steps.is_multiple_of(STEPS) {
             self.look(cpu_ns());
-            return self.ask();
+            let more = self.has_more();
+            return self.refuse_unless(more);
         }
         !self.refused
     }
@@ -124,9 +132,12 @@ impl Allowance {
         self.refusals
     }
 
-    fn ask(&mut self) -> bool {
+    fn has_more(&mut self) -> bool {
         let left = self.left();
-        let more = left > 0 && self.taken < left.max(LEAST_OF_STACK);
+        left > 0 && self.taken < left.max(LEAST_OF_STACK)
+    }
+
+    fn refuse_unless(&mut self, more: bool) -> bool {
         self.refusals += u64::from(!more && !self.refused);
         self.refused |= !more;
         !self.refused
@@ -201,7 +212,8 @@ mod tests {
         assert!((1..STEPS).all(|_| allowance.step()));
         assert!(!allowance.step() && !allowance.step());
         allowance.begin(100 * SECOND, None);
-        assert!(allowance.step() && !allowance.long_step());
+        assert!(allowance.step() && !allowance.has_time() && allowance.step());
+        assert!(!allowance.long_step() && !allowance.step());
         assert_eq!(allowance.refusals(), 4);
         let wait = MAX_NS_AT_ONCE as u64 * u64::from(SHARE_OF_TIME);
         assert!(stack(&mut allowance, 100 * SECOND + 2 * wait, most));

@@ -245,7 +245,7 @@ impl StackUnwinder {
                 Err(address) => Err(address),
             },
             RuleSource::Generated => {
-                if self.generated.is_new((frame.image, next)) && !self.allowance.long_step() {
+                if self.generated.is_new((frame.image, next)) && !self.allowance.has_time() {
                     self.generated.make_no_more();
                 }
                 let code = |address, len| stack.code(address, len);

@@ -314,7 +314,7 @@ fn a_noisy_watch_costs_only_its_own_history() {
 #[test]
 fn what_is_free_is_shared() {
     let limit = 1 << 30;
-    // There is more than will be kept: as if nobody looked.
+    // More is free than the limit keeps: it holds no watch back.
     assert_eq!(writable(&[0, 0], 4 << 30, limit), [2 << 30, 2 << 30]);
     // One watch has all.
     assert_eq!(writable(&[70], 30, limit), [30]);
