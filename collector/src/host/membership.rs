@@ -68,6 +68,13 @@ impl Memberships {
         }
         Some(membership)
     }
+
+    /// What a process belongs to instead of `before`, if it has moved. One that ends leaves its groups of version 1 (see
+    /// `proc_cgroup_show` in the kernel's kernel/cgroup/cgroup.c), and has not moved.
+    pub fn instead_of(&mut self, before: &Membership, pid: u32) -> Option<Arc<Membership>> {
+        let now = self.of(pid).filter(|now| **now != *before)?;
+        (!procfs::is_exiting(pid)).then_some(now)
+    }
 }
 
 /// One line of /proc/PID/cgroup: hierarchy, controllers, path. The path may contain colons.
@@ -118,6 +125,11 @@ fn cgroup_paths(file: &[u8]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
+    use nix::sys::wait::{Id, WaitPidFlag, waitid};
+    use nix::unistd::Pid;
+
     use super::*;
 
     #[test]
@@ -150,5 +162,22 @@ mod tests {
         let groups = ProcessGroups::read(std::process::id()).unwrap();
         assert!(groups.uid.is_some());
         assert_eq!(ProcessGroups::read(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_process_that_has_ended_has_not_moved() {
+        let mut memberships = Memberships::default();
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        let now = memberships.of(pid).unwrap();
+        let before = Membership { cgroup: "/before.service".to_owned(), ..Membership::clone(&now) };
+        assert_eq!(memberships.instead_of(&now, pid), None);
+        assert_eq!(memberships.instead_of(&before, pid), Some(now));
+        drop(child.stdin.take());
+        waitid(Id::Pid(Pid::from_raw(pid.cast_signed())), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
+        assert!(memberships.of(pid).is_some());
+        assert_eq!(memberships.instead_of(&before, pid), None);
+        child.wait().unwrap();
+        assert_eq!(memberships.instead_of(&before, pid), None);
     }
 }

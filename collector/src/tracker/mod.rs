@@ -347,7 +347,7 @@ impl Tracker {
         let took = self.moves.portion(now, |(pid, before)| {
             // Whether it is still the process that it was then, and has not moved since.
             let is_same = self.table.membership(pid).is_some_and(|now| Arc::ptr_eq(now, &before));
-            if is_same && let Some(membership) = self.memberships.of(pid).filter(|it| before != *it) {
+            if is_same && let Some(membership) = self.memberships.instead_of(&before, pid) {
                 self.table.move_process(pid, membership);
             }
         });
