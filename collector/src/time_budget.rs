@@ -28,7 +28,7 @@ struct Spent {
 pub struct TimeBudget {
     most: Duration,
     part: u32,
-    /// Whether several owners share it: each gets half of what the others leave.
+    /// Whether several owners share it: each gets half of what the others leave, root and the daemon's own user half of all.
     is_shared: bool,
     spent: HashMap<Owner, Spent, FxBuildHasher>,
     /// What all have spent within it.
@@ -80,7 +80,12 @@ impl TimeBudget {
     /// What is left for an owner, if there is so much more.
     pub fn left(&self, owner: Owner, more: Duration) -> Duration {
         let Spent { shared, beyond } = self.spent.get(&owner).copied().unwrap_or_default();
-        let for_all = (self.most + more).saturating_sub(self.total.saturating_sub(shared));
+        let by_others = match owner {
+            // However many users work together.
+            Some(Principal::Own) if self.is_shared => Duration::ZERO,
+            _ => self.total.saturating_sub(shared),
+        };
+        let for_all = (self.most + more).saturating_sub(by_others);
         (if self.is_shared { for_all / 2 } else { for_all }).saturating_sub(shared).saturating_sub(beyond)
     }
 
@@ -159,6 +164,14 @@ mod tests {
         assert!(about(budget.total, MOST * 3 / 8), "{budget:?}");
         let spent = budget.spent[&user(2)];
         assert!(about(spent.shared, MOST / 4) && about(spent.beyond, MOST / 8), "{spent:?}");
+        // Root has its half whatever users take together, and they have the less for it.
+        for _ in 0..100 {
+            (0..100).for_each(|number| budget.spend(user(number), MOST, Duration::ZERO));
+        }
+        assert!(about(budget.total, MOST) && left(&budget, 100).is_zero());
+        let own = Some(Principal::Own);
+        budget.spend(own, MOST, Duration::ZERO);
+        assert_eq!((budget.spent[&own].shared, budget.spent[&own].beyond), (MOST / 2, MOST / 2));
         // Not ever more.
         budget.grow(began + 1000 * MOST * PART);
         assert_eq!(left(&budget, 2), MOST / 2);
