@@ -13,6 +13,7 @@ use nix::unistd::geteuid;
 use crate::args::socket::SocketArgs;
 use crate::connection::connect;
 use crate::exit::Failure;
+use crate::message::warn;
 use crate::processes;
 use crate::recording::is_profile;
 use crate::source::ProfileSource;
@@ -55,9 +56,9 @@ impl Lookup<'_> {
             }
             ProfileSource::Session(id) => {
                 let (client, sessions) = self.sessions().map_err(Failure::from)?;
-                match sessions.iter().any(|session| session.id == *id) {
-                    true => Ok(Located::Session(Box::new(client), *id)),
-                    false => Err(refused(format!("there is no session {id}; {LISTS}"))),
+                match sessions.iter().find(|session| session.id == *id) {
+                    Some(session) => Ok(by_number(client, session)),
+                    None => Err(refused(format!("there is no session {id}; {LISTS}"))),
                 }
             }
             ProfileSource::Process(pid) => match self.sessions() {
@@ -141,7 +142,7 @@ impl Lookup<'_> {
         };
         Ok(match (source, client) {
             (ProfileSource::File(path), _) => Located::File(path),
-            (ProfileSource::Session(id), Some(client)) => Located::Session(Box::new(client), id),
+            (ProfileSource::Session(_), Some(client)) if let Some(session) = named => by_number(client, session),
             (_, Some(client)) if on_process.is_some() => {
                 Located::Session(Box::new(client), on_process.map_or(number, |session| session.id))
             }
@@ -216,9 +217,22 @@ fn is_program(pid: u32) -> bool {
 /// The latest session of a process, this user's or root's; running sessions come first. What others have chosen to sample, and
 /// how, is looked at by the number of their session.
 fn latest_on(pid: u32, sessions: &[SessionSummary]) -> Option<&SessionSummary> {
-    let own = [0, geteuid().as_raw()];
-    let on = || sessions.iter().filter(|session| own.contains(&session.owner_uid) && session.is_on(pid));
+    let on = || sessions.iter().filter(|session| is_trusted(session) && session.is_on(pid));
     on().rfind(|session| session.ended.is_none()).or_else(|| on().next_back())
+}
+
+/// A session that was asked for by its number: a service that has been started again begins at 1, so it may be another user's
+/// than was thought.
+fn by_number(client: Client, session: &SessionSummary) -> Located {
+    if !is_trusted(session) {
+        warn(format_args!("session {} is of user {}", session.id, session.owner_uid));
+    }
+    Located::Session(Box::new(client), session.id)
+}
+
+/// Whether it is this user's or root's.
+fn is_trusted(session: &SessionSummary) -> bool {
+    [0, geteuid().as_raw()].contains(&session.owner_uid)
 }
 
 /// Says which session of another user is on a process, if there is no other.

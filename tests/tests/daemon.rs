@@ -391,6 +391,13 @@ fn users_see_their_own() {
     let ended = as_nobody(&["attach", "--detach", "--per-cpu", &nobodys.pid().to_string()]);
     ended.assert_refused(2, &["sampling whole CPUs is refused"]);
     assert_eq!(report_with_samples(&daemon, &own)["flat"]["rows"][0]["name"], "forever");
+    // Whose it is is said where it is somebody else's.
+    let whose = format!("session {own} is of user {NOBODY}");
+    let session = format!("session:{own}");
+    assert!(daemon.run(&["report", &session]).stderr.contains(&whose));
+    assert!(daemon.run(&["export", "folded", &own]).stderr.contains(&whose));
+    let ended = as_nobody(&["report", &session]);
+    assert!(ended.status.success() && !ended.stderr.contains("is of user"), "{ended:?}");
     assert!(as_nobody(&["daemon", "stop", &own]).status.success());
     assert_eq!(daemon.sessions().len(), 2);
     // A user without access to the socket is told so, and ccsd works without the daemon.
