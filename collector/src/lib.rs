@@ -75,6 +75,7 @@ pub use perf::layout_choice::{files_per_target, room as event_file_room};
 pub use perf::set::EventSet;
 pub use process::filter::{Executed, ProcessFilter, ProgramFile};
 pub use process::owner::{Denied, Owner, events_end_with_rights};
+pub use sampler::LeftOutPids;
 pub use sched_priority::{become_favoured, become_unfavoured};
 pub use session::{Session, check_target, without_arguments};
 pub use session_event::SessionEvent;

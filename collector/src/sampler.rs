@@ -50,6 +50,7 @@ use sleep::Sleep;
 use source::{BETWEEN_READS, RecordSource, close_elsewhere};
 use target_time::TargetTime;
 
+pub use attach::LeftOutPids;
 pub use channels::{Channels, SamplerCommand};
 
 /// The first update comes after this time, in nanoseconds, however long the interval is.
@@ -186,17 +187,16 @@ impl Sampler {
         }
     }
 
-    /// Follows more processes and their descendants; followed ones stay as they are. Returns those whose events the
-    /// kernel refuses. Errors: [`Error::TooManyFiles`]; some processes or threads may be followed then.
-    pub fn add(&mut self, pids: &[u32]) -> Result<Vec<u32>> {
+    /// Follows more processes and their descendants; followed ones stay as they are. Errors: [`Error::TooManyFiles`]; some processes or threads may be followed then.
+    pub fn add(&mut self, pids: &[u32]) -> Result<LeftOutPids> {
         self.attached = true;
         self.started = self.started.or_else(|| Some(now_ns()));
         self.source.events.begin_cpus();
-        let mut refused = RefusedPids::These(Vec::new());
+        let mut refused = RefusedPids::These(LeftOutPids::default());
         attach::open_all(&mut self.source, pids, true, &mut refused)?;
         match refused {
             RefusedPids::These(pids) => Ok(pids),
-            RefusedPids::Never => Ok(Vec::new()),
+            RefusedPids::Never => Ok(LeftOutPids::default()),
         }
     }
 

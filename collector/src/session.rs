@@ -27,7 +27,7 @@ use crate::perf::set::EventSet;
 use crate::perf::signals::Unwatched;
 use crate::process::filter::ProcessFilter;
 use crate::procfs;
-use crate::sampler::{Channels, Sampler, SamplerCommand};
+use crate::sampler::{Channels, LeftOutPids, Sampler, SamplerCommand};
 use crate::sched_priority::become_favoured;
 use crate::session_event::{Held, SessionEvent};
 use crate::system;
@@ -106,11 +106,11 @@ impl Session {
     }
 
     /// Follows those of `pids` that run and may be followed, with all descendants, under the name `target`; more by
-    /// [`Session::add`]. Goes on when none is left. Also returns those that the kernel refuses.
+    /// [`Session::add`]. Goes on when none is left. Also returns those that are left out.
     ///
     /// # Errors
     /// All that concern events.
-    pub fn follow(options: &Options, target: String, pids: &[u32]) -> Result<(Session, Vec<u32>)> {
+    pub fn follow(options: &Options, target: String, pids: &[u32]) -> Result<(Session, LeftOutPids)> {
         let options = Options { inherit: true, ..options.clone() };
         Session::on_running(&options, target, Vec::new(), pids, |sampler| sampler.add(pids))
     }
@@ -180,13 +180,13 @@ impl Session {
         Err(refused)
     }
 
-    /// Follows more processes and all descendants; followed ones stay as they are. Returns those that the kernel
-    /// refuses; ended ones are no error. Events must be read meanwhile, by this or another thread.
+    /// Follows more processes and all descendants; followed ones stay as they are. Returns those that are left out;
+    /// ended ones are no error. Events must be read meanwhile, by this or another thread.
     ///
     /// # Errors
     /// [`Error::TooManyFiles`]: some threads are not followed then. [`Error::Ended`] after the end, or if the sampling
     /// thread hangs.
-    pub fn add(&self, pids: &[u32]) -> Result<Vec<u32>> {
+    pub fn add(&self, pids: &[u32]) -> Result<LeftOutPids> {
         let (answer, answered) = bounded(1);
         let add = SamplerCommand::Add { pids: pids.to_vec(), answer };
         self.commands.send(add).map_err(|_| Error::Ended)?;

@@ -113,6 +113,10 @@ impl<'a> Attach<'a> {
                 threads => threads.unwrap_or_default(),
             };
             let opened = self.open_threads(&mut process, threads, is_late);
+            if opened.is_ok() && self.refused.contains(pid) && !self.processes.contains(&pid) {
+                // It is not followed, and may be later.
+                continue;
+            }
             // It may have executed something since it was looked at: then these are that program's events.
             let is_restricted = self.source.pipeline.tracker.is_restricted();
             let enters = process.is_unknown || process.is_early || (!process.new.is_empty() && is_restricted);
@@ -144,7 +148,7 @@ impl<'a> Attach<'a> {
                 Ok(OpenOutcome::Gone) => continue,
                 // A child may have become another user's; only those asked for must be permitted.
                 Err(Error::NotPermitted { .. }) if !self.pids.contains(&pid) || self.refused.add(pid) => continue,
-                Err(error @ Error::NoAnswer { .. }) if !self.pids.contains(&pid) || self.refused.add(pid) => {
+                Err(error @ Error::NoAnswer { .. }) if !self.pids.contains(&pid) || self.refused.add_silent(pid) => {
                     if !std::mem::replace(&mut self.has_told, true) {
                         self.source.pipeline.batch.note(error.to_string());
                     }
@@ -192,18 +196,36 @@ impl<'a> Attach<'a> {
 /// What is done about a process that may not be followed although it was asked for.
 pub enum RefusedPids {
     Never,
-    These(Vec<u32>),
+    These(LeftOutPids),
+}
+
+/// Processes that were to be followed and are not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftOutPids {
+    /// The kernel refuses their events.
+    pub refused: Vec<u32>,
+    /// The kernel did not answer in time: see [`Error::NoAnswer`]. It may do so later.
+    pub silent: Vec<u32>,
 }
 
 impl RefusedPids {
     fn contains(&self, pid: u32) -> bool {
-        matches!(self, RefusedPids::These(pids) if pids.contains(&pid))
+        matches!(self, RefusedPids::These(pids) if pids.refused.contains(&pid) || pids.silent.contains(&pid))
     }
 
     fn add(&mut self, pid: u32) -> bool {
+        self.add_to(pid, |pids| &mut pids.refused)
+    }
+
+    fn add_silent(&mut self, pid: u32) -> bool {
+        self.add_to(pid, |pids| &mut pids.silent)
+    }
+
+    fn add_to(&mut self, pid: u32, list: impl FnOnce(&mut LeftOutPids) -> &mut Vec<u32>) -> bool {
+        let is_known = self.contains(pid);
         let RefusedPids::These(pids) = self else { return false };
-        if !pids.contains(&pid) {
-            pids.push(pid);
+        if !is_known {
+            list(pids).push(pid);
         }
         true
     }

@@ -7,12 +7,13 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::batch::Batch;
 use crate::error::Result;
+use crate::sampler::LeftOutPids;
 use crate::watchdog::Watchdog;
 
 #[derive(Clone, Debug)]
 pub enum SamplerCommand {
-    /// Follow these processes and all descendants, too. Answers which are refused.
-    Add { pids: Vec<u32>, answer: Sender<Result<Vec<u32>>> },
+    /// Follow these processes and all descendants, too. Answers which are left out.
+    Add { pids: Vec<u32>, answer: Sender<Result<LeftOutPids>> },
     /// End the collection in order. The target's CPU time, user and in all, in nanoseconds, if the caller knows it.
     Stop {
         /// `(user, user + system)`

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ccsd_collector::system::lockable_bytes;
-use ccsd_collector::{Budget, EventChoice, Options, ProcessFilter, Scope, Session, SessionEvent};
+use ccsd_collector::{Budget, EventChoice, LeftOutPids, Options, ProcessFilter, Scope, Session, SessionEvent};
 use ccsd_profile::Update;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select};
 
@@ -151,7 +151,11 @@ struct Follower {
     place: SegmentTarget,
     step: BackoffStep,
     reason: Arc<str>,
+    /// Those that match, but for those that gave no answer: these are new at the next look.
     found: Vec<ScannedProcess>,
+    silent: Vec<u32>,
+    /// Processes whose events the kernel has refused, in the present session.
+    refused: u64,
     /// Since when no process has matched and no sample has been received.
     idle_since: Option<Instant>,
     /// Why the processes are too short for events on threads.
@@ -180,6 +184,8 @@ impl Follower {
             step: BackoffStep::default(),
             reason: "".into(),
             found: Vec::new(),
+            silent: Vec::new(),
+            refused: 0,
             idle_since: None,
             too_short: None,
             turnover: Turnover::default(),
@@ -280,9 +286,10 @@ impl Follower {
         match &self.running {
             None if Instant::now() >= self.retry_at => self.begin(),
             None => {}
-            Some(running) if new.is_empty() || running.by_cpu => {}
+            Some(running) if running.by_cpu => {}
+            Some(_) if new.is_empty() => self.leave_out(LeftOutPids::default()),
             Some(running) => match running.session.add(&new) {
-                Ok(refused) => self.refused(&refused),
+                Ok(left_out) => self.leave_out(left_out),
                 // Events of ended processes stay open until the session ends.
                 Err(error) => {
                     let name = &self.watch.name.0;
@@ -303,21 +310,32 @@ impl Follower {
         }
     }
 
-    fn refused(&self, refused: &[u32]) {
-        if refused.is_empty() {
-            return;
-        }
-        self.set(|status| {
-            status.refused += refused.len() as u64;
+    /// Notes who is not followed, and logs it once.
+    fn leave_out(&mut self, left_out: LeftOutPids) {
+        let LeftOutPids { refused, silent } = left_out;
+        self.found.retain(|process| !silent.contains(&process.pid));
+        let name = &self.watch.name.0;
+        if let Some(pid) = refused.first() {
             tracing::warn!(
-                watch = %status.name,
-                "watch {}: the kernel refuses {} of its processes, PID {} among them (the service needs CAP_PERFMON and \
+                watch = %name,
+                "watch {name}: the kernel refuses {} of its processes, PID {pid} among them (the service needs CAP_PERFMON and \
                  CAP_SYS_PTRACE)",
-                status.name,
                 refused.len(),
-                refused.first().copied().unwrap_or(0),
             );
-        });
+        }
+        let new: Vec<u32> = silent.iter().copied().filter(|pid| !self.silent.contains(pid)).collect();
+        if let Some(pid) = new.first() {
+            tracing::warn!(
+                watch = %name,
+                "watch {name}: the kernel does not answer about {} of its processes, PID {pid} among them, which may be kept from \
+                 executing a program; it is asked again at each look",
+                new.len(),
+            );
+        }
+        self.refused += refused.len() as u64;
+        let all = self.refused + silent.len() as u64;
+        self.set(|status| status.refused = all);
+        self.silent = silent;
     }
 
     fn restart(&mut self) {
@@ -336,12 +354,12 @@ impl Follower {
         self.set(|status| {
             status.rate_hz = self.step.rate(self.watch.rate_hz.0);
             status.configured_rate_hz = self.watch.rate_hz.0;
-            status.refused = 0;
         });
+        self.refused = 0;
         let by_cpu = self.by_cpu();
         match self.session(by_cpu) {
-            Ok((session, refused)) => {
-                self.refused(&refused);
+            Ok((session, left_out)) => {
+                self.leave_out(left_out);
                 self.set(|status| {
                     status.rate_hz = session.info().rate_hz;
                     status.samples_cpus = by_cpu;
@@ -388,7 +406,7 @@ impl Follower {
         }
     }
 
-    fn session(&self, by_cpu: bool) -> ccsd_collector::Result<(Session, Vec<u32>)> {
+    fn session(&self, by_cpu: bool) -> ccsd_collector::Result<(Session, LeftOutPids)> {
         let rate_hz = self.step.rate(self.watch.rate_hz.0).min(ccsd_collector::system::perf_max_sample_rate());
         let options = |event| Options {
             event,
@@ -408,7 +426,7 @@ impl Follower {
         let follow = |event| {
             let (options, name) = (options(event), self.watch.name.0.clone());
             match by_cpu {
-                true => Session::on_machine(&options, name).map(|session| (session, Vec::new())),
+                true => Session::on_machine(&options, name).map(|session| (session, LeftOutPids::default())),
                 false => Session::follow(&options, name, &pids),
             }
         };
