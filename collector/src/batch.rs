@@ -5,6 +5,8 @@
 use std::sync::Arc;
 
 use ccsd_profile::Membership;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 
 use crate::pace::{RateChange, SampleCost};
 use crate::perf::counters::EventCounts;
@@ -284,6 +286,8 @@ pub enum Mark {
 pub struct Batch {
     /// What happened, in order.
     pub items: Vec<BatchItem>,
+    /// Where the items give new names to threads. There is one a thread, however often it changes its name.
+    pub renames: HashMap<ThreadKey, usize, FxBuildHasher>,
     /// The frames of all its samples, one after the other, each stack innermost first.
     pub frames: Vec<Frame>,
     /// Weights by the metrics after the first [`MAX_METRICS`], sample by sample. Only imports have them.
@@ -298,9 +302,11 @@ impl Batch {
     /// Empties it, keeping the buffers, but not what they had to grow to while the aggregator was busy.
     pub fn clear(&mut self) {
         self.items.clear();
+        self.renames.clear();
         self.frames.clear();
         self.further_weights.clear();
         self.items.shrink_to(MAX_KEPT_BYTES / size_of::<BatchItem>());
+        self.renames.shrink_to(MAX_KEPT_BYTES / size_of::<BatchItem>());
         self.frames.shrink_to(MAX_KEPT_BYTES / size_of::<Frame>());
         self.mark = Mark::None;
     }

@@ -150,9 +150,17 @@ impl BatchBuilder {
         }
     }
 
+    /// Tells a thread's last name in this batch.
     pub fn rename(&mut self, renamed: ThreadRename) {
         let ThreadRename { thread: key, process, name } = renamed;
-        self.batch.items.push(BatchItem::ThreadName { key, process, name });
+        let Batch { items, renames, .. } = &mut self.batch;
+        let known = renames.get(&key).and_then(|&at| items.get_mut(at));
+        if let Some(BatchItem::ThreadName { name: last, .. }) = known {
+            *last = name;
+            return;
+        }
+        renames.insert(key, items.len());
+        items.push(BatchItem::ThreadName { key, process, name });
     }
 
     /// Adds the ends of announced threads, and removes their and ended processes' unwinding state.

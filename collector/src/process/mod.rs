@@ -624,10 +624,10 @@ impl ProcessTable {
         }
     }
 
-    /// Whether a process is known, is one of this system, and others do not know of it.
+    /// Whether others know of a process; `None` where it is not known itself.
     #[inline]
-    pub fn is_unannounced(&self, pid: u32) -> bool {
-        self.asks_proc && self.processes.get(&pid).is_some_and(|process| !process.announced)
+    pub fn is_announced(&self, pid: u32) -> Option<bool> {
+        self.processes.get(&pid).map(|process| process.announced)
     }
 
     /// What a process belongs to, if that is known.

@@ -10,7 +10,7 @@ use crossbeam_channel::bounded;
 
 use super::*;
 use crate::aggregator::Aggregator;
-use crate::batch::{BatchItem, Mark};
+use crate::batch::{Batch, BatchCounts, BatchItem, Mark};
 use crate::clock::now_ns;
 use crate::perf::record::{Fork, Mmap};
 use crate::perf::ring_buffer::Bytes;
@@ -336,4 +336,64 @@ fn samples_that_the_queue_has_no_room_for_are_dropped_and_counted() {
     assert_eq!(accounting.shed.get(Shed::Queue), counts.dropped);
     let total = FlatView::new(&profile, &Selection::all()).total;
     assert_eq!((total.samples, total.weight), (counts.received, counts.received * SPEC.period_ns()));
+}
+
+/// What the pipeline would send of processes: whether it is known what each belongs to.
+fn memberships_told(pipeline: &mut Pipeline) -> Vec<bool> {
+    let batch = pipeline.batch.take(BatchCounts::default(), Batch::default());
+    let told = |item: &BatchItem| match item {
+        BatchItem::Process { membership, .. } => Some(membership.is_some()),
+        _ => None,
+    };
+    batch.items.iter().filter_map(told).collect()
+}
+
+#[test]
+fn a_process_whose_fork_was_lost_belongs_to_its_user_all_the_same() {
+    let mut pipeline = Pipeline::new(&SPEC, EventLayout::Cpus, 2, None, &Budget::of(Budget::MIN_MEMORY));
+    pipeline.tracker.observe_machine();
+    let mut running = going_on();
+    pipeline.handle(0, Record::Sample(sample(running.id(), now_ns(), Bytes::new(&[]))));
+    assert_eq!(memberships_told(&mut pipeline), [true]);
+    drop(running.stdin.take());
+    running.wait().unwrap();
+}
+
+#[test]
+fn who_has_the_number_of_a_process_whose_end_was_lost_is_another() {
+    let mut pipeline = Pipeline::new(&SPEC, EventLayout::Cpus, 2, None, &Budget::of(Budget::MIN_MEMORY));
+    pipeline.tracker.observe_machine();
+    let mut running = going_on();
+    let (parent, pid) = (own_pid(), running.id());
+    pipeline.tracker.enter(parent).unwrap();
+    // It began a second after the machine, long before the one that runs.
+    let fork = TargetChange::Fork(Fork { pid, tid: pid, parent_pid: parent, parent_tid: parent });
+    pipeline.handle(1, Record::Change { time: 1_000_000_000, id: 0, change: fork });
+    pipeline.handle(0, Record::Sample(sample(pid, now_ns(), Bytes::new(&[]))));
+    assert_eq!(memberships_told(&mut pipeline).len(), 1);
+    pipeline.tracker.records_were_lost();
+    pipeline.tracker.read_missed(true);
+    pipeline.handle(0, Record::Sample(sample(pid, now_ns(), Bytes::new(&[]))));
+    assert_eq!(memberships_told(&mut pipeline), [true]);
+    drop(running.stdin.take());
+    running.wait().unwrap();
+}
+
+#[test]
+fn a_thread_has_one_new_name_a_batch_however_often_it_changes_it() {
+    let mut pipeline = Pipeline::new(&SPEC, EventLayout::Threads, 2, None, &Budget::of(Budget::MIN_MEMORY));
+    let pid = own_pid();
+    pipeline.handle(0, Record::Sample(sample(pid, now_ns(), Bytes::new(&[]))));
+    for round in 0..2 {
+        for number in 0..10_000 {
+            let change = comm(pid, false, &format!("{round} {number}"));
+            pipeline.handle(1, Record::Change { time: now_ns(), id: 0, change });
+        }
+        let batch = pipeline.batch.take(BatchCounts::default(), Batch::default());
+        let names = batch.items.iter().filter_map(|item| match item {
+            BatchItem::ThreadName { name, process, .. } => Some((name.as_str(), process.is_some())),
+            _ => None,
+        });
+        assert_eq!(names.collect::<Vec<_>>(), [(format!("{round} 9999").as_str(), true)]);
+    }
 }

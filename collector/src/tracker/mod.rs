@@ -311,13 +311,27 @@ impl Tracker {
     /// Reads what a process belongs to before its first sample. An ended one belongs to what its parent did.
     #[inline]
     pub fn look_at_membership(&mut self, pid: u32) {
-        if self.table.is_unannounced(pid) {
+        match self.table.is_announced(pid) {
+            Some(true) => {}
+            Some(false) => self.read_membership(pid),
+            None => self.read_untold(pid),
+        }
+    }
+
+    /// Enters a process whose fork record was lost, and reads what it belongs to.
+    #[cold]
+    fn read_untold(&mut self, pid: u32) {
+        if !self.table.is_of_recording() {
+            self.table.read_process(pid, &mut self.images);
             self.read_membership(pid);
         }
     }
 
     #[cold]
     fn read_membership(&mut self, pid: u32) {
+        if self.table.is_of_recording() {
+            return;
+        }
         let (mut relative, start_time) = (pid, self.table.start_time(pid));
         for _ in 0..MAX_ANCESTORS {
             // A number may be another process's by now.
@@ -568,8 +582,8 @@ impl Tracker {
         self.rereading.begin_if_due(now_ns(), at_end, || self.table.pids());
         let mut rereading = std::mem::take(&mut self.rereading);
         rereading.portion(now_ns(), at_end, |pid| {
-            // It may have ended since the round began.
-            if self.table.knows_process(pid) {
+            // It may have ended since the round began, or its end may be what was lost.
+            if self.table.knows_process(pid) && !self.forget_if_replaced(pid) {
                 // Whose descendant it is is uncertain, too. One that is refused stays, and so do its threads.
                 let _ = self.enter(pid);
             }
@@ -619,10 +633,16 @@ impl Tracker {
     /// Drops processes whose number is another's by now: no event may be opened on that one.
     pub fn forget_the_replaced(&mut self) {
         for pid in self.table.pids() {
-            if procfs::stat(pid).is_ok_and(|stat| self.table.is_replaced(pid, stat.start_time)) {
-                self.table.remove_process(pid);
-            }
+            self.forget_if_replaced(pid);
         }
+    }
+
+    fn forget_if_replaced(&mut self, pid: u32) -> bool {
+        let is_replaced = procfs::stat(pid).is_ok_and(|stat| self.table.is_replaced(pid, stat.start_time));
+        if is_replaced {
+            self.table.remove_process(pid);
+        }
+        is_replaced
     }
 
     /// Notes forks from now on, for a scan for the target's threads, until [`Tracker::end_scan`].
