@@ -15,9 +15,7 @@ use std::sync::Arc;
 
 use ccsd_profile::cgroup;
 use ccsd_profile::origin::begins_at_entry;
-use ccsd_profile::{
-    CostCentreId, MAX_SESSION_CRASHES, Membership, Payer, Process, ProcessId, Profile, Thread, TruncationReason,
-};
+use ccsd_profile::{CostCentreId, Membership, Payer, Process, ProcessId, Profile, Thread, TruncationReason};
 use ccsd_symbolizer::Door;
 use ccsd_worker::Principal;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -211,6 +209,10 @@ impl Aggregator {
                 let held_bytes = self.held_bytes().saturating_add(batch.counts.sampler.held_bytes);
                 self.profile.accounting_mut().own.held_bytes = held_bytes;
                 let update = self.profile.take_update();
+                if watchdog.has_generations() {
+                    // Who keeps every update has them.
+                    self.profile.make_room_for_crashes();
+                }
                 held.tell(held_bytes);
                 // A reader that has gone away needs no more updates; the session is stopped by its handle's drop.
                 let _ = events.send(SessionEvent::Update(Box::new(update)));
@@ -313,7 +315,15 @@ impl Aggregator {
                 BatchItem::Crash { death, thread, time, frames: count, common, gap, root } => {
                     let (stack, rest) = frames.split_at(frames.len().min(count as usize));
                     frames = rest;
-                    self.crash(*death, thread, time, stack, Outside { root, common, gap });
+                    let outside = Outside { root, common, gap };
+                    match death {
+                        Some(death) => self.crash(*death, thread, time, stack, outside),
+                        None => {
+                            self.crashes_left_out += 1;
+                            // What follows may have something in common with it all the same.
+                            let _ = self.follow(thread, time, stack, outside);
+                        }
+                    }
                 }
                 BatchItem::Jit(event) => self.resolver.jit_event(&mut self.profile, event),
                 BatchItem::Image(image) => self.resolver.add_image(&mut self.profile, image),
@@ -471,12 +481,6 @@ impl Aggregator {
     fn crash(&mut self, death: Death, thread: ThreadKey, time: u64, stack: &[Frame], outside: Outside) {
         let Outside { root, common, gap } = outside;
         let Some(state) = self.threads.get(&thread) else { return };
-        if self.profile.crashes().len() >= MAX_SESSION_CRASHES {
-            self.crashes_left_out += 1;
-            // What follows may have something in common with it all the same.
-            let _ = self.follow(thread, time, stack, outside);
-            return;
-        }
         let outer: Vec<Frame> = state.first_frames(common.shared as usize, common.own as usize).collect();
         let age_ns = time.saturating_sub(state.whole_at);
         let is_last_whole = state.root == Some(StackRoot::Complete);

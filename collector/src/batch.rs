@@ -95,8 +95,8 @@ pub enum BatchItem {
     ProcessEnd(ProcessKey),
     /// A signal has killed a process: the stack of the thread that it was delivered to.
     Crash {
-        /// What happened to whom.
-        death: Box<Death>,
+        /// What happened to whom; `None` where the stack is not kept.
+        death: Option<Box<Death>>,
         /// The thread.
         thread: ThreadKey,
         /// When: `CLOCK_MONOTONIC`, nanoseconds.

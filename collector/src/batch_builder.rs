@@ -193,9 +193,10 @@ impl BatchBuilder {
     }
 
     #[cold]
-    pub fn crash(&mut self, thread: ThreadKey, time: u64, unwound: Unwound, frames: &[Frame], death: Death) {
+    pub fn crash(&mut self, thread: ThreadKey, time: u64, unwound: Unwound, frames: &[Frame], death: Option<Death>) {
         let (Unwound { root, common, gap }, frames) = (unwound, self.push_frames(frames));
-        self.batch.items.push(BatchItem::Crash { death: Box::new(death), thread, time, frames, common, gap, root });
+        let death = death.map(Box::new);
+        self.batch.items.push(BatchItem::Crash { death, thread, time, frames, common, gap, root });
     }
 
     #[inline]

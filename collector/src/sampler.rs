@@ -11,6 +11,7 @@ mod clocks;
 mod duplicate_events;
 mod group_events;
 mod hurry;
+mod kept_deaths;
 mod pipeline;
 mod rate;
 mod sleep;

@@ -234,7 +234,7 @@ fn attached() {
     assert_eq!(functions(crash)[..4], ["third", "second", "first", "main"]);
     // Printed at the crash, before the report.
     let stderr = &recorded.ended.stderr;
-    assert!(stderr.find("Died: ").unwrap() < stderr.find("# samples").unwrap(), "{stderr}");
+    assert!(stderr.find("Died: ") < stderr.find("# samples"), "{stderr}");
 }
 
 fn through_a_daemon() {

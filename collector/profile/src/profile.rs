@@ -166,6 +166,14 @@ impl Profile {
         &self.crashes
     }
 
+    /// Makes room for crashes once half of it is taken: forgets those that are in updates already.
+    pub fn make_room_for_crashes(&mut self) {
+        if self.crashes.len() >= MAX_CRASHES / 2 {
+            self.crashes.drain(..self.sent.crashes.min(self.crashes.len()));
+            self.sent.crashes = 0;
+        }
+    }
+
     /// Adds a process that died of a signal. False if it is larger than a crash may be, or there are too many already.
     pub fn add_crash(&mut self, mut crash: Crash) -> bool {
         crash.clip();

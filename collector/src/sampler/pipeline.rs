@@ -1,13 +1,14 @@
 //! The way of a record: through the tracker and, with a sample, through the unwinder into the batch, in order of time.
 
-use ccsd_profile::MAX_SESSION_CRASHES;
 use crossbeam_channel::TrySendError;
 
 use super::active_events::ActiveEvents;
 use super::channels::Channels;
+use super::kept_deaths::{Kept, KeptDeaths};
 use crate::batch::{BatchCounts, Death, MAX_METRICS, RingStats, SampleStats, SamplerStats, TargetStats};
 use crate::batch_builder::BatchBuilder;
 use crate::budget::Budget;
+use crate::clock::now_ns;
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::EventLayout;
 use crate::perf::record::{Record, Sample, TargetChange};
@@ -36,7 +37,7 @@ pub struct Pipeline {
     rings: RingStats,
     /// Samples that records of the rings say were lost. (What the events say of the same, and of more, is in the counts.)
     lost_by_records: u64,
-    deaths: usize,
+    deaths: KeptDeaths,
     /// One has just died: its update is due at once.
     died: bool,
     pub sampler: SamplerStats,
@@ -66,7 +67,7 @@ impl Pipeline {
             samples: SampleStats::default(),
             rings: RingStats::default(),
             lost_by_records: 0,
-            deaths: 0,
+            deaths: KeptDeaths::new(owner.map(|owner| owner.uid)),
             died: false,
             sampler: SamplerStats::default(),
             target: TargetStats::default(),
@@ -87,6 +88,9 @@ impl Pipeline {
 
     /// Sends the batch if it fits the queue, or with `wait` as soon as it does.
     pub fn send(&mut self, channels: &Channels, wait: bool) {
+        if channels.watchdog.has_generations() {
+            self.deaths.renew(now_ns());
+        }
         self.batch.end_threads(&mut self.tracker, &mut self.unwinding);
         let full = self.batch.take(self.counts(), channels.empty.try_recv().unwrap_or_default());
         if wait {
@@ -161,8 +165,6 @@ impl Pipeline {
     #[cold]
     fn fatal(&mut self, ring: usize, sample: &Sample<'_>, signal: (u32, i32)) {
         if self.tracker.is_known(sample.pid, sample.tid) && !self.tracker.is_waiting_child(sample.pid) {
-            self.died |= self.deaths < MAX_SESSION_CRASHES;
-            self.deaths += 1;
             self.sample(ring, sample, Some(signal));
         }
     }
@@ -205,8 +207,9 @@ impl Pipeline {
             WeightSource::Period => [sample.period, 0],
             WeightSource::PeriodAndCounter => [sample.period, gained],
         };
-        // Stacks of further deaths are not kept.
-        let is_dying = fatal.is_some() && self.deaths <= MAX_SESSION_CRASHES;
+        let kept = fatal.map(|_| self.deaths.take(process.user));
+        let is_dying = kept == Some(Kept::Yes);
+        self.died |= is_dying;
         let unwound = self.unwinding.unwind(sample, thread, process, images, is_dying);
         self.batch.announce_images(images);
         self.batch.announce(process, thread, sample.tid);
@@ -216,7 +219,10 @@ impl Pipeline {
             Some((signal, code)) => {
                 let (process, name) = (process.name.clone(), thread.name.clone());
                 let death = Death { pid: sample.pid, tid: sample.tid, process, thread: name, signal, code };
-                self.batch.crash(thread.key, sample.time, unwound, frames, death);
+                self.batch.crash(thread.key, sample.time, unwound, frames, is_dying.then_some(death));
+                if let Some(Kept::No { note: Some(note) }) = kept {
+                    self.batch.note(note);
+                }
             }
         }
     }

@@ -11,7 +11,6 @@ use crossbeam_channel::bounded;
 use super::*;
 use crate::aggregator::Aggregator;
 use crate::batch::{Batch, BatchCounts, BatchItem, Mark};
-use crate::clock::now_ns;
 use crate::perf::record::{Fork, Mmap};
 use crate::perf::ring_buffer::Bytes;
 use crate::process::filter::ProcessFilter;
