@@ -26,6 +26,8 @@ use crate::users::user_of_process;
 pub const LONGEST: Duration = Duration::from_millis(50);
 /// The same where no samples wait.
 const PATIENT: Duration = Duration::from_secs(5);
+/// What all waits between two looks at the rings may take, however many users are waited for.
+const TURN: Duration = Duration::from_millis(30);
 /// Users who have a thread at a time. Those whose threads wait keep them.
 const MAX_THREADS: usize = 16;
 /// Threads of all sessions. One that waits for ever outlives its session, so each user may have half of what the others leave.
@@ -41,6 +43,13 @@ static ASKING: Mutex<BTreeMap<Principal, usize>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
     static IS_ASKING: Cell<bool> = const { Cell::new(false) };
+    /// In a thread that looks at rings, what is left of [`TURN`].
+    static LEFT: Cell<Option<Duration>> = const { Cell::new(None) };
+}
+
+/// This thread looks at the rings now.
+pub fn begin_turn() {
+    LEFT.set(Some(TURN));
 }
 
 type Question = Box<dyn FnOnce() + Send>;
@@ -54,6 +63,8 @@ pub struct Deadline {
     waits: TimeBudget,
     longest: Duration,
     usual: Duration,
+    /// Whether its questions can be asked again later, so that they wait for the next look at the rings.
+    in_turns: bool,
     /// CPU time of the threads that is not yet counted as this thread's, nanoseconds. A sum alone, so `Relaxed` does. `None`
     /// before the first question.
     cpu_ns: Option<Arc<AtomicU64>>,
@@ -88,13 +99,28 @@ impl Deadline {
     pub fn of(user: u32) -> Deadline {
         let own = ccsd_worker::principal_of(user);
         let waits = TimeBudget::new(WAITS, true);
-        Deadline { own, threads: HashMap::default(), waits, longest: LONGEST, usual: USUAL, cpu_ns: None }
+        Deadline {
+            own,
+            threads: HashMap::default(),
+            waits,
+            longest: LONGEST,
+            usual: USUAL,
+            in_turns: false,
+            cpu_ns: None,
+        }
     }
 
     /// The same where no samples wait meanwhile.
     #[must_use]
     pub fn patient(self) -> Deadline {
         self.waiting(PATIENT)
+    }
+
+    /// The same for questions that can be asked again later: in a thread that looks at rings, all together wait no longer than
+    /// these have room.
+    #[must_use]
+    pub fn in_turns(self) -> Deadline {
+        Deadline { in_turns: true, ..self }
     }
 
     /// The same with another longest wait.
@@ -198,8 +224,13 @@ impl Deadline {
         if !self.may_ask(user) {
             return Err(None);
         }
+        let left = LEFT.get().filter(|_| self.in_turns);
+        if left.is_some_and(|left| left < LEAST) {
+            return Err(None);
+        }
         let began = Instant::now();
-        let (longest, of_question) = (self.longest, Arc::clone(&cpu_ns));
+        let longest = self.longest.min(left.unwrap_or(Duration::MAX));
+        let of_question = Arc::clone(&cpu_ns);
         let Some(thread) = self.thread_of(user) else { return Err(None) };
         if thread.is_busy.swap(true, Ordering::Acquire) {
             return Err(None);
@@ -221,6 +252,7 @@ impl Deadline {
         }
         let found = answered.recv_timeout(longest);
         let took = began.elapsed();
+        LEFT.set(LEFT.get().map(|left| left.saturating_sub(took)));
         if took > self.usual {
             self.waits.spend(Some(user), took, Duration::ZERO);
         }
@@ -300,6 +332,32 @@ mod tests {
 
     fn without_end() -> Deadline {
         Deadline { longest: FOR_EVER, waits: TimeBudget::new(FOR_EVER, true), ..Deadline::default() }
+    }
+
+    #[test]
+    fn many_users_together_are_waited_for_no_longer_than_rings_have_room() {
+        let mut deadline = without_end().in_turns();
+        deadline.longest = LONGEST;
+        begin_turn();
+        let began = Instant::now();
+        let (release, held) = bounded::<()>(0);
+        let users = |from| (from..from + 10).map(Principal::User);
+        for user in users(0) {
+            let held = held.clone();
+            assert_eq!(deadline.ask(user, move || held.recv().is_err()), None);
+        }
+        // One wait, or part of one, and then none.
+        assert!(deadline.waits.total() >= TURN && deadline.waits.total() <= began.elapsed());
+        assert!(deadline.threads.len() < 10, "{deadline:?}");
+        assert!(users(20).all(|user| deadline.ask(user, || ()).is_none()));
+        begin_turn();
+        deadline.longest = FOR_EVER;
+        assert!(!users(20).all(|user| deadline.ask(user, || ()).is_none()));
+        // Who has to know waits all the same.
+        LEFT.set(Some(Duration::ZERO));
+        deadline.in_turns = false;
+        assert_eq!(deadline.ask(Principal::User(30), || ()), Some(()));
+        drop(release);
     }
 
     #[test]

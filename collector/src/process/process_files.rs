@@ -46,7 +46,7 @@ impl Default for ProcessFiles {
         ProcessFiles {
             door: Door::default(),
             debug_roots: DebugRoots::default(),
-            deadline: Deadline::default(),
+            deadline: Deadline::default().in_turns(),
             maps_time: TimeBudget::new(MAPS, true),
             files_time: TimeBudget::new(FILES, true),
             late_maps: LateAnswers::default(),
@@ -61,7 +61,7 @@ impl ProcessFiles {
     #[must_use]
     pub fn of(owner: Option<Owner>) -> ProcessFiles {
         let door = Owner::door(owner);
-        let deadline = owner.map_or_else(Deadline::default, |owner| Deadline::of(owner.uid));
+        let deadline = owner.map_or_else(Deadline::default, |owner| Deadline::of(owner.uid)).in_turns();
         ProcessFiles { debug_roots: DebugRoots::through(door.clone()), door, deadline, ..ProcessFiles::default() }
     }
 

@@ -6,6 +6,7 @@ use super::channels::Channels;
 use super::pipeline::Pipeline;
 use super::target_time::TargetTime;
 use crate::clock::now_ns;
+use crate::deadline::begin_turn;
 use crate::perf::set::EventSet;
 use crate::perf::sorter::{EventSorter, MARGIN_NS};
 
@@ -23,6 +24,7 @@ pub struct RecordSource {
 impl RecordSource {
     /// Handles every record of the rings that is older than `horizon`, and sends full batches.
     pub fn read_rings(&mut self, horizon: u64) {
+        begin_turn();
         let (sorter, pipeline, channels) = (&mut self.sorter, &mut self.pipeline, &self.channels);
         sorter.drain(horizon, |ring, record| {
             channels.watchdog.beat();
@@ -39,6 +41,7 @@ impl RecordSource {
 
     /// Handles every record that is there, whatever may still come before it, and sends nothing.
     pub fn drain(&mut self) {
+        begin_turn();
         self.sorter.drain(u64::MAX, |ring, record| self.pipeline.handle(ring, record));
     }
 }

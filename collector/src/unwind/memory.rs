@@ -124,7 +124,7 @@ impl Default for Memory {
             process: None,
             owner: None,
             users: HashMap::default(),
-            deadline: Deadline::default(),
+            deadline: Deadline::default().in_turns(),
             piece: Vec::new(),
             piece_start: 0,
             next_piece: 0,
@@ -160,7 +160,7 @@ impl Memory {
 
     /// For a session of this user.
     pub fn set_user(&mut self, user: u32) {
-        self.deadline = Deadline::of(user);
+        self.deadline = Deadline::of(user).in_turns();
     }
 
     /// Says which process the sample is of, and whose that is.
