@@ -347,7 +347,7 @@ mod tests {
             assert_eq!(deadline.ask(user, move || held.recv().is_err()), None);
         }
         // One wait, or part of one, and then none.
-        assert!(deadline.waits.total() >= TURN && deadline.waits.total() <= began.elapsed());
+        assert!(deadline.waits.total() >= TURN / 2 && deadline.waits.total() <= began.elapsed());
         assert!(deadline.threads.len() < 10, "{deadline:?}");
         assert!(users(20).all(|user| deadline.ask(user, || ()).is_none()));
         begin_turn();

@@ -71,8 +71,21 @@ pub fn mount_namespace(pid: u32) -> Option<u64> {
     ask(pid, move || fs::metadata(format!("/proc/{pid}/ns/mnt"))).ok().map(|meta| meta.ino())
 }
 
-/// Asks /proc about a process. Errors: those of the question; `TimedOut` if another user's process does not answer in time.
+/// Whether no process or thread has a number any more, without a look into /proc. When a process has been waited for, the
+/// kernel drops what it remembers of its directories there. Who looks one up meanwhile has to help, and where the CPU that
+/// drops them is busy with others, that means to spin until it goes on, for a second (`shrink_dcache_parent` in fs/dcache.c).
+pub fn is_free(pid: u32) -> bool {
+    let Ok(number) = i32::try_from(pid) else { return true };
+    let there = nix::sys::signal::kill(nix::unistd::Pid::from_raw(number), None);
+    there == Err(nix::errno::Errno::ESRCH) && is_ours()
+}
+
+/// Asks /proc about a process. Errors: those of the question; `NotFound` if it has gone, `TimedOut` if another user's process
+/// does not answer in time.
 fn ask<T: Send + 'static>(pid: u32, question: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    if is_free(pid) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
     other_process::ask(pid, question).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
 }
 
@@ -131,6 +144,9 @@ pub fn thread_group(tid: u32) -> Option<u32> {
 
 /// The number that a process has in its own namespace, and its effective user.
 pub fn own_pid_and_user(pid: u32) -> (Option<u32>, Option<u32>) {
+    if is_free(pid) {
+        return (None, None);
+    }
     let Ok(status) = read(&format!("/proc/{pid}/status")) else { return (None, None) };
     let status = String::from_utf8_lossy(&status);
     let words = |field: &str| status.lines().find_map(|line| Some(line.strip_prefix(field)?.split_ascii_whitespace()));
@@ -240,6 +256,9 @@ pub fn descendants(ancestors: &[u32]) -> Vec<u32> {
 
 /// A thread's name.
 pub fn comm(pid: u32, tid: u32) -> Option<String> {
+    if is_free(tid) {
+        return None;
+    }
     let name = read(&format!("/proc/{pid}/task/{tid}/comm")).ok()?;
     Some(String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned())
 }
@@ -332,6 +351,9 @@ pub fn owner_name(pid: u32) -> String {
 /// # Errors
 /// `NotFound` where the process has gone, `PermissionDenied` where it may not be looked at.
 pub fn executable_maps(pid: u32) -> io::Result<Vec<MapEntry>> {
+    if is_free(pid) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
     if let Some(found) = executable_lines(&format!("/proc/{pid}/maps"))? {
         return Ok(found);
     }
@@ -412,6 +434,18 @@ pub fn vdso_bytes() -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_is_free_once_its_process_was_waited_for() {
+        let mut child = std::process::Command::new("true").stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let pid = child.id();
+        assert!(!is_free(pid) && !is_free(std::process::id()) && !is_free(nix::unistd::gettid().as_raw() as u32));
+        child.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
+        assert!(!is_free(pid) && stat(pid).is_ok());
+        child.wait().unwrap();
+        assert!(is_free(pid) && is_free(u32::MAX) && is_free(i32::MAX as u32));
+        assert_eq!(stat(pid).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
 
     #[test]
     fn clocks_of_time_namespaces() {

@@ -7,12 +7,17 @@ use std::os::unix::fs::MetadataExt;
 
 use hashbrown::HashMap;
 
+use crate::procfs::is_free;
+
 const PASSWD: &str = "/etc/passwd";
 const MAX_BYTES: u64 = 4 << 20;
 const MAX_NAME: usize = 256;
 
 /// The effective user of a process: always the owner of its directory, see `task_dump_owner` in the kernel's fs/proc/base.c.
 pub fn user_of_process(pid: u32) -> Option<u32> {
+    if is_free(pid) {
+        return None;
+    }
     Some(fs::metadata(format!("/proc/{pid}")).ok()?.uid())
 }
 

@@ -27,6 +27,9 @@ pub struct ProcessGroups {
 impl ProcessGroups {
     /// Reads them. `None` where the process has ended.
     pub fn read(pid: u32) -> Option<ProcessGroups> {
+        if procfs::is_free(pid) {
+            return None;
+        }
         let file = procfs::read(&format!("/proc/{pid}/cgroup")).ok()?;
         Some(ProcessGroups {
             cgroups: cgroup_paths(&file),

@@ -78,14 +78,15 @@ impl MappedFile<'_> {
         let inode = |meta: &Metadata| meta.ino() == self.inode;
         let exact = |meta: &Metadata| inode(meta) && meta.dev() == self.device_number();
         let root_of = |pid: u32| FileRoot::at(&PathBuf::from(format!("/proc/{pid}/root")));
-        if let Some(path) = paths.first()
+        let has_gone = procfs::is_free(self.pid);
+        if let Some(path) = paths.first().filter(|_| !has_gone)
             && let Some(file) = is_open(root_of(self.pid).and_then(|root| door.open_if(&root, path, exact)))
         {
             return Ok(file);
         }
         // After the end of a main thread, its files are found at the others.
         let other = || procfs::threads(self.pid).ok()?.into_iter().find(|&tid| tid != self.pid);
-        for pid in [Some(self.pid), None] {
+        for pid in [Some(self.pid), None].into_iter().filter(|_| !has_gone) {
             let Some(pid) = pid.or_else(other) else { break };
             let proc = PathBuf::from(format!("/proc/{pid}"));
             let mapped = proc.join(format!("map_files/{:x}-{:x}", self.start, self.end));

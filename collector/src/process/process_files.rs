@@ -157,7 +157,8 @@ impl ProcessFiles {
     pub fn open(&mut self, mapped: MappedFile<'_>, user: Option<Principal>) -> Option<(FileKey, File)> {
         let opened = |file: Option<File>, pid: u32| {
             let file = file?;
-            Some((ccsd_worker::file_key(&file, Some(pid)).ok()?, file))
+            let pid = Some(pid).filter(|&pid| !procfs::is_free(pid));
+            Some((ccsd_worker::file_key(&file, pid).ok()?, file))
         };
         let Some(user) = user else { return opened(mapped.open(&self.door), mapped.pid) };
         if !self.may_find_files(user, LEAST) {
