@@ -437,6 +437,11 @@ impl JitNames {
         named_samples
     }
 
+    /// Whether no address in the code has been asked about.
+    pub fn is_unasked(&self) -> bool {
+        self.known.is_empty() && self.waiting.is_empty()
+    }
+
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }

@@ -76,15 +76,21 @@ impl ProcessFiles {
         &self.door
     }
 
-    /// Asks about a process, within a deadline if it is another user's, who is returned, too. `None` if there was no answer;
-    /// see [`ProcessFiles::take_unanswered`].
+    /// Asks about a process's files, within a deadline if it is another user's, who is returned, too, and within that user's
+    /// time. `None` if there was no answer; see [`ProcessFiles::take_unanswered`].
     pub fn ask<T: Send + 'static>(
         &mut self,
         pid: u32,
         question: impl FnOnce() -> T + Send + 'static,
     ) -> Option<(T, Option<Principal>)> {
         let Some(user) = self.deadline.other_user(pid) else { return Some((question(), None)) };
+        if !self.may_find_files(user, LEAST) {
+            self.unanswered = Some(user);
+            return None;
+        }
+        let began = Instant::now();
         let answer = self.deadline.ask(user, question);
+        self.files_time.spend(Some(user), began.elapsed(), Duration::ZERO);
         if answer.is_none() {
             self.unanswered = Some(user);
         }

@@ -170,6 +170,11 @@ impl Resolver {
     fn end_jit(&mut self, profile: &mut Profile, index: ImageIndex) {
         let Some(mut names) = self.take_jit(index) else { return };
         let (bytes, left_out) = (self.generated_room(&mut names), names.left_out());
+        self.jit_images.retain(|&other| other != index);
+        if names.is_unasked() {
+            // No answer becomes another.
+            return;
+        }
         let slice = self.reading_time.last_slice(names.user());
         let payer = self.payer(names.payer());
         let mut deadline = std::mem::take(&mut self.deadline);
@@ -184,7 +189,6 @@ impl Resolver {
         self.named_later += named;
         profile.accounting_mut().shed.add(Shed::GeneratedCode, names.left_out().saturating_sub(left_out));
         self.left.notes.extend(names.take_notes());
-        self.jit_images.retain(|&other| other != index);
         self.generation = self.generation.wrapping_add(1);
     }
 
