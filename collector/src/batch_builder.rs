@@ -7,6 +7,7 @@ use crate::process::images::{ImageIndex, Images};
 use crate::process::jit_code::JitEvent;
 use crate::process::{LiveProcess, LiveThread, OTHER_PROCESS, ThreadKey};
 use crate::tracker::{ThreadRename, Tracker};
+use crate::unmet_code::UnmetCode;
 use crate::unwind::{Frame, Unwound};
 use crate::unwinding::Unwinding;
 
@@ -32,6 +33,9 @@ pub struct BatchBuilder {
     most_bytes: usize,
     /// Images that the aggregator knows.
     announced_images: usize,
+    unmet: UnmetCode,
+    /// Generated code that has ended since it was asked.
+    ended_code: Vec<ImageIndex>,
     queue_full: bool,
     /// When the last batch was due, `CLOCK_MONOTONIC` nanoseconds.
     handed_on: u64,
@@ -40,7 +44,15 @@ pub struct BatchBuilder {
 impl BatchBuilder {
     /// Empty, and never larger than so many bytes and a stack.
     pub fn within(most_bytes: usize) -> BatchBuilder {
-        BatchBuilder { batch: Batch::default(), most_bytes, announced_images: 0, queue_full: false, handed_on: 0 }
+        BatchBuilder {
+            batch: Batch::default(),
+            most_bytes,
+            announced_images: 0,
+            unmet: UnmetCode::default(),
+            ended_code: Vec::new(),
+            queue_full: false,
+            handed_on: 0,
+        }
     }
 
     #[inline]
@@ -107,14 +119,17 @@ impl BatchBuilder {
             }
         }
         self.announced_images = images.count();
-        self.batch.items.extend(images.jit.take_events().into_iter().map(BatchItem::Jit));
+        for event in images.jit.take_events() {
+            if let JitEvent::End(index) = event {
+                self.ended_code.push(index);
+            }
+            self.batch.items.extend(self.unmet.keep(event).map(BatchItem::Jit));
+        }
     }
 
-    /// The images of generated code of which the batch says that they are no more.
-    pub fn ended_code(&self) -> impl Iterator<Item = ImageIndex> {
-        let ended =
-            |item: &BatchItem| if let BatchItem::Jit(JitEvent::End(index)) = item { Some(*index) } else { None };
-        self.batch.items.iter().filter_map(ended)
+    /// The images of generated code of which it was announced since the last call that they are no more.
+    pub fn take_ended_code(&mut self) -> Vec<ImageIndex> {
+        std::mem::take(&mut self.ended_code)
     }
 
     pub fn close_image(&mut self, index: ImageIndex) {
@@ -201,6 +216,7 @@ impl BatchBuilder {
 
     #[inline]
     fn push_frames(&mut self, frames: &[Frame]) -> u32 {
+        self.unmet.meet(frames, |event| self.batch.items.push(BatchItem::Jit(event)));
         self.batch.frames.extend_from_slice(frames);
         // MAX_FRAMES and the kernel's chain limit are far below 2^32.
         frames.len() as u32

@@ -14,7 +14,7 @@ use hashbrown::HashMap;
 use nix::unistd::geteuid;
 
 use crate::deadline::{Deadline, LONGEST as SAMPLES_WAIT};
-use crate::procfs;
+use crate::pids::is_free;
 
 /// Longest wait where no samples wait meanwhile: a machine may be busy.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -98,7 +98,7 @@ pub fn wait_for_own(user: u32) {
 
 /// The user of a process, if that is neither root nor this process's own user, nor the session's.
 pub fn user(pid: u32) -> Option<Principal> {
-    if procfs::is_free(pid) {
+    if is_free(pid) {
         return None;
     }
     user_of(Path::new(&format!("/proc/{pid}")))

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use hashbrown::{HashMap, HashSet};
 
 use crate::other_process;
+use crate::pids::is_free;
+pub use crate::pids::is_ours;
 use crate::users::PasswdUsers;
 pub use crate::users::user_of_process;
 
@@ -71,15 +73,6 @@ pub fn mount_namespace(pid: u32) -> Option<u64> {
     ask(pid, move || fs::metadata(format!("/proc/{pid}/ns/mnt"))).ok().map(|meta| meta.ino())
 }
 
-/// Whether no process or thread has a number any more, without a look into /proc. When a process has been waited for, the
-/// kernel drops what it remembers of its directories there. Who looks one up meanwhile has to help, and where the CPU that
-/// drops them is busy with others, that means to spin until it goes on, for a second (`shrink_dcache_parent` in fs/dcache.c).
-pub fn is_free(pid: u32) -> bool {
-    let Ok(number) = i32::try_from(pid) else { return true };
-    let there = nix::sys::signal::kill(nix::unistd::Pid::from_raw(number), None);
-    there == Err(nix::errno::Errno::ESRCH) && is_ours()
-}
-
 /// Asks /proc about a process. Errors: those of the question; `NotFound` if it has gone, `TimedOut` if another user's process
 /// does not answer in time.
 fn ask<T: Send + 'static>(pid: u32, question: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
@@ -129,11 +122,6 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat> {
         start_time: field(22)?.parse().ok()?,
         program: (address(26), address(28)),
     })
-}
-
-/// Whether `/proc` is of our PID namespace: it is not if it was mounted outside.
-pub fn is_ours() -> bool {
-    std::fs::read_link("/proc/self").is_ok_and(|link| link.to_str() == Some(&std::process::id().to_string()))
 }
 
 /// The process that a thread belongs to.
@@ -434,18 +422,6 @@ pub fn vdso_bytes() -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_number_is_free_once_its_process_was_waited_for() {
-        let mut child = std::process::Command::new("true").stdout(std::process::Stdio::piped()).spawn().unwrap();
-        let pid = child.id();
-        assert!(!is_free(pid) && !is_free(std::process::id()) && !is_free(nix::unistd::gettid().as_raw() as u32));
-        child.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
-        assert!(!is_free(pid) && stat(pid).is_ok());
-        child.wait().unwrap();
-        assert!(is_free(pid) && is_free(u32::MAX) && is_free(i32::MAX as u32));
-        assert_eq!(stat(pid).unwrap_err().kind(), io::ErrorKind::NotFound);
-    }
 
     #[test]
     fn clocks_of_time_namespaces() {

@@ -12,6 +12,7 @@ mod duplicate_events;
 mod group_events;
 mod hurry;
 mod kept_deaths;
+mod left_out_pids;
 mod pipeline;
 mod rate;
 mod sleep;
@@ -51,8 +52,8 @@ use sleep::Sleep;
 use source::{BETWEEN_READS, RecordSource, close_elsewhere};
 use target_time::TargetTime;
 
-pub use attach::LeftOutPids;
 pub use channels::{Channels, SamplerCommand};
+pub use left_out_pids::LeftOutPids;
 
 /// The first update comes after this time, in nanoseconds, however long the interval is.
 const FIRST_INTERVAL_NS: u64 = 60_000_000;

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 
 use hashbrown::HashMap;
 
-use crate::procfs::is_free;
+use crate::pids::is_free;
 
 const PASSWD: &str = "/etc/passwd";
 const MAX_BYTES: u64 = 4 << 20;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ccsd_profile::Membership;
 use hashbrown::HashMap;
 
+use crate::pids::is_free;
 use crate::procfs;
 use crate::users::PasswdUsers;
 
@@ -27,7 +28,7 @@ pub struct ProcessGroups {
 impl ProcessGroups {
     /// Reads them. `None` where the process has ended.
     pub fn read(pid: u32) -> Option<ProcessGroups> {
-        if procfs::is_free(pid) {
+        if is_free(pid) {
             return None;
         }
         let file = procfs::read(&format!("/proc/{pid}/cgroup")).ok()?;

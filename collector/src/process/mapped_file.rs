@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use ccsd_symbolizer::{Door, FileRoot, MountTable, mount_id};
 
+use crate::pids::is_free;
 use crate::procfs;
 
 /// Appended by the kernel to the path of a file that has no name any more.
@@ -78,7 +79,7 @@ impl MappedFile<'_> {
         let inode = |meta: &Metadata| meta.ino() == self.inode;
         let exact = |meta: &Metadata| inode(meta) && meta.dev() == self.device_number();
         let root_of = |pid: u32| FileRoot::at(&PathBuf::from(format!("/proc/{pid}/root")));
-        let has_gone = procfs::is_free(self.pid);
+        let has_gone = is_free(self.pid);
         if let Some(path) = paths.first().filter(|_| !has_gone)
             && let Some(file) = is_open(root_of(self.pid).and_then(|root| door.open_if(&root, path, exact)))
         {

@@ -17,6 +17,7 @@ use super::mapped_file::MappedFile;
 use super::owner::Owner;
 use crate::deadline::{Deadline, LateAnswers};
 use crate::other_process;
+use crate::pids::is_free;
 use crate::procfs::{self, MapEntry};
 use crate::time_budget::{LEAST, TimeBudget};
 
@@ -163,7 +164,7 @@ impl ProcessFiles {
     pub fn open(&mut self, mapped: MappedFile<'_>, user: Option<Principal>) -> Option<(FileKey, File)> {
         let opened = |file: Option<File>, pid: u32| {
             let file = file?;
-            let pid = Some(pid).filter(|&pid| !procfs::is_free(pid));
+            let pid = Some(pid).filter(|&pid| !is_free(pid));
             Some((ccsd_worker::file_key(&file, pid).ok()?, file))
         };
         let Some(user) = user else { return opened(mapped.open(&self.door), mapped.pid) };

@@ -2,6 +2,7 @@
 
 use hashbrown::HashSet;
 
+use super::left_out_pids::LeftOutPids;
 use super::source::{BETWEEN_READS, RecordSource};
 use crate::clock::now_ns;
 use crate::error::{Error, Result};
@@ -197,15 +198,6 @@ impl<'a> Attach<'a> {
 pub enum RefusedPids {
     Never,
     These(LeftOutPids),
-}
-
-/// Processes that were to be followed and are not.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LeftOutPids {
-    /// The kernel refuses their events.
-    pub refused: Vec<u32>,
-    /// The kernel did not answer in time: see [`Error::NoAnswer`]. It may do so later.
-    pub silent: Vec<u32>,
 }
 
 impl RefusedPids {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
 
+use super::left_out_pids::LeftOutPids;
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::sampler::LeftOutPids;
 use crate::watchdog::Watchdog;
 
 #[derive(Clone, Debug)]

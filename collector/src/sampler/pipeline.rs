@@ -129,7 +129,7 @@ impl Pipeline {
         self.tracker.read_missed(at_end);
         if self.tracker.images.jit.sweep() {
             self.batch.announce_images(&mut self.tracker.images);
-            self.batch.ended_code().for_each(|index| self.unwinding.drop_image(index));
+            self.batch.take_ended_code().into_iter().for_each(|index| self.unwinding.drop_image(index));
         }
         let known = self.tracker.retry_images();
         for index in known.into_iter().chain(self.tracker.take_paid()) {

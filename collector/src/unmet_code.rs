@@ -1,0 +1,123 @@
+//! Generated code that no stack has met: nobody needs to know of it. So programs that map such code and end, thousands in a
+//! second, take no room from samples.
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::process::images::ImageIndex;
+use crate::process::jit_code::JitEvent;
+use crate::unwind::Frame;
+
+/// Jitdumps that are kept of code that was not met. A runtime writes one.
+const MAX_DUMPS: usize = 4;
+
+/// What is to be told of generated code when a stack meets it: how it began, and its jitdumps.
+#[derive(Debug, Default)]
+pub struct UnmetCode(HashMap<ImageIndex, Vec<JitEvent>, FxBuildHasher>);
+
+impl UnmetCode {
+    /// Keeps what happens to code that was not met, or returns what has to be told now.
+    pub fn keep(&mut self, event: JitEvent) -> Option<JitEvent> {
+        match event {
+            JitEvent::Begin(index, _) => {
+                self.0.insert(index, vec![event]);
+                None
+            }
+            JitEvent::Dump(index, _) => {
+                let Some(events) = self.0.get_mut(&index) else { return Some(event) };
+                if events.len() <= MAX_DUMPS {
+                    events.push(event);
+                }
+                None
+            }
+            JitEvent::End(index) => self.0.remove(&index).is_none().then_some(event),
+        }
+    }
+
+    /// Tells of the code that these frames are in, after that whose names it has.
+    #[inline]
+    pub fn meet(&mut self, frames: &[Frame], mut tell: impl FnMut(JitEvent)) {
+        if !self.0.is_empty() {
+            frames.iter().for_each(|frame| self.meet_image(frame.image, &mut tell));
+        }
+    }
+
+    fn meet_image(&mut self, image: ImageIndex, tell: &mut impl FnMut(JitEvent)) {
+        let (mut met, mut next) = (Vec::new(), Some(image));
+        while let Some(events) = next.and_then(|image| self.0.remove(&image)) {
+            next = match events.first() {
+                Some(JitEvent::Begin(_, source)) => source.inherited,
+                _ => None,
+            };
+            met.push(events);
+        }
+        met.into_iter().rev().flatten().for_each(tell);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use ccsd_symbolizer::Door;
+
+    use super::*;
+    use crate::process::jit_code::JitSource;
+
+    const DUMP: &str = "/dev/null";
+
+    fn begin(index: u32, inherited: Option<u32>) -> JitEvent {
+        let source = JitSource {
+            pid: 1,
+            own_pid: 1,
+            user: None,
+            other_user: None,
+            tmp: None,
+            door: Door::default(),
+            start_time: 0,
+            ahead_ns: 0,
+            inherited: inherited.map(ImageIndex),
+        };
+        JitEvent::Begin(ImageIndex(index), Box::new(source))
+    }
+
+    fn text(event: &JitEvent) -> String {
+        match event {
+            JitEvent::Begin(index, _) => format!("begin {}", index.0),
+            JitEvent::Dump(index, _) => format!("dump {}", index.0),
+            JitEvent::End(index) => format!("end {}", index.0),
+        }
+    }
+
+    #[test]
+    fn code_is_told_of_when_a_stack_meets_it_and_only_then() {
+        let mut unmet = UnmetCode::default();
+        let dump = |index| JitEvent::Dump(ImageIndex(index), File::open(DUMP).unwrap());
+        let end = |index| JitEvent::End(ImageIndex(index));
+        // Code that comes and goes.
+        for event in [begin(1, None), dump(1), end(1)] {
+            assert!(unmet.keep(event).is_none());
+        }
+        // A child's code, whose parent's and grandparent's has not been met either.
+        for event in [begin(2, None), begin(3, Some(2)), dump(3), begin(4, Some(3)), begin(5, None)] {
+            assert!(unmet.keep(event).is_none());
+        }
+        let mut told = Vec::new();
+        let frames = |images: &[u32]| -> Vec<Frame> {
+            images.iter().map(|&image| Frame { image: ImageIndex(image), address: 0 }).collect()
+        };
+        unmet.meet(&frames(&[0, 4, 4, 1]), |event| told.push(text(&event)));
+        assert_eq!(told, ["begin 2", "begin 3", "dump 3", "begin 4"]);
+        // What was told of is told of on.
+        for event in [dump(3), end(4), end(2)] {
+            assert!(unmet.keep(event).is_some());
+        }
+        // The number may be another's again.
+        assert!(unmet.keep(begin(4, None)).is_none());
+        (0..100).for_each(|_| assert!(unmet.keep(dump(4)).is_none()));
+        told.clear();
+        unmet.meet(&frames(&[4]), |event| told.push(text(&event)));
+        assert_eq!((told.len(), told[0].as_str()), (1 + MAX_DUMPS, "begin 4"));
+        assert!(unmet.keep(end(5)).is_none() && unmet.0.is_empty());
+    }
+}
