@@ -1,5 +1,7 @@
 //! The way of a record: through the tracker and, with a sample, through the unwinder into the batch, in order of time.
 
+use ccsd_profile::cgroup;
+use ccsd_worker::Principal;
 use crossbeam_channel::TrySendError;
 
 use super::active_events::ActiveEvents;
@@ -12,6 +14,7 @@ use crate::clock::now_ns;
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::EventLayout;
 use crate::perf::record::{Record, Sample, TargetChange};
+use crate::process::LiveProcess;
 use crate::process::owner::Owner;
 use crate::tracker::Tracker;
 use crate::unwind::StackRoot;
@@ -207,7 +210,7 @@ impl Pipeline {
             WeightSource::Period => [sample.period, 0],
             WeightSource::PeriodAndCounter => [sample.period, gained],
         };
-        let kept = fatal.map(|_| self.deaths.take(process.user));
+        let kept = fatal.map(|_| self.deaths.take(user_of_dead(process)));
         let is_dying = kept == Some(Kept::Yes);
         self.died |= is_dying;
         let unwound = self.unwinding.unwind(sample, thread, process, images, is_dying);
@@ -253,6 +256,17 @@ impl Pipeline {
             self.batch.rename(renamed);
         }
     }
+}
+
+/// Whose a process was. Where it has gone before it was looked at, what it belonged to tells.
+fn user_of_dead(process: &LiveProcess) -> Option<Principal> {
+    let known = process.user.filter(|&user| user != Principal::SOMEWHERE);
+    known.or_else(|| {
+        let membership = process.membership.as_ref()?;
+        let user = ccsd_worker::principal_of(membership.uid?);
+        // Root of a container is not root.
+        (user != Principal::Own || cgroup::container(&membership.cgroup).is_none()).then_some(user)
+    })
 }
 
 // A root is part of every sample item; if it grew, batches would.
