@@ -39,9 +39,9 @@ impl KeptDeaths {
         KeptDeaths { room, since: 0, told: Vec::new() }
     }
 
-    /// Takes room for a death of a process of `owner`.
-    pub fn take(&mut self, owner: Owner) -> Kept {
-        let payer = owner.unwrap_or(Principal::SOMEWHERE);
+    /// Takes room for a death of a process of `owner`. Where that is not known, the children of one parent share it.
+    pub fn take(&mut self, owner: Owner, parent: u32) -> Kept {
+        let payer = owner.unwrap_or(Principal::Elsewhere { namespace: 0, device: parent.into() });
         if self.room.take(payer, 1) {
             return Kept::Yes;
         }
@@ -77,17 +77,19 @@ mod tests {
     fn one_user_s_deaths_leave_room_for_those_of_root_and_others() {
         let mut deaths = KeptDeaths::new(None);
         let user = |number| Some(Principal::User(number));
-        let kept = |deaths: &mut KeptDeaths, owner| (0..1_000).filter(|_| deaths.take(owner) == Kept::Yes).count();
+        let kept = |deaths: &mut KeptDeaths, owner| (0..1_000).filter(|_| deaths.take(owner, 7) == Kept::Yes).count();
         assert_eq!((kept(&mut deaths, user(1)), kept(&mut deaths, user(2))), (28, 14));
-        assert_eq!(deaths.take(user(1)), Kept::No { note: None });
-        assert_eq!(kept(&mut deaths, Some(Principal::Own)), MAX_SESSION_CRASHES - 28 - 14);
-        let Kept::No { note: Some(note) } = deaths.take(None) else { panic!() };
-        assert!(note.contains("unknown users"), "{note}");
-        let notes = (3..100).filter(|&number| deaths.take(user(number)) != Kept::No { note: None });
-        assert_eq!(notes.count(), MAX_TOLD - 4);
+        assert_eq!(deaths.take(user(1), 7), Kept::No { note: None });
+        // Of unknown ones a parent's.
+        assert_eq!((kept(&mut deaths, None), deaths.take(None, 8)), (7, Kept::Yes));
+        assert_eq!(kept(&mut deaths, Some(Principal::Own)), MAX_SESSION_CRASHES - 28 - 14 - 7 - 1);
+        let Kept::No { note: Some(note) } = deaths.take(user(3), 7) else { panic!() };
+        assert!(note.contains("of user 3"), "{note}");
+        let notes = (4..100).filter(|&number| deaths.take(user(number), 7) != Kept::No { note: None });
+        assert_eq!(notes.count(), MAX_TOLD - 5);
         deaths.renew(5);
         deaths.renew(4 + RENEWAL_NS);
-        assert_ne!(deaths.take(user(1)), Kept::Yes);
+        assert_ne!(deaths.take(user(1), 7), Kept::Yes);
         deaths.renew(5 + RENEWAL_NS);
         assert_eq!(kept(&mut deaths, user(1)), 28);
         // In a user's session, that user's may take all.

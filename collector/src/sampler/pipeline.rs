@@ -1,6 +1,5 @@
 //! The way of a record: through the tracker and, with a sample, through the unwinder into the batch, in order of time.
 
-use ccsd_profile::cgroup;
 use ccsd_worker::Principal;
 use crossbeam_channel::TrySendError;
 
@@ -210,7 +209,7 @@ impl Pipeline {
             WeightSource::Period => [sample.period, 0],
             WeightSource::PeriodAndCounter => [sample.period, gained],
         };
-        let kept = fatal.map(|_| self.deaths.take(user_of_dead(process)));
+        let kept = fatal.map(|_| self.deaths.take(user_of_dead(process), process.parent_pid));
         let is_dying = kept == Some(Kept::Yes);
         self.died |= is_dying;
         let unwound = self.unwinding.unwind(sample, thread, process, images, is_dying);
@@ -258,14 +257,13 @@ impl Pipeline {
     }
 }
 
-/// Whose a process was. Where it has gone before it was looked at, what it belonged to tells.
+/// Whose a process was. Where it had gone before it was looked at, what it belonged to tells, but if that was root: it may
+/// have that from a parent with other rights.
 fn user_of_dead(process: &LiveProcess) -> Option<Principal> {
     let known = process.user.filter(|&user| user != Principal::SOMEWHERE);
     known.or_else(|| {
-        let membership = process.membership.as_ref()?;
-        let user = ccsd_worker::principal_of(membership.uid?);
-        // Root of a container is not root.
-        (user != Principal::Own || cgroup::container(&membership.cgroup).is_none()).then_some(user)
+        let user = ccsd_worker::principal_of(process.membership.as_ref()?.uid?);
+        (user != Principal::Own).then_some(user)
     })
 }
 
