@@ -134,7 +134,7 @@ impl About {
         }
         if let Some(first) = self.interrupted.first() {
             messages.push(format!(
-                "{} without an end, {} first: the service was killed there, or its disk was full; up to an interval may be missing",
+                "{} without an end, {} first: the service was killed there, or its disk was full; up to an interval may be missing, and what waited for names",
                 counted(self.interrupted.len() as u64, "segment is", "segments are"),
                 first.display()
             ));

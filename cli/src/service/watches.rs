@@ -153,6 +153,13 @@ pub fn list(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             for remark in remarks {
                 text.push_str(&format!("# {}: {}\n", row.name, sanitise(remark)));
             }
+            if let Some(status) = status.filter(|status| status.refused > 0) {
+                let (refused, all) = (count(status.refused), count(status.processes));
+                text.push_str(&format!(
+                    "# {}: the kernel refuses {refused} of {all} processes, or does not answer: see the service's log\n",
+                    row.name
+                ));
+            }
             if let Some(status) = status.filter(|status| status.unstored > 0) {
                 text.push_str(&format!("# {}: {} samples could not be stored\n", row.name, count(status.unstored)));
             }

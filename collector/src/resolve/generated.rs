@@ -188,7 +188,7 @@ impl Resolver {
         }
         self.named_later += named;
         profile.accounting_mut().shed.add(Shed::GeneratedCode, names.left_out().saturating_sub(left_out));
-        self.left.notes.extend(names.take_notes());
+        self.left.add_notes(names.take_notes());
         self.generation = self.generation.wrapping_add(1);
     }
 

@@ -119,10 +119,17 @@ pub(super) struct DroppedImages {
 impl DroppedImages {
     pub(super) fn drop_names(&mut self, image: &mut ImageSymbols) {
         if let Some(names) = image.names.take() {
-            if self.notes.len() < MAX_NOTES {
-                self.notes.extend(names.notes().iter().map(|note| format!("{}: {note}", image.name)));
-            }
+            self.add_notes(names.notes().iter().map(|note| format!("{}: {note}", image.name)));
             self.cpu_ns = self.cpu_ns.saturating_add(names.cpu_ns());
+        }
+    }
+
+    /// Keeps notes, as far as there is room.
+    pub(super) fn add_notes(&mut self, notes: impl IntoIterator<Item = String>) {
+        for note in notes {
+            if self.notes.len() < MAX_NOTES {
+                self.notes.insert(note);
+            }
         }
     }
 }

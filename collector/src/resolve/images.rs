@@ -181,6 +181,8 @@ impl Resolver {
             let notes = image.names.iter().flat_map(ImageNames::notes);
             notes.map(|note| format!("{}: {note}", image.name)).collect::<Vec<_>>()
         };
+        // Few are shown: others' leave room for root's and the session's own user's.
+        let is_own = |image: &ImageSymbols| self.reading_time.is_unlimited(image.payer);
         let not_asked = self.left.not_asked;
         let nobody = (not_asked > 0).then(|| {
             format!(
@@ -198,7 +200,8 @@ impl Resolver {
         nobody
             .into_iter()
             .chain(late)
-            .chain(self.images.iter().flat_map(of_image))
+            .chain(self.images.iter().filter(move |image| is_own(image)).flat_map(of_image))
+            .chain(self.images.iter().filter(move |image| !is_own(image)).flat_map(of_image))
             .chain(self.left.notes.iter().cloned())
     }
 }

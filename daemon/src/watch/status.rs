@@ -9,7 +9,7 @@ pub struct WatchStatus {
     pub name: String,
     /// Processes that match now.
     pub processes: u64,
-    /// Matching processes that the kernel refuses to sample.
+    /// Matching processes that the kernel refuses to sample, or does not answer about.
     pub refused: u64,
     /// Whether a session runs.
     pub profiling: bool,
