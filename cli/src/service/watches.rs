@@ -19,7 +19,7 @@ use crate::args::service::WatchesArgs;
 use crate::blocks::Blocks;
 use crate::connection;
 use crate::exit::{Exit, Failure};
-use crate::format::{bytes, count, moment_in};
+use crate::format::{bytes, count, counted, moment_in};
 use crate::stored::refused;
 use crate::style::{ColorChoice, TextLayout, Tone};
 use crate::table::{TableCell, TableColumn, TextTable};
@@ -154,11 +154,8 @@ pub fn list(args: &WatchesArgs, colour: ColorChoice) -> Result<Exit, Failure> {
                 text.push_str(&format!("# {}: {}\n", row.name, sanitise(remark)));
             }
             if let Some(status) = status.filter(|status| status.refused > 0) {
-                let (refused, all) = (count(status.refused), count(status.processes));
-                text.push_str(&format!(
-                    "# {}: the kernel refuses {refused} of {all} processes, or does not answer: see the service's log\n",
-                    row.name
-                ));
+                let processes = counted(status.refused, "process is", "processes are");
+                text.push_str(&format!("# {}: {processes} not sampled: the service's log says why\n", row.name));
             }
             if let Some(status) = status.filter(|status| status.unstored > 0) {
                 text.push_str(&format!("# {}: {} samples could not be stored\n", row.name, count(status.unstored)));
