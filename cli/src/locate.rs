@@ -224,10 +224,15 @@ fn latest_on(pid: u32, sessions: &[SessionSummary]) -> Option<&SessionSummary> {
 /// A session that was asked for by its number: a service that has been started again begins at 1, so it may be another user's
 /// than was thought.
 fn by_number(client: Client, session: &SessionSummary) -> Located {
+    say_whose(session);
+    Located::Session(Box::new(client), session.id)
+}
+
+/// Says whose a session is, if it is neither this user's nor root's.
+pub fn say_whose(session: &SessionSummary) {
     if !is_trusted(session) {
         warn(format_args!("session {} is of user {}", session.id, session.owner_uid));
     }
-    Located::Session(Box::new(client), session.id)
 }
 
 /// Whether it is this user's or root's.

@@ -306,7 +306,7 @@ impl Batch {
         self.frames.clear();
         self.further_weights.clear();
         self.items.shrink_to(MAX_KEPT_BYTES / size_of::<BatchItem>());
-        self.renames.shrink_to(MAX_KEPT_BYTES / size_of::<BatchItem>());
+        self.renames.shrink_to(MAX_KEPT_BYTES / size_of::<(ThreadKey, usize)>());
         self.frames.shrink_to(MAX_KEPT_BYTES / size_of::<Frame>());
         self.mark = Mark::None;
     }

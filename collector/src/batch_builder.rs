@@ -34,7 +34,7 @@ pub struct BatchBuilder {
     /// Images that the aggregator knows.
     announced_images: usize,
     unmet: UnmetCode,
-    /// Generated code that has ended since it was asked.
+    /// Generated code that has ended since [`BatchBuilder::take_ended_code`].
     ended_code: Vec<ImageIndex>,
     queue_full: bool,
     /// When the last batch was due, `CLOCK_MONOTONIC` nanoseconds.

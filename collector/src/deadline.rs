@@ -26,7 +26,7 @@ use crate::users::user_of_process;
 pub const LONGEST: Duration = Duration::from_millis(50);
 /// The same where no samples wait.
 const PATIENT: Duration = Duration::from_secs(5);
-/// What all waits between two looks at the rings may take, however many users are waited for.
+/// What all waits that are no usual ones may take between two looks at the rings, however many users are waited for.
 const TURN: Duration = Duration::from_millis(30);
 /// Users who have a thread at a time. Those whose threads wait keep them.
 const MAX_THREADS: usize = 16;
@@ -63,7 +63,7 @@ pub struct Deadline {
     waits: TimeBudget,
     longest: Duration,
     usual: Duration,
-    /// Whether its questions can be asked again later, so that they wait for the next look at the rings.
+    /// Whether its questions may go without an answer, so that they wait for the next look at the rings.
     in_turns: bool,
     /// CPU time of the threads that is not yet counted as this thread's, nanoseconds. A sum alone, so `Relaxed` does. `None`
     /// before the first question.
@@ -116,7 +116,7 @@ impl Deadline {
         self.waiting(PATIENT)
     }
 
-    /// The same for questions that can be asked again later: in a thread that looks at rings, all together wait no longer than
+    /// The same for questions that may go without an answer: in a thread that looks at rings, all together wait no longer than
     /// these have room.
     #[must_use]
     pub fn in_turns(self) -> Deadline {
@@ -252,8 +252,8 @@ impl Deadline {
         }
         let found = answered.recv_timeout(longest);
         let took = began.elapsed();
-        LEFT.set(LEFT.get().map(|left| left.saturating_sub(took)));
         if took > self.usual {
+            LEFT.set(LEFT.get().map(|left| left.saturating_sub(took)));
             self.waits.spend(Some(user), took, Duration::ZERO);
         }
         count_cpu();

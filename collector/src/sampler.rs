@@ -189,7 +189,10 @@ impl Sampler {
         }
     }
 
-    /// Follows more processes and their descendants; followed ones stay as they are. Errors: [`Error::TooManyFiles`]; some processes or threads may be followed then.
+    /// Follows more processes and their descendants; followed ones stay as they are.
+    ///
+    /// # Errors
+    /// [`Error::TooManyFiles`]; some processes or threads may be followed then.
     pub fn add(&mut self, pids: &[u32]) -> Result<LeftOutPids> {
         self.attached = true;
         self.started = self.started.or_else(|| Some(now_ns()));

@@ -1,15 +1,16 @@
 //! Generated code that no stack has met: nobody needs to know of it. So programs that map such code and end, thousands in a
 //! second, take no room from samples.
 
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use crate::jit::MAX_DUMPS;
 use crate::process::images::ImageIndex;
 use crate::process::jit_code::JitEvent;
 use crate::unwind::Frame;
-
-/// Jitdumps that are kept of code that was not met. A runtime writes one.
-const MAX_DUMPS: usize = 4;
 
 /// What is to be told of generated code when a stack meets it: how it began, and its jitdumps.
 #[derive(Debug, Default)]
@@ -23,9 +24,11 @@ impl UnmetCode {
                 self.0.insert(index, vec![event]);
                 None
             }
-            JitEvent::Dump(index, _) => {
+            JitEvent::Dump(index, ref file) => {
                 let Some(events) = self.0.get_mut(&index) else { return Some(event) };
-                if events.len() <= MAX_DUMPS {
+                let is_same = |known: &JitEvent| matches!(known, JitEvent::Dump(_, known) if is_same_file(known, file));
+                // One more than are read, of which a note tells.
+                if events.len() <= MAX_DUMPS + 1 && !events.iter().any(is_same) {
                     events.push(event);
                 }
                 None
@@ -55,16 +58,17 @@ impl UnmetCode {
     }
 }
 
+fn is_same_file(one: &File, other: &File) -> bool {
+    let (Ok(one), Ok(other)) = (one.metadata(), other.metadata()) else { return false };
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-
     use ccsd_symbolizer::Door;
 
     use super::*;
     use crate::process::jit_code::JitSource;
-
-    const DUMP: &str = "/dev/null";
 
     fn begin(index: u32, inherited: Option<u32>) -> JitEvent {
         let source = JitSource {
@@ -92,7 +96,7 @@ mod tests {
     #[test]
     fn code_is_told_of_when_a_stack_meets_it_and_only_then() {
         let mut unmet = UnmetCode::default();
-        let dump = |index| JitEvent::Dump(ImageIndex(index), File::open(DUMP).unwrap());
+        let dump = |index| JitEvent::Dump(ImageIndex(index), tempfile::tempfile().unwrap());
         let end = |index| JitEvent::End(ImageIndex(index));
         // Code that comes and goes.
         for event in [begin(1, None), dump(1), end(1)] {
@@ -117,7 +121,14 @@ mod tests {
         (0..100).for_each(|_| assert!(unmet.keep(dump(4)).is_none()));
         told.clear();
         unmet.meet(&frames(&[4]), |event| told.push(text(&event)));
-        assert_eq!((told.len(), told[0].as_str()), (1 + MAX_DUMPS, "begin 4"));
+        assert_eq!((told.len(), told[0].as_str()), (2 + MAX_DUMPS, "begin 4"));
+        // Each once, however often it is mapped.
+        assert!(unmet.keep(begin(6, None)).is_none());
+        let file = tempfile::tempfile().unwrap();
+        (0..9).for_each(|_| assert!(unmet.keep(JitEvent::Dump(ImageIndex(6), file.try_clone().unwrap())).is_none()));
+        told.clear();
+        unmet.meet(&frames(&[6]), |event| told.push(text(&event)));
+        assert_eq!(told, ["begin 6", "dump 6"]);
         assert!(unmet.keep(end(5)).is_none() && unmet.0.is_empty());
     }
 }

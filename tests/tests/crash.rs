@@ -234,7 +234,8 @@ fn attached() {
     assert_eq!(functions(crash)[..4], ["third", "second", "first", "main"]);
     // Printed at the crash, before the report.
     let stderr = &recorded.ended.stderr;
-    assert!(stderr.find("Died: ") < stderr.find("# samples"), "{stderr}");
+    let place = |text: &str| stderr.find(text).unwrap_or_else(|| panic!("no {text} in {stderr}"));
+    assert!(place("Died: ") < place("# samples"), "{stderr}");
 }
 
 fn through_a_daemon() {

@@ -19,7 +19,7 @@ use crate::args::service::{MetricsArgs, SaveArgs, StatusArgs, StopArgs};
 use crate::connection::connect;
 use crate::exit::{Exit, Failure};
 use crate::format::{bytes, count, counted, nanoseconds};
-use crate::locate::{Lookup, session_to_stop};
+use crate::locate::{Lookup, say_whose, session_to_stop};
 use crate::message::say;
 use crate::style::{ColorChoice, TextLayout, Tone};
 use crate::table::{TableCell, TableColumn, TextTable};
@@ -120,6 +120,7 @@ pub fn stop(args: &StopArgs) -> Result<Exit, Failure> {
     let known = client.list()?;
     let sessions = args.sessions.iter().map(|source| session_to_stop(source, &known));
     for session in sessions.collect::<Result<Vec<u32>, Failure>>()? {
+        known.iter().filter(|summary| summary.id == session).for_each(say_whose);
         client.order(&Request::Stop { session, target_cpu_ns: None, forget: false })?;
     }
     Ok(Exit::SUCCESS)

@@ -168,7 +168,8 @@ impl Profile {
 
     /// Makes room for crashes once half of it is taken: forgets those that are in updates already.
     pub fn make_room_for_crashes(&mut self) {
-        if self.crashes.len() >= MAX_CRASHES / 2 {
+        let bytes: usize = self.crashes.iter().map(Crash::approximate_bytes).sum();
+        if self.crashes.len() >= MAX_CRASHES / 2 || bytes >= MAX_CRASHES_BYTES / 2 {
             self.crashes.drain(..self.sent.crashes.min(self.crashes.len()));
             self.sent.crashes = 0;
         }

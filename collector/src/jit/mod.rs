@@ -24,4 +24,4 @@
 mod files;
 mod names;
 
-pub use names::{JitFrameName, JitNames};
+pub use names::{JitFrameName, JitNames, MAX_DUMPS};

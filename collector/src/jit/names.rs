@@ -28,7 +28,7 @@ const TELLING_NS: u64 = 10_000_000;
 /// Addresses asked about in one look, to tell whether their names were those of earlier code.
 const MAX_LATE_SEARCH: usize = 1 << 12;
 /// Jitdumps of one process: one for each runtime in it.
-const MAX_DUMPS: usize = 4;
+pub const MAX_DUMPS: usize = 4;
 /// Bytes that a remembered address takes with its name, and one that waits. (Names are shared and mostly shorter.)
 const KNOWN_BYTES: usize = 256;
 const WAITING_BYTES: usize = 64;
@@ -66,6 +66,8 @@ pub struct JitNames {
     centres: HashMap<Box<str>, CostCentreId, FxBuildHasher>,
     waiting: HashMap<u64, Waiting, FxBuildHasher>,
     looked: bool,
+    /// Whether an address has been asked about.
+    was_asked: bool,
     /// Whether the files were not read to their ends when they were looked at last.
     unread: bool,
     /// When that was, nanoseconds.
@@ -93,6 +95,7 @@ impl JitNames {
             centres: HashMap::default(),
             waiting: HashMap::default(),
             looked: false,
+            was_asked: false,
             unread: false,
             looked_at: 0,
             told_late: 0,
@@ -212,6 +215,7 @@ impl JitNames {
         address: u64,
         time: u64,
     ) -> Option<JitFrameName> {
+        self.was_asked = true;
         let (name, from, until) = self.find_or_inherited(inherited, address, time)?;
         let (centre, new): (_, Option<Box<str>>) = match self.centres.get(name) {
             Some(&centre) => (centre, None),
@@ -439,7 +443,7 @@ impl JitNames {
 
     /// Whether no address in the code has been asked about.
     pub fn is_unasked(&self) -> bool {
-        self.known.is_empty() && self.waiting.is_empty()
+        !self.was_asked
     }
 
     pub fn take_notes(&mut self) -> Vec<String> {

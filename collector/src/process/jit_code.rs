@@ -14,6 +14,7 @@ use ccsd_worker::Principal;
 use super::image::ImageIndex;
 use super::process_files::ProcessFiles;
 use super::shared_room::SharedRoom;
+use crate::pids::is_free;
 use crate::procfs;
 
 /// Live processes with generated code, each with a file or two open, of which users have shares. Further ones share one
@@ -55,7 +56,7 @@ pub struct JitSource {
 impl JitSource {
     fn of(pid: u32, start_time: u64, inherited: Option<ImageIndex>, door: Door) -> JitSource {
         let (own_pid, user) = procfs::own_pid_and_user(pid);
-        let root = FileRoot::at(&PathBuf::from(format!("/proc/{pid}/root"))).ok();
+        let root = (!is_free(pid)).then(|| FileRoot::at(&PathBuf::from(format!("/proc/{pid}/root"))).ok()).flatten();
         let tmp = root.and_then(|root| door.below(&root, Path::new("/tmp")).ok());
         let (own_pid, ahead_ns) = (own_pid.unwrap_or(pid), procfs::clock_ahead_ns(pid));
         JitSource { pid, own_pid, user, other_user: None, tmp, door, start_time, ahead_ns, inherited }

@@ -12,6 +12,7 @@ use std::os::unix::fs::MetadataExt;
 
 use ccsd_symbolizer::{Door, ForUser};
 
+use crate::pids::is_free;
 use crate::procfs;
 
 /// A user who may observe his own processes alone.
@@ -85,6 +86,9 @@ impl Owner {
     }
 
     fn check_rights(&self, tid: u32) -> Result<(), Denied> {
+        if is_free(tid) {
+            return Err(Denied::Gone);
+        }
         let status = procfs::read(&format!("/proc/{tid}/status")).map_err(unseen)?;
         let credentials = Credentials::parse(&String::from_utf8_lossy(&status)).ok_or(Denied::Gone)?;
         // Not the directory's, which is the effective user's even if the process is not dumpable. After reading ids: a

@@ -73,6 +73,7 @@ impl<'a> Attach<'a> {
                 break;
             }
         }
+        self.refused.refuse_partly(&self.processes);
         let batch = &mut self.source.pipeline.batch;
         if !settled {
             let note = "the target started threads faster than ccsd could attach to them; some may be missing";
@@ -203,6 +204,13 @@ pub enum RefusedPids {
 impl RefusedPids {
     fn contains(&self, pid: u32) -> bool {
         matches!(self, RefusedPids::These(pids) if pids.refused.contains(&pid) || pids.silent.contains(&pid))
+    }
+
+    /// What is followed already is not asked for again, even if one of its threads did not answer.
+    fn refuse_partly(&mut self, followed: &HashSet<u32>) {
+        if let RefusedPids::These(LeftOutPids { refused, silent }) = self {
+            refused.extend(silent.extract_if(.., |pid| followed.contains(pid)));
+        }
     }
 
     fn add(&mut self, pid: u32) -> bool {

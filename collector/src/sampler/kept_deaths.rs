@@ -9,14 +9,15 @@ use crate::time_budget::Owner;
 
 /// Where a session has no end and all that it tells is stored, there is room again after this time, nanoseconds.
 const RENEWAL_NS: u64 = 3_600_000_000_000;
-/// Users of whom it is said that there is no room for more of theirs.
-const MAX_TOLD: usize = 8;
+/// Users of whom a note says that there is no room for more of theirs.
+const MAX_NOTED: usize = 8;
 
 #[derive(Debug)]
 pub struct KeptDeaths {
     room: SharedRoom,
     since: u64,
-    told: Vec<Owner>,
+    /// Users of whom there is a note.
+    noted: Vec<Owner>,
 }
 
 /// What becomes of a death's stack.
@@ -36,7 +37,7 @@ impl KeptDeaths {
         if let Some(user) = user {
             room.set_user(user);
         }
-        KeptDeaths { room, since: 0, told: Vec::new() }
+        KeptDeaths { room, since: 0, noted: Vec::new() }
     }
 
     /// Takes room for a death of a process of `owner`. Where that is not known, the children of one parent share it.
@@ -45,10 +46,10 @@ impl KeptDeaths {
         if self.room.take(payer, 1) {
             return Kept::Yes;
         }
-        if self.told.contains(&owner) || self.told.len() >= MAX_TOLD {
+        if self.noted.contains(&owner) || self.noted.len() >= MAX_NOTED {
             return Kept::No { note: None };
         }
-        self.told.push(owner);
+        self.noted.push(owner);
         let whose = match owner {
             Some(owner) if self.room.is_other(owner) => format!(" {owner}"),
             Some(_) => String::new(),
@@ -58,7 +59,7 @@ impl KeptDeaths {
         Kept::No { note: Some(note) }
     }
 
-    /// Makes room now and then; `now` in nanoseconds.
+    /// Makes room again once so much time has passed. To be called where all updates are stored; `now` in nanoseconds.
     pub fn renew(&mut self, now: u64) {
         if self.since == 0 {
             self.since = now;
@@ -86,7 +87,7 @@ mod tests {
         let Kept::No { note: Some(note) } = deaths.take(user(3), 7) else { panic!() };
         assert!(note.contains("of user 3"), "{note}");
         let notes = (4..100).filter(|&number| deaths.take(user(number), 7) != Kept::No { note: None });
-        assert_eq!(notes.count(), MAX_TOLD - 5);
+        assert_eq!(notes.count(), MAX_NOTED - 5);
         deaths.renew(5);
         deaths.renew(4 + RENEWAL_NS);
         assert_ne!(deaths.take(user(1), 7), Kept::Yes);

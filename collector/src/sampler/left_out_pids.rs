@@ -1,4 +1,4 @@
-//! Which processes are not followed.
+//! Processes that a session leaves out.
 
 /// Processes that were to be followed and are not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -311,6 +311,9 @@ impl Tracker {
     /// Reads what a process belongs to before its first sample. An ended one belongs to what its parent did.
     #[inline]
     pub fn look_at_membership(&mut self, pid: u32) {
+        if self.table.is_of_recording() {
+            return;
+        }
         match self.table.is_announced(pid) {
             Some(true) => {}
             Some(false) => self.read_membership(pid),
@@ -321,17 +324,12 @@ impl Tracker {
     /// Enters a process whose fork record was lost, and reads what it belongs to.
     #[cold]
     fn read_untold(&mut self, pid: u32) {
-        if !self.table.is_of_recording() {
-            self.table.read_process(pid, &mut self.images);
-            self.read_membership(pid);
-        }
+        self.table.read_process(pid, &mut self.images);
+        self.read_membership(pid);
     }
 
     #[cold]
     fn read_membership(&mut self, pid: u32) {
-        if self.table.is_of_recording() {
-            return;
-        }
         let (mut relative, start_time) = (pid, self.table.start_time(pid));
         for _ in 0..MAX_ANCESTORS {
             // A number may be another process's by now.

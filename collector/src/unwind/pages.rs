@@ -17,6 +17,7 @@ use nix::errno::Errno;
 use nix::sys::uio::RemoteIoVec;
 
 use crate::perf::ring_buffer::PAGE;
+use crate::pids::is_free;
 
 /// The page is in memory; it is in swap; userfaultfd handles it (bits 63, 62 and 57).
 const PRESENT: u64 = 1 << 63;
@@ -50,6 +51,9 @@ impl Pages {
         }
         // After `execve` the file still speaks of the memory before.
         if self.pid != pid || self.opened_at < time || self.file.is_none() {
+            if is_free(pid.cast_unsigned()) {
+                return Err(Errno::ESRCH);
+            }
             let file = File::open(format!("/proc/{pid}/pagemap")).map_err(|error| match error.kind() {
                 ErrorKind::NotFound => Errno::ESRCH,
                 ErrorKind::PermissionDenied => Errno::EPERM,

@@ -151,8 +151,8 @@ struct Follower {
     place: SegmentTarget,
     step: BackoffStep,
     reason: Arc<str>,
-    /// Those that match, but for those that gave no answer: these are new at the next look.
     found: Vec<ScannedProcess>,
+    /// Of these, those about which the kernel did not answer: it is asked again at each look.
     silent: Vec<u32>,
     /// Processes whose events the kernel has refused, in the present session.
     refused: u64,
@@ -275,6 +275,8 @@ impl Follower {
         let (new, gone) = changes(&mut self.found, found);
         self.log_changes(&new, &gone);
         self.turnover.add(self.found.len(), gone.len());
+        self.silent.retain(|pid| !gone.contains(pid));
+        self.count_left_out();
         if self.found.is_empty() && !self.watch.samples_cpus() {
             let since = *self.idle_since.get_or_insert_with(Instant::now);
             if self.running.is_some() && since.elapsed() >= IDLE {
@@ -286,9 +288,8 @@ impl Follower {
         match &self.running {
             None if Instant::now() >= self.retry_at => self.begin(),
             None => {}
-            Some(running) if running.by_cpu => {}
-            Some(_) if new.is_empty() => self.leave_out(LeftOutPids::default()),
-            Some(running) => match running.session.add(&new) {
+            Some(running) if running.by_cpu || (new.is_empty() && self.silent.is_empty()) => {}
+            Some(running) => match running.session.add(&[new, self.silent.clone()].concat()) {
                 Ok(left_out) => self.leave_out(left_out),
                 // Events of ended processes stay open until the session ends.
                 Err(error) => {
@@ -313,7 +314,6 @@ impl Follower {
     /// Notes who is not followed, and logs it once.
     fn leave_out(&mut self, left_out: LeftOutPids) {
         let LeftOutPids { refused, silent } = left_out;
-        self.found.retain(|process| !silent.contains(&process.pid));
         let name = &self.watch.name.0;
         if let Some(pid) = refused.first() {
             tracing::warn!(
@@ -333,9 +333,13 @@ impl Follower {
             );
         }
         self.refused += refused.len() as u64;
-        let all = self.refused + silent.len() as u64;
-        self.set(|status| status.refused = all);
         self.silent = silent;
+        self.count_left_out();
+    }
+
+    fn count_left_out(&self) {
+        let all = self.refused + self.silent.len() as u64;
+        self.set(|status| status.refused = all);
     }
 
     fn restart(&mut self) {
@@ -356,6 +360,7 @@ impl Follower {
             status.configured_rate_hz = self.watch.rate_hz.0;
         });
         self.refused = 0;
+        self.count_left_out();
         let by_cpu = self.by_cpu();
         match self.session(by_cpu) {
             Ok((session, left_out)) => {
