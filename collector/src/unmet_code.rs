@@ -1,5 +1,5 @@
-//! Generated code that no stack has met: nobody needs to know of it. So programs that map such code and end, thousands in a
-//! second, take no room from samples.
+//! Holds back events about generated code until a sampled stack runs through that code. A program can map such code and end,
+//! thousands of times a second; its events then take no room from samples.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -12,12 +12,12 @@ use crate::process::images::ImageIndex;
 use crate::process::jit_code::JitEvent;
 use crate::unwind::Frame;
 
-/// What is to be told of generated code when a stack meets it: how it began, and its jitdumps.
+/// The events held back, by image: the beginning of the code, then its jitdumps.
 #[derive(Debug, Default)]
 pub struct UnmetCode(HashMap<ImageIndex, Vec<JitEvent>, FxBuildHasher>);
 
 impl UnmetCode {
-    /// Keeps what happens to code that was not met, or returns what has to be told now.
+    /// Holds an event back, or returns it if the aggregator has to have it now.
     pub fn keep(&mut self, event: JitEvent) -> Option<JitEvent> {
         match event {
             JitEvent::Begin(index, _) => {
@@ -37,7 +37,7 @@ impl UnmetCode {
         }
     }
 
-    /// Tells of the code that these frames are in, after that whose names it has.
+    /// Hands on the events of the code that these frames are in. Code that a process inherited comes first: its names are used.
     #[inline]
     pub fn meet(&mut self, frames: &[Frame], mut tell: impl FnMut(JitEvent)) {
         if !self.0.is_empty() {
@@ -112,7 +112,7 @@ mod tests {
         };
         unmet.meet(&frames(&[0, 4, 4, 1]), |event| told.push(text(&event)));
         assert_eq!(told, ["begin 2", "begin 3", "dump 3", "begin 4"]);
-        // What was told of is told of on.
+        // Later events of that code are handed on at once.
         for event in [dump(3), end(4), end(2)] {
             assert!(unmet.keep(event).is_some());
         }
