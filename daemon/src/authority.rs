@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ccsd_collector::{Denied, Owner, procfs};
+use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::{Group, User, geteuid};
 
@@ -171,7 +172,7 @@ impl Members {
     /// # Errors
     /// [`Unknown`] if there is no earlier answer.
     pub fn group(&self) -> Result<Option<u32>, Unknown> {
-        self.group_by(|| Group::from_name(GROUP).map(|group| group.map(|group| group.gid.as_raw())).ok(), FIRST_LOOK)
+        self.group_by(|| group_id(GROUP), FIRST_LOOK)
     }
 
     fn known(&self) -> Option<u32> {
@@ -209,6 +210,16 @@ impl Members {
         let waits = |state: &mut GroupCache| state.asking && is_fresh(state).is_none();
         let (state, _) = answered.wait_timeout_while(state, patience, waits).unwrap_or_else(PoisonError::into_inner);
         state.known.map(|(group, _)| group).ok_or(Unknown)
+    }
+}
+
+/// The id of a group, if there is one; `None` if the user database failed. All these errors may mean that there is no such group,
+/// or no database at all: see getgrnam(3).
+fn group_id(name: &str) -> Option<Option<u32>> {
+    match Group::from_name(name) {
+        Ok(group) => Some(group.map(|group| group.gid.as_raw())),
+        Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => Some(None),
+        Err(_) => None,
     }
 }
 

@@ -46,13 +46,51 @@ pub struct LiveProcess {
     pub(super) is_late: bool,
     /// Whether it seems to have ended, or has got other rights.
     pub(super) may_have_ended: bool,
-    /// Who answers for it, as far as that has been looked at.
+    /// Who answers for it, as far as that has been looked at; of one that was forked and has executed nothing, its parent's.
     pub user: Option<Principal>,
+    /// Who answers for it where its user is not known: the last of its forebears' users that was not root, or else all that
+    /// the last one of root's has forked.
+    pub(super) forebear: Principal,
     /// Whether it may have threads that are not known: it was found running, and not all that runs is looked for.
     pub(super) has_unknown_threads: bool,
     pub(super) untracked: u32,
     /// Whether it has called `execve` and mapped nothing since.
     pub(super) awaits_mapping: bool,
+}
+
+impl LiveProcess {
+    /// Its user, if that is known. A child of root's may have given up root's rights since it was forked.
+    fn known_user(&self) -> Option<Principal> {
+        let may_be_another_s = self.parent_pid != 0 && self.exec_generation == 0;
+        self.user.filter(|&user| user != Principal::SOMEWHERE && !(user == Principal::Own && may_be_another_s))
+    }
+
+    /// What its child has for a forebear.
+    pub(super) fn forebear_of_child(&self, pid: u32) -> Principal {
+        match self.known_user() {
+            Some(Principal::Own) => children_of(pid),
+            Some(user) => user,
+            None => self.forebear,
+        }
+    }
+
+    /// What it has for a forebear once it has executed a program.
+    pub(super) fn forebear_after_exec(&self) -> Principal {
+        self.known_user().filter(|&user| user != Principal::Own).unwrap_or(self.forebear)
+    }
+
+    /// Who answers for it that has died: its user, as that is now or was known before; else that of its control group, but not
+    /// root, of whom it may have that without the rights; else its forebear.
+    pub fn answers_at_death(&self, pid: u32) -> Principal {
+        let now = Some(super::user_of(pid)).filter(|&user| user != Principal::SOMEWHERE);
+        let of_group = || self.membership.as_ref()?.uid.map(ccsd_worker::principal_of).filter(|&user| user != Principal::Own);
+        now.or_else(|| self.known_user()).or_else(of_group).unwrap_or(self.forebear)
+    }
+}
+
+/// Stands for the users of all that a process has forked.
+pub const fn children_of(pid: u32) -> Principal {
+    Principal::Elsewhere { namespace: 0, device: pid as u64 }
 }
 
 #[derive(Clone, Debug)]

@@ -37,7 +37,7 @@ use mappings::{Mapping, Mappings};
 use shared_room::SharedRoom;
 use untracked_threads::{UntrackedThread, UntrackedThreads};
 
-pub use live::{LiveProcess, LiveThread, ProcessKey, ThreadKey};
+pub use live::{LiveProcess, LiveThread, ProcessKey, ThreadKey, children_of};
 
 /// The time from which on nothing is permitted.
 pub const NEVER: u64 = u64::MAX;
@@ -497,6 +497,7 @@ impl ProcessTable {
             is_late: false,
             may_have_ended: false,
             user: None,
+            forebear: Principal::SOMEWHERE,
             has_unknown_threads: false,
             untracked,
             awaits_mapping: false,
@@ -557,6 +558,7 @@ impl ProcessTable {
             let code = parent.and_then(|parent| parent.jit.clone());
             let membership = parent.and_then(|parent| parent.membership.clone());
             let key = parent.map(|parent| parent.key);
+            let forebear = parent.map_or(children_of(parent_pid), |parent| parent.forebear_of_child(parent_pid));
             let inherited = parent.map(|parent| &parent.mappings);
             let mappings = match inherited {
                 Some(mappings) if mappings.count() <= room => mappings.clone(),
@@ -580,6 +582,7 @@ impl ProcessTable {
                 child.membership = membership;
                 child.parent_pid = parent_pid;
                 child.user = user;
+                child.forebear = forebear;
             }
             self.count_taken(pid, taken);
         }
@@ -595,6 +598,7 @@ impl ProcessTable {
         // If it has got rights by this, its events end; see `owner`.
         let permitted_from = self.processes.get(&pid).map_or(self.newcomers_from, |old| old.permitted_from);
         let membership = self.processes.get(&pid).and_then(|old| old.membership.clone());
+        let forebear = self.processes.get(&pid).map_or(Principal::SOMEWHERE, LiveProcess::forebear_after_exec);
         let parent_pid = self.parent_pid(pid);
         let (parent, start_time, generation) = match old {
             // A generation without a sample is of no interest: its child takes its place.
@@ -615,6 +619,7 @@ impl ProcessTable {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.membership = membership;
             process.parent_pid = parent_pid;
+            process.forebear = forebear;
             process.awaits_mapping = true;
         }
         self.add_thread(pid, tid, name.to_owned());

@@ -364,3 +364,38 @@ fn however_much_a_user_takes_there_is_room_for_root_and_others() {
     table.fork(Fork { pid: no_pid + 9_000, tid: no_pid + 9_000, parent_pid: no_pid, parent_tid: no_pid }, 0);
     assert_eq!(table.processes[&(no_pid + 9_000)].user, Some(user));
 }
+
+#[test]
+fn the_dead_are_their_forebears_where_nothing_else_is_known() {
+    let mut table = ProcessTable::default();
+    // Where there is no such process, it is looked up in vain.
+    let root = u32::MAX - 20_000;
+    let (shell, child) = (root + 1, root + 100);
+    let fork = |table: &mut ProcessTable, parent_pid, pid| {
+        table.fork(Fork { pid, tid: pid, parent_pid, parent_tid: parent_pid }, 0);
+        table.processes[&pid].answers_at_death(pid)
+    };
+    let exec = |table: &mut ProcessTable, pid, user| {
+        table.exec(pid, pid, "program");
+        table.processes.get_mut(&pid).unwrap().user = Some(user);
+        table.processes[&pid].answers_at_death(pid)
+    };
+    table.add_process(root, None, 0, 0, String::new(), Mappings::default());
+    table.processes.get_mut(&root).unwrap().user = Some(Principal::Own);
+    // Who has root's rights by a fork alone may have given them up.
+    assert_eq!(fork(&mut table, root, shell), children_of(root));
+    assert_eq!(exec(&mut table, shell, Principal::SOMEWHERE), children_of(root));
+    // However many forks it takes.
+    for pid in child..child + 10 {
+        assert_eq!(fork(&mut table, if pid == child { shell } else { pid - 1 }, pid), children_of(root));
+        assert_eq!(exec(&mut table, pid, Principal::SOMEWHERE), children_of(root));
+    }
+    // Of a user that is known once, and what that user runs with root's rights is root's.
+    assert_eq!(exec(&mut table, shell, Principal::User(7)), Principal::User(7));
+    assert_eq!(exec(&mut table, shell, Principal::SOMEWHERE), Principal::User(7));
+    assert_eq!(fork(&mut table, shell, child), Principal::User(7));
+    assert_eq!(exec(&mut table, child, Principal::Own), Principal::Own);
+    assert_eq!(fork(&mut table, child, child + 1), children_of(child));
+    assert_eq!(exec(&mut table, root, Principal::Own), Principal::Own);
+    assert_eq!(fork(&mut table, child + 50, child + 51), children_of(child + 50));
+}

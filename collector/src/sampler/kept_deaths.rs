@@ -5,7 +5,6 @@ use ccsd_profile::MAX_SESSION_CRASHES;
 use ccsd_worker::Principal;
 
 use crate::process::shared_room::SharedRoom;
-use crate::time_budget::Owner;
 
 /// Where a session has no end and all that it tells is stored, there is room again after this time, nanoseconds.
 const RENEWAL_NS: u64 = 3_600_000_000_000;
@@ -17,7 +16,7 @@ pub struct KeptDeaths {
     room: SharedRoom,
     since: u64,
     /// Users of whom there is a note.
-    noted: Vec<Owner>,
+    noted: Vec<Principal>,
 }
 
 /// What becomes of a death's stack.
@@ -40,20 +39,19 @@ impl KeptDeaths {
         KeptDeaths { room, since: 0, noted: Vec::new() }
     }
 
-    /// Takes room for a death of a process of `owner`. Where that is not known, the children of one parent share it.
-    pub fn take(&mut self, owner: Owner, parent: u32) -> Kept {
-        let payer = owner.unwrap_or(Principal::Elsewhere { namespace: 0, device: parent.into() });
+    /// Takes room for the death of a process for which `payer` answers.
+    pub fn take(&mut self, payer: Principal) -> Kept {
         if self.room.take(payer, 1) {
             return Kept::Yes;
         }
-        if self.noted.contains(&owner) || self.noted.len() >= MAX_NOTED {
+        if self.noted.contains(&payer) || self.noted.len() >= MAX_NOTED {
             return Kept::No { note: None };
         }
-        self.noted.push(owner);
-        let whose = match owner {
-            Some(owner) if self.room.is_other(owner) => format!(" {owner}"),
-            Some(_) => String::new(),
-            None => " of unknown users".to_owned(),
+        self.noted.push(payer);
+        let whose = match payer {
+            Principal::Elsewhere { namespace: 0, .. } => " of unknown users".to_owned(),
+            user if self.room.is_other(user) => format!(" {user}"),
+            _ => String::new(),
         };
         let note = format!("so many processes{whose} died of signals that the stacks of further ones are not kept");
         Kept::No { note: Some(note) }
@@ -73,24 +71,25 @@ impl KeptDeaths {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::children_of;
 
     #[test]
     fn one_user_s_deaths_leave_room_for_those_of_root_and_others() {
         let mut deaths = KeptDeaths::new(None);
-        let user = |number| Some(Principal::User(number));
-        let kept = |deaths: &mut KeptDeaths, owner| (0..1_000).filter(|_| deaths.take(owner, 7) == Kept::Yes).count();
+        let user = |number| Principal::User(number);
+        let child_of = children_of;
+        let kept = |deaths: &mut KeptDeaths, of| (0..1_000).filter(|_| deaths.take(of) == Kept::Yes).count();
         assert_eq!((kept(&mut deaths, user(1)), kept(&mut deaths, user(2))), (28, 14));
-        assert_eq!(deaths.take(user(1), 7), Kept::No { note: None });
-        // Of unknown ones a parent's.
-        assert_eq!((kept(&mut deaths, None), deaths.take(None, 8)), (7, Kept::Yes));
-        assert_eq!(kept(&mut deaths, Some(Principal::Own)), MAX_SESSION_CRASHES - 28 - 14 - 7 - 1);
-        let Kept::No { note: Some(note) } = deaths.take(user(3), 7) else { panic!() };
+        assert_eq!(deaths.take(user(1)), Kept::No { note: None });
+        assert_eq!((kept(&mut deaths, child_of(7)), deaths.take(child_of(8))), (7, Kept::Yes));
+        assert_eq!(kept(&mut deaths, Principal::Own), MAX_SESSION_CRASHES - 28 - 14 - 7 - 1);
+        let Kept::No { note: Some(note) } = deaths.take(user(3)) else { panic!() };
         assert!(note.contains("of user 3"), "{note}");
-        let notes = (4..100).filter(|&number| deaths.take(user(number), 7) != Kept::No { note: None });
+        let notes = (4..100).filter(|&number| deaths.take(user(number)) != Kept::No { note: None });
         assert_eq!(notes.count(), MAX_NOTED - 5);
         deaths.renew(5);
         deaths.renew(4 + RENEWAL_NS);
-        assert_ne!(deaths.take(user(1), 7), Kept::Yes);
+        assert_ne!(deaths.take(user(1)), Kept::Yes);
         deaths.renew(5 + RENEWAL_NS);
         assert_eq!(kept(&mut deaths, user(1)), 28);
         // In a user's session, that user's may take all.

@@ -1,6 +1,5 @@
 //! The way of a record: through the tracker and, with a sample, through the unwinder into the batch, in order of time.
 
-use ccsd_worker::Principal;
 use crossbeam_channel::TrySendError;
 
 use super::active_events::ActiveEvents;
@@ -13,7 +12,6 @@ use crate::clock::now_ns;
 use crate::perf::attr::{Event, EventSpec};
 use crate::perf::layout::EventLayout;
 use crate::perf::record::{Record, Sample, TargetChange};
-use crate::process::LiveProcess;
 use crate::process::owner::Owner;
 use crate::tracker::Tracker;
 use crate::unwind::StackRoot;
@@ -209,7 +207,7 @@ impl Pipeline {
             WeightSource::Period => [sample.period, 0],
             WeightSource::PeriodAndCounter => [sample.period, gained],
         };
-        let kept = fatal.map(|_| self.deaths.take(user_of_dead(process), process.parent_pid));
+        let kept = fatal.map(|_| self.deaths.take(process.answers_at_death(sample.pid)));
         let is_dying = kept == Some(Kept::Yes);
         self.died |= is_dying;
         let unwound = self.unwinding.unwind(sample, thread, process, images, is_dying);
@@ -255,16 +253,6 @@ impl Pipeline {
             self.batch.rename(renamed);
         }
     }
-}
-
-/// Whose a process was. Where it had gone before it was looked at, what it belonged to tells, but if that was root: it may
-/// have that from a parent with other rights.
-fn user_of_dead(process: &LiveProcess) -> Option<Principal> {
-    let known = process.user.filter(|&user| user != Principal::SOMEWHERE);
-    known.or_else(|| {
-        let user = ccsd_worker::principal_of(process.membership.as_ref()?.uid?);
-        (user != Principal::Own).then_some(user)
-    })
 }
 
 // A root is part of every sample item; if it grew, batches would.
