@@ -69,7 +69,7 @@ impl BatchBuilder {
     pub fn take_due(&mut self) -> bool {
         let now = now_ns();
         let waited = now.saturating_sub(self.handed_on) >= BATCH_NS && !self.batch.items.is_empty();
-        let due = self.batch.mark != Mark::None || waited;
+        let due = self.is_marked() || waited;
         if due {
             self.handed_on = now;
         }
@@ -83,6 +83,11 @@ impl BatchBuilder {
 
     pub fn retry_queue(&mut self) {
         self.queue_full = false;
+    }
+
+    /// Whether it was marked and has not been sent since.
+    pub fn is_marked(&self) -> bool {
+        self.batch.mark != Mark::None
     }
 
     pub fn mark(&mut self, mark: Mark) {

@@ -295,7 +295,9 @@ impl Sampler {
         if self.ends_with_target && self.source.pipeline.tracker.is_empty() {
             return false;
         }
-        if now >= schedule.next_interval || self.source.pipeline.take_died() {
+        // A batch that found no room at an interval's end has got more samples since: the counters are read again for these.
+        let has_room_at_last = self.source.pipeline.batch.is_marked() && !self.source.channels.batches.is_full();
+        if now >= schedule.next_interval || has_room_at_last || self.source.pipeline.take_died() {
             // Intervals that were slept through are not made up for.
             schedule.next_interval = now.saturating_add(schedule.interval);
             self.read_counters_and_look(&mut schedule.next_look);

@@ -3,13 +3,17 @@
 
 use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
+use ccsd_collector::{EventChoice, Options, Session, SessionEvent};
+use ccsd_profile::Accounting;
 use ccsd_profile::view::{FlatView, Selection};
 use ccsd_tests::ccsd::{EndedProgram, RecordCommand};
-use ccsd_tests::fixture::{build, scratch};
+use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::{SIGMAS, assert_samples, wilson};
 use ccsd_tests::suite::{CC, PERF, Suite};
+use ccsd_tests::wait::until;
 
 const NAMES: [&str; 12] = [
     "weight_01",
@@ -124,7 +128,33 @@ fn main() -> ExitCode {
                 );
             }
         })
+        .test("samples_that_wait_for_a_slow_reader_are_expected", &[CC], || {
+            let program = Running::start(&build("forever.c", &[]), &[]);
+            let mut options = Options { rate_hz: 997, event: EventChoice::CpuClock, ..Options::default() };
+            options.interval = Duration::from_millis(100);
+            let session = Session::attach(&options, &[program.pid()]).unwrap();
+            let mut checked = 0;
+            // Until all is full, and then an update each 1.3 intervals: samples of parts of intervals wait.
+            for wait in std::iter::once(1_000).chain([130; 10]) {
+                let before = cpu_ns(program.pid());
+                until(|| cpu_ns(program.pid()) - before >= wait * 1_000_000);
+                let Ok(SessionEvent::Update(update)) = session.events().recv() else { panic!("no update") };
+                let Accounting { received, expected, .. } = update.accounting;
+                let expected = expected.unwrap();
+                // One sample may come early on each CPU.
+                let cpus = std::thread::available_parallelism().unwrap().get() as u64;
+                assert!(received <= expected + cpus, "{received} of {expected}");
+                checked = received;
+            }
+            assert!(checked > 100, "{checked}");
+        })
         .run()
+}
+
+/// What a process has used of the CPU.
+fn cpu_ns(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
+    text.split(' ').next().unwrap().parse().unwrap()
 }
 
 fn record() -> Recorded {
