@@ -7,7 +7,7 @@ use crate::ids::CostCentreId;
 
 /// Longest run of unmarked entries that a push can make: A4 leaves runs of at most two, and a push unmarks one entry
 /// between two of them.
-const RUN: usize = 5;
+pub(crate) const RUN: usize = 5;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Undo {
@@ -22,6 +22,16 @@ pub(crate) struct Undo {
 }
 
 impl Undo {
+    /// Whether anything has changed.
+    pub(crate) fn has_pushed(&self) -> bool {
+        self.pushed
+    }
+
+    /// The entries of the run that was collapsed, as they were before; none where no entry was unmarked.
+    pub(crate) fn run(&self) -> &[u32] {
+        self.run.get(..usize::from(self.before)).unwrap_or_default()
+    }
+
     /// The run of entries that the push has collapsed: where it begins, how many it had and how many it has. `None` where the
     /// push has changed nothing.
     pub(crate) fn collapsed(&self) -> Option<(usize, usize, usize)> {
@@ -68,7 +78,7 @@ impl Marked {
             return Undo::NOTHING;
         }
         // A3 has at most one marked entry to unmark.
-        let earlier = s.iter().position(|&entry| entry == marked);
+        let earlier = position(s, marked);
         s.push(marked); // A2
         let mut undo = Undo { pushed: true, ..Undo::NOTHING };
         if let Some(i) = earlier {
@@ -127,6 +137,16 @@ impl Marked {
     pub(crate) fn to_history(&self) -> History {
         to_history(&self.entries)
     }
+}
+
+/// Where an entry is first. In blocks, each compared at once: histories may be long, and mostly it is nowhere.
+fn position(entries: &[u32], wanted: u32) -> Option<usize> {
+    const BLOCK: usize = 32;
+    let blocks = entries.chunks_exact(BLOCK);
+    let rest = entries.len() - blocks.remainder().len();
+    let holds = |block: &[u32]| block.iter().fold(false, |found, &entry| found | (entry == wanted));
+    let start = blocks.clone().position(holds).map_or(rest, |block| block * BLOCK);
+    entries[start..].iter().position(|&entry| entry == wanted).map(|at| start + at)
 }
 
 pub(crate) fn to_history(entries: &[u32]) -> History {

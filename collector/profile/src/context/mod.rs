@@ -14,6 +14,7 @@
 //! on the seed.
 
 mod elision;
+mod links;
 mod store;
 
 use hashbrown::HashTable;
@@ -24,6 +25,7 @@ use crate::history::History;
 use crate::ids::{ContextId, CostCentreId};
 use crate::limits::{MAX_HISTORY_ENTRIES, MIN_CONTEXT_BYTES};
 use crate::marked::Marked;
+use links::Links;
 pub(crate) use store::ContextVisit;
 use store::{NONE, Store};
 
@@ -116,6 +118,8 @@ impl ContextStats {
 struct Cached {
     context: u32,
     history: Marked,
+    /// Of `history`.
+    links: Links,
     /// Number of parents to the nearest stored history, or [`NONE`] if unknown.
     distance: u32,
 }
@@ -159,7 +163,7 @@ impl ContextTable {
             elided: HashTable::new(),
             histories: HashTable::new(),
             transitions: HashTable::new(),
-            cached: Cached { context: 0, history: Marked::default(), distance: 0 },
+            cached: Cached { context: 0, history: Marked::default(), links: Links::default(), distance: 0 },
             scratch: Marked::default(),
             path: Vec::new(),
             longest: 0,
@@ -227,8 +231,10 @@ impl ContextTable {
             self.index_histories();
         }
         self.load(from);
+        let before = self.cached.links;
         let undo = self.cached.history.push(f);
-        let history_hash = self.hash_history(self.cached.history.entries());
+        self.cached.links.follow(self.seed, self.cached.history.entries(), &undo);
+        let history_hash = self.cached.links.hash(self.seed);
         // B2: is there a context with this history?
         if let Some(id) = self.find_history(history_hash) {
             self.known += 1;
@@ -244,6 +250,7 @@ impl ContextTable {
         // B3: a new context, if there is room.
         if !self.has_room_for_context() || self.cached.history.len() > MAX_HISTORY_ENTRIES {
             self.cached.history.undo(&undo);
+            self.cached.links = before;
             return self.push_elided(from, f, innermost);
         }
         self.new += 1;
@@ -278,6 +285,7 @@ impl ContextTable {
             store::Base::Cached(_) => NONE,
             store::Base::Stored(steps) => steps,
         };
+        self.cached.links = Links::of(self.seed, self.cached.history.entries());
         self.cached.context = id;
     }
 
@@ -293,10 +301,6 @@ impl ContextTable {
                 }
             })
             .copied()
-    }
-
-    fn hash_history(&self, entries: &[u32]) -> u32 {
-        (entries.iter().fold(self.seed, |hash, &entry| mix(hash, u64::from(entry))) >> 32) as u32
     }
 
     /// The context created by this call, even if another one has the same history: O(1). For contexts of another table,
@@ -342,7 +346,7 @@ impl ContextTable {
         let mut hashes = Vec::new();
         self.visit(|id, entries| {
             if !self.is_elided(id) {
-                hashes.push((id.0, self.hash_history(entries)));
+                hashes.push((id.0, Links::of(self.seed, entries).hash(self.seed)));
             }
         });
         self.histories.clear();
@@ -388,6 +392,7 @@ impl ContextTable {
         if self.cached.context >= first {
             self.cached.context = ContextId::ROOT.0;
             self.cached.history.clear();
+            self.cached.links = Links::default();
             self.cached.distance = 0;
         }
     }
