@@ -175,6 +175,8 @@ enum Unusable {
     OtherBuild,
     /// It has the build id and no names.
     Nameless,
+    /// Others could have put it there.
+    OfOthers,
 }
 
 impl fmt::Display for MissingFile {
@@ -186,6 +188,9 @@ impl fmt::Display for MissingFile {
             }
             Some((path, Unusable::Nameless)) => {
                 write!(f, "{} is of its build, but has no names: it is stripped or damaged", path.display())?;
+            }
+            Some((path, Unusable::OfOthers)) => {
+                write!(f, "{} is not read, because other users could have put it there", path.display())?;
             }
             None => {
                 let dirs: Vec<_> = self.searched.iter().map(|dir| dir.display().to_string()).collect();
@@ -280,8 +285,11 @@ fn at_hand(dirs: &[&Path], image: &Image) -> Result<File, Box<MissingFile>> {
         };
         unusable = unusable.or(Some((path, why)));
     }
-    fetched_before(&image.build_id).ok_or_else(|| {
-        let searched = dirs.iter().map(PathBuf::from).collect();
-        Box::new(MissingFile { build_id, unusable, searched, server: None })
-    })
+    match fetched_before(&image.build_id) {
+        Ok(Some(file)) => return Ok(file),
+        Ok(None) => {}
+        Err(path) => unusable = unusable.or(Some((path, Unusable::OfOthers))),
+    }
+    let searched = dirs.iter().map(PathBuf::from).collect();
+    Err(Box::new(MissingFile { build_id, unusable, searched, server: None }))
 }

@@ -174,7 +174,8 @@ impl Aggregator {
         self.started_ns = (usage::own_cpu_ns().saturating_sub(kernel).saturating_sub(beside), kernel);
     }
 
-    /// Works until the session is over, or the sampler hangs; sends an update per interval and one at the end.
+    /// Works until the session is over, or the sampler hangs; sends an update per interval and one at the end. Returns this
+    /// thread's CPU time that was told, nanoseconds.
     pub fn run(
         mut self,
         batches: &Receiver<Batch>,
@@ -182,9 +183,9 @@ impl Aggregator {
         events: &Sender<SessionEvent>,
         watchdog: &Watchdog,
         held: &Held,
-    ) {
+    ) -> u64 {
         let mut watch = WatchdogWait::default();
-        let mut counts = BatchCounts::default();
+        let (mut counts, mut told_ns) = (BatchCounts::default(), 0);
         let trouble = loop {
             let mut batch = match batches.recv_timeout(LOOK) {
                 Ok(batch) => batch,
@@ -206,6 +207,7 @@ impl Aggregator {
                     _ => self.resolver.look_for_names(&mut self.profile),
                 }
                 self.account(&batch.counts, batch.mark == Mark::End);
+                told_ns = usage::thread_work_ns();
                 let held_bytes = self.held_bytes().saturating_add(batch.counts.sampler.held_bytes);
                 self.profile.accounting_mut().own.held_bytes = held_bytes;
                 let update = self.profile.take_update();
@@ -221,16 +223,18 @@ impl Aggregator {
             let _ = empty.try_send(batch);
             if ended {
                 self.finish(events);
-                return;
+                return told_ns;
             }
         };
         watchdog.give_up();
         self.resolver.finish_names(&mut self.profile);
         self.account(&counts, true);
+        let told_ns = usage::thread_work_ns();
         self.profile.add_note(trouble);
         let update = self.profile.take_update();
         let _ = events.send(SessionEvent::Update(Box::new(update)));
         self.finish(events);
+        told_ns
     }
 
     fn is_full(&self) -> bool {

@@ -1,11 +1,15 @@
 //! The batch being filled: what the aggregator is told, in order of time.
 
+use ccsd_worker::Principal;
+
 use crate::batch::{Batch, BatchCounts, BatchItem, Death, MAX_METRICS, Mark};
 use crate::clock::now_ns;
 use crate::pace::RateChange;
 use crate::process::images::{ImageIndex, Images};
 use crate::process::jit_code::JitEvent;
+use crate::process::shared_room::SharedRoom;
 use crate::process::{LiveProcess, LiveThread, OTHER_PROCESS, ThreadKey};
+use crate::time_budget::Owner;
 use crate::tracker::{ThreadRename, Tracker};
 use crate::unmet_code::UnmetCode;
 use crate::unwind::{Frame, Unwound};
@@ -15,6 +19,9 @@ use crate::unwinding::Unwinding;
 const BATCH_BYTES: usize = 64 << 10;
 /// A smaller batch waits this long, nanoseconds, so that the aggregator wakes a few times a second.
 const BATCH_NS: u64 = 200_000_000;
+
+/// Users of whom a note says that their samples were dropped.
+const MAX_NOTED: usize = 8;
 
 /// The number that the kernel gives for a thread or process at its very end (`perf_event_pid` in kernel/events/core.c).
 const ENDING: u32 = u32::MAX;
@@ -37,6 +44,10 @@ pub struct BatchBuilder {
     /// Generated code that has ended since [`BatchBuilder::take_ended_code`].
     ended_code: Vec<ImageIndex>,
     queue_full: bool,
+    /// Bytes of stacks by whose processes they are of.
+    room: SharedRoom,
+    /// Users of whom a note says that their samples were dropped.
+    noted: Vec<Principal>,
     /// When the last batch was due, `CLOCK_MONOTONIC` nanoseconds.
     handed_on: u64,
 }
@@ -51,6 +62,8 @@ impl BatchBuilder {
             unmet: UnmetCode::default(),
             ended_code: Vec::new(),
             queue_full: false,
+            room: SharedRoom::new(most_bytes as u64),
+            noted: Vec::new(),
             handed_on: 0,
         }
     }
@@ -58,6 +71,32 @@ impl BatchBuilder {
     #[inline]
     pub fn is_full(&self) -> bool {
         self.batch.bytes() >= self.most_bytes
+    }
+
+    /// For a session of this user's.
+    pub fn set_user(&mut self, user: u32) {
+        self.room.set_user(user);
+    }
+
+    /// Whether there is room for a stack of a process of this user, if that is known: where the aggregator is late, users leave
+    /// each other room.
+    #[inline]
+    pub fn has_room(&self, owner: Owner) -> bool {
+        owner.is_none_or(|owner| self.room.left(owner) > 0)
+    }
+
+    /// Says of whom samples are dropped, once for each user.
+    #[cold]
+    pub fn note_dropped(&mut self, owner: Owner) {
+        let Some(owner) = owner.filter(|owner| !self.noted.contains(owner) && self.noted.len() < MAX_NOTED) else {
+            return;
+        };
+        self.noted.push(owner);
+        let note = "come faster than ccsd adds them up: some are dropped, so that others' are not";
+        self.note(match owner {
+            Principal::SOMEWHERE => format!("samples of processes that ended early {note}"),
+            owner => format!("samples of processes {owner} {note}"),
+        });
     }
 
     #[inline]
@@ -202,12 +241,15 @@ impl BatchBuilder {
     #[inline]
     pub fn stack(
         &mut self,
-        thread: ThreadKey,
+        (thread, owner): (ThreadKey, Owner),
         time: u64,
         unwound: Unwound,
         frames: &[Frame],
         weights: [u64; MAX_METRICS],
     ) {
+        if let Some(owner) = owner {
+            self.room.add(owner, (size_of::<BatchItem>() + size_of_val(frames)) as u64);
+        }
         let (Unwound { root, common, gap }, frames) = (unwound, self.push_frames(frames));
         self.batch.items.push(BatchItem::Sample { thread, time, frames, common, gap, root, weights });
     }
@@ -237,6 +279,11 @@ impl BatchBuilder {
         self.batch.counts = counts;
         next.clear();
         std::mem::replace(&mut self.batch, next)
+    }
+
+    /// The batch that was given away has been taken.
+    pub fn was_taken(&mut self) {
+        self.room.clear();
     }
 
     pub fn put_back(&mut self, full: Batch) {

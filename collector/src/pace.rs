@@ -400,13 +400,13 @@ impl Shortage {
 /// Why there is trouble, by what most are missing for.
 fn reason(window: &RateWindow, missing: u64, all: u64) -> String {
     let why = if missing < FEW {
-        return "samples wait for ccsd to find their names".to_owned();
+        return "samples wait for ccsd to name them and add them up".to_owned();
     } else if window.lost >= window.throttled.max(window.dropped) {
         "lost, because ccsd did not come to read them in time"
     } else if window.throttled >= window.dropped {
         "throttled by the kernel"
     } else {
-        "dropped, because ccsd did not name their functions in time"
+        "dropped, because ccsd did not name them and add them up in time"
     };
     format!("{}% of the samples were {why}", missing.saturating_mul(100) / all.max(1))
 }

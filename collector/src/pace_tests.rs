@@ -67,7 +67,7 @@ fn the_reason_is_what_most_are_missing_for() {
     let mut pace = RateController::at(999, true);
     let waits = RateWindow { backlog: true, ..CLEAN };
     assert_eq!(pace.review(&waits), None);
-    assert_eq!(pace.review(&waits).unwrap().why, "samples wait for ccsd to find their names");
+    assert_eq!(pace.review(&waits).unwrap().why, "samples wait for ccsd to name them and add them up");
 }
 
 #[test]

@@ -231,11 +231,12 @@ impl Sampler {
     }
 
     /// Samples until told to stop or, after [`Sampler::attach`], until no process of the target is left.
-    pub fn run(mut self) {
+    /// Returns this thread's CPU time that was told, nanoseconds: what comes after that is freeing what it has.
+    pub fn run(mut self) -> u64 {
         other_process::wait_no_longer_than_samples(self.owner.map(|owner| owner.uid));
         let mut schedule = self.begin();
         while self.turn(&mut schedule) {}
-        self.finish();
+        self.finish()
     }
 
     /// The time when sampling begins, and when what is due next.
@@ -310,7 +311,7 @@ impl Sampler {
         true
     }
 
-    fn finish(mut self) {
+    fn finish(mut self) -> u64 {
         // Clocks of a target that goes on cannot be compared with events that have been stopped.
         self.read_counters_and_look(&mut 0);
         let _ = self.read_thread_times();
@@ -324,6 +325,7 @@ impl Sampler {
             self.source.events.close_at_exit();
         }
         self.hand_on(true);
+        self.source.pipeline.sampler.cpu_ns
     }
 
     fn note_idle_time(&mut self) {

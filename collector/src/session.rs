@@ -31,6 +31,7 @@ use crate::sampler::{Channels, LeftOutPids, Sampler, SamplerCommand};
 use crate::sched_priority::become_favoured;
 use crate::session_event::{Held, SessionEvent};
 use crate::system;
+use crate::usage::thread_work_ns;
 use crate::watchdog::{LOOK, Watchdog, WatchdogWait};
 
 /// Batches between the two threads, some 64 KiB each. If all are full the sampler's grows, as each may while the
@@ -52,7 +53,8 @@ pub struct Session {
     wake: OwnedFd,
     watchdog: Arc<Watchdog>,
     held: Held,
-    threads: Vec<JoinHandle<()>>,
+    /// Each returns its CPU time that is in no update, nanoseconds.
+    threads: Vec<JoinHandle<u64>>,
     own_process: bool,
 }
 
@@ -237,17 +239,32 @@ impl Session {
     }
 }
 
-impl Drop for Session {
-    fn drop(&mut self) {
+impl Session {
+    /// Ends the session. Returns the CPU time that its threads took to free what they had, which is in no update,
+    /// nanoseconds.
+    pub fn end(mut self) -> u64 {
+        self.end_threads()
+    }
+
+    fn end_threads(&mut self) -> u64 {
+        if self.threads.is_empty() {
+            return 0;
+        }
         self.stop(None);
         // Draining lets the aggregator get to its end.
         while !matches!(self.events.recv(), Ok(SessionEvent::Finished(_)) | Err(_)) {}
         // A process that ends now takes its threads along, so they need not free what they hold.
-        if !self.own_process && !self.watchdog.is_given_up() {
-            for thread in self.threads.drain(..) {
-                let _ = thread.join();
-            }
+        let threads = std::mem::take(&mut self.threads);
+        if self.own_process || self.watchdog.is_given_up() {
+            return 0;
         }
+        threads.into_iter().filter_map(|thread| thread.join().ok()).fold(0, u64::saturating_add)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.end_threads();
     }
 }
 
@@ -480,15 +497,19 @@ impl Prepared {
         let (own_process, is_favoured) = (self.own_process, self.is_favoured);
         aggregator.begin();
         let (watched, told) = (watchdog.clone(), held.clone());
-        let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        let spawn = |name: &str, body: Box<dyn FnOnce() -> u64 + Send>| {
             let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+            let body = move || {
+                let told = body();
+                thread_work_ns().saturating_sub(told)
+            };
             builder.spawn(body).map_err(doing("start a thread"))
         };
         let aggregate = move || {
             if is_favoured {
                 become_favoured();
             }
-            aggregator.run(&batches, &empty, &events_sender, &watched, &told);
+            aggregator.run(&batches, &empty, &events_sender, &watched, &told)
         };
         let threads =
             vec![spawn("ccsd-aggregate", Box::new(aggregate))?, spawn("ccsd-sample", Box::new(move || sampler.run()))?];

@@ -50,6 +50,9 @@ pub enum Resource {
 
 const RESOURCES: usize = 10;
 
+/// CPU time of a thread's end, nanoseconds, about: no thread can count it itself.
+pub const THREAD_END_CPU: u64 = 30_000;
+
 /// The part of a CPU that requests of one user may take for long; all users twice that.
 const CPU_PART: u32 = 4;
 /// Microseconds from which on a user counts as one who shares it.

@@ -79,10 +79,25 @@ pub fn cache_dir() -> Option<PathBuf> {
         .or_else(|| path("HOME").map(|dir| dir.join(".cache/debuginfod_client")))
 }
 
-/// A debug file that was fetched before.
-#[must_use]
-pub fn fetched_before(build_id: &[u8]) -> Option<File> {
-    open_if_build(&cached(&cache_dir()?, build_id)?, build_id)
+/// A debug file that was fetched before, if one is there.
+///
+/// # Errors
+/// Where it is, if others could have put it there.
+pub fn fetched_before(build_id: &[u8]) -> Result<Option<File>, PathBuf> {
+    cache_dir().map_or(Ok(None), |cache| kept(&cache, build_id))
+}
+
+/// The file of a build in a cache.
+///
+/// # Errors
+/// Its path, if others could have put it there.
+fn kept(cache: &Path, build_id: &[u8]) -> Result<Option<File>, PathBuf> {
+    let Some(path) = cached(cache, build_id) else { return Ok(None) };
+    let Some(file) = open_if_build(&path, build_id) else { return Ok(None) };
+    let dir = path.parent().and_then(|dir| fs::symlink_metadata(dir).ok());
+    let has_own_dirs = check_owner(cache).is_ok() && dir.is_some_and(|dir| dir.is_dir() && is_own(&dir));
+    let is_own_file = file.metadata().is_ok_and(|file| own_users().contains(&file.uid()));
+    if has_own_dirs && is_own_file { Ok(Some(file)) } else { Err(path) }
 }
 
 /// The file at a path, if it is one with this build id. (elfutils keeps an empty file for what no server has.)
@@ -139,7 +154,8 @@ impl Debuginfod {
     /// Why servers did not answer, or why the answer does not fit.
     pub fn fetch(&mut self, build_id: &[u8]) -> Result<Option<File>, String> {
         let Some(path) = cached(&self.cache, build_id) else { return Ok(None) };
-        if let Some(file) = open_if_build(&path, build_id) {
+        // What others have put there is asked for, and replaced if that may be.
+        if let Ok(Some(file)) = kept(&self.cache, build_id) {
             return Ok(Some(file));
         }
         // What those may have that are not asked any more is not known.
@@ -201,8 +217,12 @@ fn check_owner(cache: &Path) -> Result<(), DebuginfodError> {
 
 /// Whether only the owner of a file can replace it in this directory, which is this user's or root's. `/tmp` is one.
 fn is_own(dir: &fs::Metadata) -> bool {
-    let owner = [nix::unistd::geteuid().as_raw(), 0];
-    owner.contains(&dir.uid()) && (dir.mode() & 0o002 == 0 || dir.mode() & 0o1000 != 0)
+    own_users().contains(&dir.uid()) && (dir.mode() & 0o002 == 0 || dir.mode() & 0o1000 != 0)
+}
+
+/// This user and root.
+fn own_users() -> [u32; 2] {
+    [nix::unistd::geteuid().as_raw(), 0]
 }
 
 /// Keeps an answer at a path of the cache, if it is a file of that build; adds its bytes to `fetched`. Nothing that is there is
@@ -397,6 +417,17 @@ mod tests {
         assert!(keep(&cache.join("ef/debuginfo"), &id, &program[..], &mut fetched).is_err());
         assert_eq!(fs::read_dir(&aside).unwrap().count(), 0);
         assert!(check_owner(&cache.join("new")).is_ok());
+        // Nor is read what others could have put there.
+        assert!(kept(&cache, &id).unwrap().is_some() && kept(&cache, &[7; 20]).unwrap().is_none());
+        for shared in [of_build, &cache] {
+            fs::set_permissions(shared, fs::Permissions::from_mode(0o777)).unwrap();
+            assert_eq!(kept(&cache, &id).unwrap_err(), path);
+            fs::set_permissions(shared, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(1), None).unwrap();
+            assert_eq!(kept(&cache, &id).unwrap_err(), path);
+        }
         fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).unwrap();
         assert!(matches!(check_owner(&cache), Err(DebuginfodError::OthersCache { .. })));
         // A download that was last written to long ago was interrupted.

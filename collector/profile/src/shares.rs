@@ -39,6 +39,12 @@ impl<K: Copy + Eq + Hash> Shares<K> {
         }
     }
 
+    /// Nobody has taken anything any more.
+    pub fn clear(&mut self) {
+        self.taken.clear();
+        self.of_all = 0;
+    }
+
     /// Counts what one has given back.
     pub fn give(&mut self, payer: K, amount: u64) {
         let Some(taken) = self.taken.get_mut(&payer) else { return };

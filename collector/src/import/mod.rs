@@ -350,7 +350,7 @@ impl<'a> Import<'a> {
         self.batch.announce_images(images);
         self.batch.announce(process, thread, tid);
         let (&first, further) = weights.split_first_chunk::<MAX_METRICS>().unwrap_or((&[0; MAX_METRICS], &[]));
-        self.batch.stack(thread.key, time, unwound, self.unwinding.frames(), first);
+        self.batch.stack((thread.key, None), time, unwound, self.unwinding.frames(), first);
         self.batch.further_weights(further.get(..self.metrics.saturating_sub(MAX_METRICS)).unwrap_or_default());
         let due = time.saturating_sub(self.times.updated) >= INTERVAL_NS;
         if due || self.batch.is_large() {

@@ -83,7 +83,8 @@ impl LiveProcess {
     /// root, of whom it may have that without the rights; else its forebear.
     pub fn answers_at_death(&self, pid: u32) -> Principal {
         let now = Some(super::user_of(pid)).filter(|&user| user != Principal::SOMEWHERE);
-        let of_group = || self.membership.as_ref()?.uid.map(ccsd_worker::principal_of).filter(|&user| user != Principal::Own);
+        let of_group =
+            || self.membership.as_ref()?.uid.map(ccsd_worker::principal_of).filter(|&user| user != Principal::Own);
         now.or_else(|| self.known_user()).or_else(of_group).unwrap_or(self.forebear)
     }
 }

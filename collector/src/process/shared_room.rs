@@ -52,6 +52,12 @@ impl SharedRoom {
         SharedRoom { limit: self.limit, taken: 0, own: self.own, others: Shares::default() }
     }
 
+    /// Takes nothing any more.
+    pub fn clear(&mut self) {
+        self.taken = 0;
+        self.others.clear();
+    }
+
     /// Takes room; false if there is not so much.
     pub fn take(&mut self, payer: Principal, amount: u64) -> bool {
         let has = self.has(payer, amount);

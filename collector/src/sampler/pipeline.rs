@@ -53,14 +53,15 @@ impl Pipeline {
         };
         // Where samples have one weight, no values of counters are kept.
         let rings = if matches!(weighing, WeightSource::Period) { 0 } else { rings };
-        let mut unwinding = Unwinding::within(budget);
+        let (mut unwinding, mut batch) = (Unwinding::within(budget), BatchBuilder::within(budget.batch));
         if let Some(owner) = owner {
             unwinding.set_user(owner.uid);
+            batch.set_user(owner.uid);
         }
         Pipeline {
             tracker: Tracker::new(spec, layout, rings, owner, budget),
             unwinding,
-            batch: BatchBuilder::within(budget.batch),
+            batch,
             events: ActiveEvents::new(spec),
             weighing,
             layout,
@@ -96,9 +97,11 @@ impl Pipeline {
         if wait {
             // The aggregator may be gone.
             let _ = channels.batches.send(full);
-        } else if let Err(TrySendError::Full(full) | TrySendError::Disconnected(full)) = channels.batches.try_send(full)
-        {
-            self.batch.put_back(full);
+            return;
+        }
+        match channels.batches.try_send(full) {
+            Ok(()) => self.batch.was_taken(),
+            Err(TrySendError::Full(full) | TrySendError::Disconnected(full)) => self.batch.put_back(full),
         }
     }
 
@@ -197,6 +200,12 @@ impl Pipeline {
             self.tracker.count_withheld(sample.pid);
             return;
         }
+        if fatal.is_none() && !self.batch.has_room(process.user) {
+            self.batch.note_dropped(process.user);
+            self.samples.dropped += 1;
+            self.samples.dropped_by_queue += 1;
+            return;
+        }
         self.samples.received += u64::from(fatal.is_none());
         self.samples.in_kernel += u64::from(fatal.is_none() && !sample.kernel_chain.is_empty());
         // Each thread has a counter of its own: what one of many has gained is not known.
@@ -215,7 +224,7 @@ impl Pipeline {
         self.batch.announce(process, thread, sample.tid);
         let frames = self.unwinding.frames();
         match fatal {
-            None => self.batch.stack(thread.key, sample.time, unwound, frames, weights),
+            None => self.batch.stack((thread.key, process.user), sample.time, unwound, frames, weights),
             Some((signal, code)) => {
                 let (process, name) = (process.name.clone(), thread.name.clone());
                 let death = Death { pid: sample.pid, tid: sample.tid, process, thread: name, signal, code };

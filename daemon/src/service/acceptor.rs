@@ -120,8 +120,9 @@ impl Acceptor {
             if !matches!(polled, Ok(1..)) {
                 continue;
             }
+            let began = usage::thread_cpu_ns();
             match listener.accept() {
-                Ok((stream, _)) => self.accept(stream),
+                Ok((stream, _)) => self.accept(stream, began),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(error) => {
                     self.warn(format!("cannot accept a connection: {error}"));
@@ -137,12 +138,13 @@ impl Acceptor {
         }
     }
 
-    fn accept(&mut self, stream: UnixStream) {
+    /// `began` is this thread's CPU time before.
+    fn accept(&mut self, stream: UnixStream, began: u64) {
         let Ok(credentials) = PeerIds::of(&stream) else { return self.closer.close(stream) };
         let ledger = self.served.sessions.ledger();
         let is_own = credentials.is_trusted() || credentials.is_known_member(&stream, &self.members);
         let principal = if is_own { LedgerPrincipal::Own } else { ledger.user(credentials.uid) };
-        let _cpu = AcceptingCpu { ledger: ledger.clone(), principal, began: usage::thread_cpu_ns() };
+        let _cpu = AcceptingCpu { ledger: ledger.clone(), principal, began };
         let place = match ledger.take(principal, Resource::Connections, 1) {
             Ok(place) => place,
             Err(why) => {

@@ -14,7 +14,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::authority::{Members, Peer, PeerIds};
 use crate::dumps::Dumps;
-use crate::ledger::{LedgerCharge, LedgerPrincipal};
+use crate::ledger::{LedgerCharge, LedgerPrincipal, THREAD_END_CPU};
 use crate::protocol::frame::{self, FrameError, StreamWriter};
 use crate::protocol::message::{
     Answered, Asked, Hello, OLDEST_PROTOCOL, PROTOCOL, Refusal, RefusalKind, Reply, Request, SessionEnd,
@@ -106,7 +106,11 @@ impl Connection {
             tracing::debug!(uid = credentials.uid, "closed the connection of a client: {error}");
         }
         connection.count_cpu();
+        let (ledger, counted) = (connection.sessions.ledger().clone(), connection.counted_cpu.get());
+        drop(connection);
         crate::heap::note_end();
+        let rest = usage::thread_work_ns().saturating_sub(counted);
+        ledger.add_request_cpu(principal, rest.saturating_add(THREAD_END_CPU));
     }
 
     /// Keeps a user to so many requests in a second: what they cost is no reason for others to get less.

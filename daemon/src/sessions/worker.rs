@@ -15,7 +15,7 @@ use crossbeam_channel::{Receiver, Select, Sender, TryRecvError};
 use super::guard::Guard;
 use super::readers::{Readers, StreamReader};
 use crate::authority::Authority;
-use crate::ledger::{Ledger, LedgerCharge, LedgerPrincipal, Resource};
+use crate::ledger::{Ledger, LedgerCharge, LedgerPrincipal, Resource, THREAD_END_CPU};
 use crate::protocol::message::{Collect, NEVER, Refusal, RefusalKind, SessionEnd, SessionSummary};
 
 const LISTED_CHARS: usize = 200;
@@ -223,6 +223,11 @@ pub fn run(
     // Dropped early: whether the client still exists is known from its connection.
     drop(reply);
     worker.run();
+    let (ledger, counted) = (worker.ledger.clone(), worker.counted_cpu.1);
+    drop(worker);
+    // With the two that collect, and the connection that asked.
+    let ends = THREAD_END_CPU.saturating_mul(3);
+    ledger.add_request_cpu(principal, usage::thread_cpu_ns().saturating_sub(counted).saturating_add(ends));
 }
 
 /// Limits of a session's copy of the profile: all generations together, for about what the collector uses at most for
@@ -563,9 +568,9 @@ impl SessionWorker {
 
     /// Ends the collection. The profile stays until the session is forgotten.
     fn end(&mut self) {
-        self.session = None;
+        let freeing = self.session.take().map_or(0, Session::end);
         self.running = None;
-        self.count_cpu(0);
+        self.count_cpu(self.counted_cpu.0.saturating_add(freeing));
         (self.until, self.grace_until) = (None, None);
         // One that has become another user's ends for the session, too.
         let of_targets = || self.guard.check_targets().err().map_or(SessionEnd::Target, SessionEnd::NotPermitted);

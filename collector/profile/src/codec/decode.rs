@@ -351,7 +351,7 @@ impl<R: Read> Decoder<R> {
     }
 
     fn drain(&mut self) -> io::Result<u64> {
-        io::copy(&mut self.input, &mut io::sink())?;
+        io::copy(&mut self.input.by_ref().take(MAX_DISCARDED), &mut io::sink())?;
         Ok(self.input.read)
     }
 }
@@ -611,7 +611,7 @@ pub enum Recovery {
         whole_records: u64,
         /// Bytes up to there.
         bytes_used: u64,
-        /// Bytes after that, which were not used.
+        /// Bytes after that, which were not used; of a GiB and more, a GiB.
         bytes_discarded: u64,
         /// What is wrong with the next record.
         why: DecodeError,
@@ -656,6 +656,9 @@ pub fn read_profile_with<R: Read>(
     loaded.profile.count_own_elision();
     Ok(loaded)
 }
+
+/// Bytes after a damaged place that are counted: a file may have holes of any length.
+const MAX_DISCARDED: u64 = 1 << 30;
 
 /// Reads into the profile that `make` returns, with updates changed to fit it. The accounting is the file's.
 pub(super) fn read_profile_as<R: Read>(
