@@ -505,11 +505,10 @@ impl Rewriting {
 
     fn mark_guesses(&mut self) {
         let Profile { contexts, uncertain, .. } = &mut self.to;
-        contexts.visit(|id, entries| {
-            if self.guesses.contains(&id) {
-                for entry in entries.iter().filter(|&&entry| entry & MARK != 0) {
-                    uncertain.add(id, CostCentreId(entry & !MARK), true, true);
-                }
+        let is_guess = |id: ContextId| self.guesses.contains(&id);
+        contexts.visit_of(is_guess, |id, entries| {
+            for entry in entries.iter().filter(|&&entry| entry & MARK != 0) {
+                uncertain.add(id, CostCentreId(entry & !MARK), true, true);
             }
         });
     }

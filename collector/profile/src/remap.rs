@@ -52,20 +52,19 @@ pub(crate) fn remap_by_callers<S: Copy>(
         (state, Some(function))
     });
     let mut is_recursive = vec![false; to.len()];
-    from.table.visit(|id, entries| {
-        if from.charged.get(id.index()).is_some_and(|is_charged| *is_charged)
-            && entries.iter().any(|entry| entry & MARK == 0)
+    let is_charged = |id: ContextId| from.charged.get(id.index()).is_some_and(|is_charged| *is_charged);
+    from.table.visit_of(is_charged, |id, entries| {
+        if entries.iter().any(|entry| entry & MARK == 0)
             && let Some(is_recursive) = is_recursive.get_mut(place(&new, id).index())
         {
             *is_recursive = true;
         }
     });
     let mut uncertain = Uncertain::default();
-    to.visit(|id, entries| {
-        if is_recursive.get(id.index()).is_some_and(|is_recursive| *is_recursive) {
-            for entry in entries.iter().filter(|&&entry| entry & MARK != 0) {
-                uncertain.add(id, CostCentreId(entry & !MARK), true, true);
-            }
+    let is_recursive = |id: ContextId| is_recursive.get(id.index()).is_some_and(|is_recursive| *is_recursive);
+    to.visit_of(is_recursive, |id, entries| {
+        for entry in entries.iter().filter(|&&entry| entry & MARK != 0) {
+            uncertain.add(id, CostCentreId(entry & !MARK), true, true);
         }
     });
     (new, uncertain)

@@ -58,19 +58,22 @@ impl Uncertain {
     ) -> Uncertain {
         let mut new = Uncertain::default();
         let mut found = HashMap::new();
-        table.visit(|id, entries| {
-            let moves = |&entry: &u32| function(CostCentreId(entry & !MARK)) != Some(CostCentreId(entry & !MARK));
-            let recursive = || entries.iter().any(|&entry| !is_marked(entry)) && entries.iter().any(moves);
-            if !charged.get(id.index()).copied().unwrap_or(false) || before.is_empty() && !recursive() {
-                return;
-            }
-            found.clear();
-            let crossings = |at: usize| before.before(id, entries, at);
-            trace(entries, crossings, |entry| function(CostCentreId(entry & !MARK)).map(|it| it.0), &mut found);
-            for (&function, &(caller, callee)) in &found {
-                new.add(place(id), CostCentreId(function), caller, callee);
-            }
-        });
+        table.visit_of(
+            |id| charged.get(id.index()).copied().unwrap_or(false),
+            |id, entries| {
+                let moves = |&entry: &u32| function(CostCentreId(entry & !MARK)) != Some(CostCentreId(entry & !MARK));
+                let recursive = || entries.iter().any(|&entry| !is_marked(entry)) && entries.iter().any(moves);
+                if before.is_empty() && !recursive() {
+                    return;
+                }
+                found.clear();
+                let crossings = |at: usize| before.before(id, entries, at);
+                trace(entries, crossings, |entry| function(CostCentreId(entry & !MARK)).map(|it| it.0), &mut found);
+                for (&function, &(caller, callee)) in &found {
+                    new.add(place(id), CostCentreId(function), caller, callee);
+                }
+            },
+        );
         new
     }
 }

@@ -57,6 +57,12 @@ impl Profile {
         Contexts { table: &self.contexts, uncertain: &self.uncertain, charged, functions }
     }
 
+    /// Number of contexts with charges whose histories are too long to be shown in full.
+    pub(crate) fn shortened_contexts(&self) -> u64 {
+        let Contexts { charged, .. } = self.recorded_contexts();
+        self.contexts.visit_of(|id| is_set(&charged, id), |_, _| {})
+    }
+
     /// A profile of the same session, processes, threads and images, under the same ids, without functions and charges.
     pub(crate) fn emptied(&self) -> Profile {
         let mut new = Profile::with_all_metrics(self.session.clone(), ProfileLimits::reading());
@@ -66,6 +72,10 @@ impl Profile {
         }
         new
     }
+}
+
+fn is_set(places: &[bool], context: ContextId) -> bool {
+    places.get(context.index()).copied().unwrap_or(false)
 }
 
 fn set(places: &mut [bool], context: ContextId) {

@@ -93,7 +93,7 @@ fn many_contexts_below_a_deep_one() {
     // What each has in full would be 4,000 * 2,040 entries: 65 MB of a list of stacks, and 300 MB of their names.
     let (functions, calls) = below(2, 2_040, 4_000);
     let bytes = named_file(LONG_NAME, functions, &calls, 0);
-    assert_bounded(&bytes, Format::Folded, 40 << 20, 64);
+    assert_bounded(&bytes, Format::Folded, 56 << 20, 64);
     // Beyond so many, they are not even read in full.
     let (functions, calls) = below(2, 2_040, 9_500);
     let loaded = read_profile(&file(functions, &calls, 0)[..]).unwrap();

@@ -703,9 +703,11 @@ pub(super) fn read_profile_as<R: Read>(
     for line in decoder.skipped() {
         profile.add_note(&line);
     }
-    let shortened = profile.contexts.shortened();
+    let shortened = profile.shortened_contexts();
     if shortened > 0 {
-        profile.add_note(&format!("{shortened} stacks are too deep to be shown in full: their inner part is [elided]"));
+        profile.add_note(&format!(
+            "{shortened} different stacks are too deep to be shown in full: their middle is [elided]"
+        ));
     }
     Ok(Loaded { profile, recovery, finished, records: whole_records, bytes })
 }

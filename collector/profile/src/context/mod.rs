@@ -24,7 +24,7 @@ use crate::hash::{mix, mix2, random_seed};
 use crate::history::History;
 use crate::ids::{ContextId, CostCentreId};
 use crate::limits::{MAX_HISTORY_ENTRIES, MIN_CONTEXT_BYTES};
-use crate::marked::Marked;
+use crate::marked::{Marked, Undo};
 use links::Links;
 pub(crate) use store::ContextVisit;
 use store::{NONE, Store};
@@ -122,6 +122,16 @@ struct Cached {
     links: Links,
     /// Number of parents to the nearest stored history, or [`NONE`] if unknown.
     distance: u32,
+    /// What it was before the last push: a function often calls several.
+    before: Option<BeforePush>,
+}
+
+#[derive(Debug)]
+struct BeforePush {
+    context: u32,
+    undo: Undo,
+    links: Links,
+    distance: u32,
 }
 
 /// Contexts and the transitions between them.
@@ -163,7 +173,13 @@ impl ContextTable {
             elided: HashTable::new(),
             histories: HashTable::new(),
             transitions: HashTable::new(),
-            cached: Cached { context: 0, history: Marked::default(), links: Links::default(), distance: 0 },
+            cached: Cached {
+                context: 0,
+                history: Marked::default(),
+                links: Links::default(),
+                distance: 0,
+                before: None,
+            },
             scratch: Marked::default(),
             path: Vec::new(),
             longest: 0,
@@ -231,13 +247,15 @@ impl ContextTable {
             self.index_histories();
         }
         self.load(from);
-        let before = self.cached.links;
+        let (links, distance) = (self.cached.links, self.cached.distance);
         let undo = self.cached.history.push(f);
         self.cached.links.follow(self.seed, self.cached.history.entries(), &undo);
         let history_hash = self.cached.links.hash(self.seed);
+        let before = BeforePush { context: from, undo, links, distance };
         // B2: is there a context with this history?
         if let Some(id) = self.find_history(history_hash) {
             self.known += 1;
+            self.cached.before = Some(before);
             self.cached.context = id;
             self.cached.distance = NONE;
             if self.has_room_for_transition() {
@@ -250,12 +268,16 @@ impl ContextTable {
         // B3: a new context, if there is room.
         if !self.has_room_for_context() || self.cached.history.len() > MAX_HISTORY_ENTRIES {
             self.cached.history.undo(&undo);
-            self.cached.links = before;
+            self.cached.links = links;
             return self.push_elided(from, f, innermost);
         }
         self.new += 1;
         self.longest = self.longest.max(self.cached.history.len());
-        ContextId(self.create(from, f, hash, history_hash))
+        let id = self.create(from, f, hash, history_hash);
+        // Where a history was stored meanwhile, it may be nearer now.
+        let is_same = distance.checked_add(1) == Some(self.cached.distance);
+        self.cached.before = Some(BeforePush { distance: if is_same { distance } else { NONE }, ..before });
+        ContextId(id)
     }
 
     /// B3: creates the context whose history is in `cached`, as a child of the previous one.
@@ -277,6 +299,12 @@ impl ContextTable {
 
     fn load(&mut self, id: u32) {
         if self.cached.context == id {
+            return;
+        }
+        if let Some(before) = self.cached.before.take().filter(|before| before.context == id) {
+            self.cached.history.undo(&before.undo);
+            (self.cached.links, self.cached.distance) = (before.links, before.distance);
+            self.cached.context = id;
             return;
         }
         let below = self.store.rebuild_from(id, Some(self.cached.context), &mut self.cached.history, &mut self.path);
@@ -395,6 +423,7 @@ impl ContextTable {
             self.cached.links = Links::default();
             self.cached.distance = 0;
         }
+        self.cached.before = None;
     }
 
     /// The history of a context, rebuilt with at most `2 * max(32, entries)` pushes. Empty if there is no such context.
@@ -468,22 +497,31 @@ impl ContextTable {
     }
 
     /// Calls `visit` with every context and its history, parents before children.
-    pub(crate) fn visit(&self, mut visit: impl FnMut(ContextId, &[u32])) {
-        self.steps(|step| {
+    pub(crate) fn visit(&self, visit: impl FnMut(ContextId, &[u32])) {
+        self.visit_of(|_| true, visit);
+    }
+
+    /// The same with those that are wanted. Returns how many histories were too long, see [`Store::visit`].
+    pub(crate) fn visit_of(&self, wanted: impl Fn(ContextId) -> bool, mut visit: impl FnMut(ContextId, &[u32])) -> u64 {
+        self.store.visit(wanted, |step| {
             if let ContextVisit::At(id, entries) = step {
                 visit(id, entries);
+            }
+        })
+    }
+
+    /// Calls `visit` with the length of every context's history.
+    pub(crate) fn lengths(&self, mut visit: impl FnMut(ContextId, usize)) {
+        self.store.walk(|step| {
+            if let ContextVisit::At(id, entries) = step {
+                visit(id, entries.len());
             }
         });
     }
 
-    /// Number of contexts whose histories [`ContextTable::visit`] truncates.
-    pub(crate) fn shortened(&self) -> u64 {
-        self.store.visit(|_| {})
-    }
-
-    /// As [`Self::visit`], with the call that created each context and the end of its descendants.
+    /// Calls `visit` with the call that created each context and with the end of its descendants.
     pub(crate) fn steps(&self, visit: impl FnMut(ContextVisit<'_>)) {
-        self.store.visit(visit);
+        self.store.visit(|_| false, visit);
     }
 
     /// Calls `push(context, parent's value, function)` for every context, parents first. It returns the context's

@@ -28,12 +28,10 @@ pub(super) const fn blocks(contexts: usize) -> usize {
     contexts.div_ceil(BLOCK)
 }
 
-/// Entries of all histories that are visited in full, more in proportion to contexts. `cc1 -O2`: 15,702 contexts of 24.
+/// Entries of all histories that are visited, more in proportion to contexts. `cc1 -O2`: 15,702 contexts of 24.
 const FREE_ENTRIES: usize = 1 << 24;
-const ENTRIES_PER_CONTEXT: usize = 128;
-
-/// Entries visited of a history once those are used up.
-const SHORT: usize = 128;
+/// Entries of a history that is visited in any case: beyond them its middle may be left out.
+const LEAST_ENTRIES: usize = 128;
 
 /// `[elided]` and a function below it: the end of the history of an elided path.
 const ELIDED_ENTRIES: usize = 2;
@@ -238,12 +236,57 @@ impl Store {
         }
     }
 
-    /// Calls `visit` with every context and its history, parents before children. One walk down and up the tree: one
-    /// push for each context.
+    /// Calls `visit` with every context, parents before children, and with the history of each that is wanted. One walk down and
+    /// up the tree: one push for each context.
     ///
-    /// Time is proportional to the histories' total length, which is limited: contexts beyond the limit get their
-    /// outermost [`SHORT`] entries and `[elided]`. Returns the number of such contexts.
-    pub(super) fn visit(&self, mut visit: impl FnMut(ContextVisit<'_>)) -> u64 {
+    /// Time is proportional to the wanted histories' total length, which is limited: where they are longer, the middle of the
+    /// longest ones is `[elided]`, so that those of one program do not take the place of others'. Returns how many these are.
+    pub(super) fn visit(&self, wanted: impl Fn(ContextId) -> bool, mut visit: impl FnMut(ContextVisit<'_>)) -> u64 {
+        let most = self.most_entries(&wanted);
+        let (mut short, mut shortened) = (Vec::new(), 0);
+        self.walk(|step| match step {
+            ContextVisit::At(id, _) if !wanted(id) => {}
+            ContextVisit::At(id, entries) if entries.len() > most => {
+                shortened += 1;
+                cut(entries, most, &mut short);
+                visit(ContextVisit::At(id, &short));
+            }
+            step => visit(step),
+        });
+        shortened
+    }
+
+    /// Up to how many entries histories are visited in full, so that all that are wanted have room.
+    fn most_entries(&self, wanted: &impl Fn(ContextId) -> bool) -> usize {
+        let all = (0..self.len as u32).filter(|&id| wanted(ContextId(id))).count();
+        let room = FREE_ENTRIES.saturating_add(all.saturating_mul(LEAST_ENTRIES));
+        let longest = MAX_HISTORY_ENTRIES + ELIDED_ENTRIES;
+        if all.saturating_mul(longest) <= room {
+            return longest;
+        }
+        let mut by_length = vec![0usize; longest + 1];
+        self.walk(|step| {
+            if let ContextVisit::At(id, entries) = step
+                && wanted(id)
+                && let Some(count) = by_length.get_mut(entries.len().min(longest))
+            {
+                *count += 1;
+            }
+        });
+        // With a limit of `most`, each history takes one entry for each length up to `most` that it has.
+        let (mut longer, mut total) = (all, 0usize);
+        for (length, count) in by_length.into_iter().enumerate() {
+            total = total.saturating_add(if length == 0 { 0 } else { longer });
+            if total > room {
+                return (length - 1).max(LEAST_ENTRIES);
+            }
+            longer = longer.saturating_sub(count);
+        }
+        longest
+    }
+
+    /// Calls `visit` with every context and its history.
+    pub(super) fn walk(&self, mut visit: impl FnMut(ContextVisit<'_>)) {
         let mut first_child = vec![NONE; self.len];
         let mut next_sibling = vec![NONE; self.len];
         for id in (1..self.len).rev() {
@@ -253,8 +296,6 @@ impl Store {
             }
         }
         let link = |links: &[u32], id: u32| links.get(id as usize).copied().unwrap_or(NONE);
-        let mut room = FREE_ENTRIES.saturating_add(self.len.saturating_mul(ENTRIES_PER_CONTEXT));
-        let (mut short, mut shortened) = (Vec::new(), 0);
         let mut history = Marked::default();
         let mut undos: Vec<Undo> = Vec::new();
         let mut at = ContextId::ROOT.0;
@@ -262,7 +303,7 @@ impl Store {
         loop {
             let mut next = link(&first_child, at);
             while next == NONE {
-                let Some(undo) = undos.pop() else { return shortened };
+                let Some(undo) = undos.pop() else { return };
                 visit(ContextVisit::Leave(ContextId(at)));
                 history.undo(&undo);
                 next = link(&next_sibling, at);
@@ -277,20 +318,22 @@ impl Store {
             }
             visit(ContextVisit::Enter(ContextId(at), history.entries(), CostCentreId(function)));
             undos.push(history.push(function));
-            shortened += u64::from(is_too_long);
-            let entries = history.entries();
-            if entries.len() <= room || entries.len() <= SHORT + ELIDED_ENTRIES {
-                room = room.saturating_sub(entries.len());
-                visit(ContextVisit::At(ContextId(at), entries));
-            } else {
-                shortened += u64::from(!is_too_long);
-                short.clear();
-                short.extend(entries.iter().take(SHORT));
-                short.push(CostCentreId::ELIDED.0 | MARK);
-                visit(ContextVisit::At(ContextId(at), &short));
-            }
+            visit(ContextVisit::At(ContextId(at), history.entries()));
         }
     }
+}
+
+/// Leaves out the middle of a history, so that so many entries are left: its callers and the running function stay.
+fn cut(entries: &[u32], most: usize, short: &mut Vec<u32>) {
+    let outer = most / 2;
+    let inner = entries.len() - (most - outer - 1).min(entries.len() - outer);
+    // Of a history whose inner part is left out already no more is.
+    let elided = entries[inner..].iter().rposition(|entry| entry & !MARK == CostCentreId::ELIDED.0);
+    let inner = inner + elided.map_or(0, |at| at + 1);
+    short.clear();
+    short.extend_from_slice(&entries[..outer]);
+    short.push(CostCentreId::ELIDED.0 | MARK);
+    short.extend_from_slice(&entries[inner..]);
 }
 
 pub(crate) enum ContextVisit<'a> {
@@ -298,4 +341,41 @@ pub(crate) enum ContextVisit<'a> {
     Enter(ContextId, &'a [u32], CostCentreId),
     At(ContextId, &'a [u32]),
     Leave(ContextId),
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::context::ContextTable;
+    use crate::gaps::MARK;
+    use crate::ids::{ContextId, CostCentreId};
+
+    #[test]
+    fn long_histories_do_not_take_the_place_of_others() {
+        const LONG: u32 = 2_000;
+        const OTHERS: u32 = 20_000;
+        let mut table = ContextTable::new(64 << 20);
+        let mut stack = |functions: std::ops::Range<u32>, from: ContextId| {
+            functions.fold(from, |context, function| table.push(context, CostCentreId(function)))
+        };
+        let (first, functions) = (CostCentreId::ELIDED.0 + 1, CostCentreId::ELIDED.0 + 1 + LONG);
+        let long = stack(first..functions, ContextId::ROOT);
+        (0..OTHERS).for_each(|leaf| _ = stack(functions + leaf..functions + leaf + 1, long));
+        // The last of all, of 300 calls.
+        let root = functions + OTHERS;
+        let last = stack(root..root + 300, ContextId::ROOT);
+        let (mut longest, mut found) = (0, Vec::new());
+        let is_leaf = |id| id == last || table.parent(id) == Some(long);
+        let cut = table.visit_of(is_leaf, |id, entries| {
+            longest = longest.max(entries.len());
+            assert_eq!(entries.last().map(|entry| entry & !MARK), table.leaf(id).map(|leaf| leaf.0));
+            if id == last {
+                found = entries.to_vec();
+            }
+        });
+        assert_eq!(cut, u64::from(OTHERS));
+        assert!((900..1_000).contains(&longest), "{longest}");
+        assert_eq!(found, (root..root + 300).map(|function| function | MARK).collect::<Vec<_>>());
+        // Those that nobody asks for take nothing of what there is.
+        assert_eq!(table.visit_of(|id| id == long, |_, entries| assert_eq!(entries.len(), LONG as usize)), 0);
+    }
 }

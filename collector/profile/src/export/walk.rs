@@ -82,19 +82,23 @@ impl<'a> StackBudget<'a> {
         fits
     }
 
-    /// The outer part of a stack, and `[elided]`.
-    fn shorten(&mut self, functions: &[CostCentreId]) -> Vec<CostCentreId> {
+    /// How many of these functions half of a short stack has.
+    fn fitting<'f>(&mut self, functions: impl Iterator<Item = &'f CostCentreId>) -> usize {
         let mut bytes = 0;
-        let mut short = Vec::new();
-        for &function in functions.iter().take(SHORT_ENTRIES) {
-            bytes += self.length(function);
-            if bytes > SHORT_BYTES {
-                break;
-            }
-            short.push(function);
-        }
-        short.push(CostCentreId::ELIDED);
-        short
+        let mut fits = |function: &CostCentreId| {
+            bytes += self.length(*function);
+            bytes <= SHORT_BYTES / 2
+        };
+        functions.take(SHORT_ENTRIES / 2).take_while(|function| fits(function)).count()
+    }
+
+    /// The outer and the inner part of a stack, and `[elided]` between them.
+    fn shorten(&mut self, functions: &[CostCentreId]) -> Vec<CostCentreId> {
+        let (outer, rest) = functions.split_at(self.fitting(functions.iter()).min(functions.len() / 2));
+        let (_, inner) = rest.split_at(rest.len() - self.fitting(rest.iter().rev()));
+        // What was left out before is no more now.
+        let elided = inner.iter().rposition(|&function| function == CostCentreId::ELIDED).map_or(0, |at| at + 1);
+        [outer, &[CostCentreId::ELIDED], inner.get(elided..).unwrap_or_default()].concat()
     }
 }
 
@@ -169,7 +173,7 @@ impl FrameLines {
 /// Calls `visit` for every selected charge, in an order that depends only on the profile.
 ///
 /// The total work is limited in proportion to the number of rows: a row of a few bytes in a file can have a very deep
-/// stack. Stacks beyond the limit are shown with their outer callers and `[elided]`; see [`shortened`].
+/// stack. Of stacks beyond the limit the middle is `[elided]`; see [`shortened`].
 pub(super) fn walk(export: &Export<'_>, visit: impl FnMut(&ChargedStack<'_>)) -> Total {
     walk_rows(export, false, visit).0
 }
@@ -234,15 +238,18 @@ fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&ChargedSt
             }
             let is_short = functions.len() <= SHORT_ENTRIES && bytes <= SHORT_BYTES;
             let is_whole = is_short || room.take(functions.len(), bytes);
+            let whole = &functions;
             let functions = if is_whole {
-                &functions
+                whole
             } else {
                 shortened = shortened.saturating_add(weight);
                 &*short.get_or_insert_with(|| room.shorten(&functions))
             };
             let &StackLevel { thread, samples, .. } = row;
-            // The lines belong to omitted functions.
-            let (line, route) = if is_whole { (row.line, row.route) } else { (LineId::UNKNOWN, RouteId::EMPTY) };
+            // Calls of omitted functions have lines, too.
+            let route = if is_whole { row.route } else { RouteId::EMPTY };
+            let leaf = |functions: &[CostCentreId]| functions.last().copied();
+            let line = if leaf(functions) == leaf(whole) { row.line } else { LineId::UNKNOWN };
             visit(&ChargedStack { thread, functions, line, route, samples, weight, weights });
         }
     });

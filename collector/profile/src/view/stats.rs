@@ -57,11 +57,11 @@ impl StatsView {
         });
         let elided_used = accounting.elided > 0 || profile.contexts().stats().elided > 0;
         let (mut states, mut entries, mut depth_maximum) = (0u64, 0u64, 0u64);
-        profile.contexts().visit(|id, history| {
+        profile.contexts().lengths(|id, length| {
             if id != ContextId::ROOT && (id != ContextId::ELIDED || elided_used) {
                 states += 1;
-                entries += history.len() as u64;
-                depth_maximum = depth_maximum.max(history.len() as u64);
+                entries += length as u64;
+                depth_maximum = depth_maximum.max(length as u64);
             }
         });
         let table = if accounting.contexts.contexts > 0 { accounting.contexts } else { profile.contexts().stats() };

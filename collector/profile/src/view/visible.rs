@@ -106,11 +106,10 @@ impl SelectionWalk<'_> {
             }
         });
         let mut entries = Vec::new();
-        self.table().visit(|id, history| {
-            let sums = sums.get(id.index()).copied().unwrap_or_default();
-            if sums.weight == 0 && sums.samples == 0 {
-                return;
-            }
+        let sums_of = |id: ContextId| sums.get(id.index()).copied().unwrap_or_default();
+        let is_charged = |id| sums_of(id).weight > 0 || sums_of(id).samples > 0;
+        self.table().visit_of(is_charged, |id, history| {
+            let sums = sums_of(id);
             flagged(self.uncertain(), id, history, &mut entries);
             if entries.is_empty() {
                 entries.push(CostCentreId::ROOT.0 | MARK);
