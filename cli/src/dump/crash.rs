@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use ccsd_profile::{Crash, EarlierStack, Update, sanitise, signal_name, signal_reason};
+use ccsd_profile::{Crash, EarlierStack, FrameInfo, Update, sanitise, signal_name, signal_reason};
 use serde::Serialize;
 
 use super::fold::{StackLine, lines};
@@ -85,19 +85,40 @@ pub fn text(crash: &Crash, layout: TextLayout) -> String {
     format!("{title}\n{}\n{}", layout.paint(Tone::Faint, &thread), stack(crash, layout))
 }
 
+/// A line and, with `stacks`, a stack for each cause: of a server whose workers die all the time of the same, one.
 pub fn head(crashes: &[Crash], stacks: bool, layout: TextLayout) -> Vec<(String, String)> {
-    let mut all: Vec<(String, String)> = crashes
+    let mut causes: Vec<(&Crash, usize)> = Vec::new();
+    for crash in crashes {
+        match causes.iter_mut().find(|(first, _)| is_alike(first, crash)) {
+            Some((_, times)) => *times += 1,
+            None => causes.push((crash, 1)),
+        }
+    }
+    let (shown, rest) = causes.split_at(causes.len().min(SHOWN));
+    let mut all: Vec<(String, String)> = shown
         .iter()
-        .take(SHOWN)
-        .map(|crash| {
-            let line = format!("{}, {}", headline(crash), moment(crash.unix_ns));
+        .map(|(crash, times)| {
+            let mut line = format!("{}, {}", headline(crash), moment(crash.unix_ns));
+            if *times > 1 {
+                line.push_str(&format!(", and {} more like it", count(*times as u64 - 1)));
+            }
             (line, if stacks { stack(crash, layout) } else { String::new() })
         })
         .collect();
-    if let Some(more @ 1..) = crashes.len().checked_sub(SHOWN) {
+    let more: usize = rest.iter().map(|(_, times)| times).sum();
+    if more > 0 {
         all.push((format!("and {} more (--json has all)", count(more as u64)), String::new()));
     }
     all
+}
+
+/// Whether a program of the same name died in the same function of the same signal.
+fn is_alike(one: &Crash, other: &Crash) -> bool {
+    let cause = |crash: &Crash| (crash.signal, crash.code);
+    let place = |frame: &FrameInfo| (frame.function.clone(), frame.image.clone());
+    cause(one) == cause(other)
+        && one.process == other.process
+        && one.innermost().map(place) == other.innermost().map(place)
 }
 
 /// Crashes that were already reported: a stream that restarts sends them again.
@@ -171,7 +192,6 @@ fn one(crash: &Crash) -> Json<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ccsd_profile::FrameInfo;
 
     fn frame(function: &str, line: u32, function_id: u32) -> FrameInfo {
         let (image, file) = ("prog".to_owned(), Some("f.c".to_owned()));
@@ -190,6 +210,19 @@ mod tests {
             stack: vec![0, 1, 2],
             ..Crash::default()
         }
+    }
+
+    #[test]
+    fn those_alike_have_one_line() {
+        let of = |process: &str, pid| Crash { process: process.to_owned(), pid, ..crash() };
+        let mut crashes: Vec<Crash> = (0..200).map(|pid| of("often", pid)).collect();
+        crashes.push(Crash { signal: 6, code: 2, ..of("often", 500) });
+        crashes.extend((0..20).map(|number| of(&format!("p{number}"), 1_000 + number)));
+        let head = head(&crashes, false, TextLayout::PLAIN);
+        assert_eq!(head.len(), SHOWN + 1);
+        assert!(head[0].0.contains("often (PID 0)") && head[0].0.ends_with(", and 199 more like it"), "{head:?}");
+        assert!(head[1].0.contains("PID 500") && head[2].0.contains("p0") && !head[2].0.contains("like it"), "{head:?}");
+        assert_eq!(head[SHOWN].0, "and 14 more (--json has all)");
     }
 
     #[test]
