@@ -337,6 +337,31 @@ fn samples_that_the_queue_has_no_room_for_are_dropped_and_counted() {
     assert_eq!((total.samples, total.weight), (counts.received, counts.received * SPEC.period_ns()));
 }
 
+#[test]
+fn one_user_s_stacks_leave_room_for_others_where_much_waits() {
+    let budget = Budget::of(Budget::MIN_MEMORY);
+    let mut pipeline = Pipeline::new(&SPEC, EventLayout::Threads, 2, None, &budget);
+    let chain: Vec<u8> = (0..20u64).flat_map(|i| (0xffff_ffff_8100_0000 + i * 16).to_le_bytes()).collect();
+    let mut time = 0;
+    let mut received = |pipeline: &mut Pipeline, pid: u32, samples: u64| {
+        let before = pipeline.counts().samples.received;
+        for _ in 0..samples {
+            time += 1;
+            pipeline.handle(0, Record::Sample(sample(pid, time, Bytes::new(&chain))));
+        }
+        pipeline.counts().samples.received - before
+    };
+    // Whose a process was that is no more is not known.
+    let others = received(&mut pipeline, u32::MAX - 30_000, 20_000);
+    assert!(others > 50 && pipeline.counts().samples.dropped_by_queue == 20_000 - others, "{others}");
+    assert_eq!(received(&mut pipeline, own_pid(), others), others);
+    let batch = pipeline.batch.take(BatchCounts::default(), Batch::default());
+    let notes = batch.items.iter().filter(|item| matches!(item, BatchItem::Note(note) if note.contains("dropped")));
+    assert_eq!(notes.count(), 1);
+    pipeline.batch.was_taken();
+    assert_eq!(received(&mut pipeline, u32::MAX - 30_000, others), others);
+}
+
 /// What the pipeline would send of processes: whether it is known what each belongs to.
 fn memberships_told(pipeline: &mut Pipeline) -> Vec<bool> {
     let batch = pipeline.batch.take(BatchCounts::default(), Batch::default());
