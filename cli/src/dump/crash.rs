@@ -221,7 +221,10 @@ mod tests {
         let head = head(&crashes, false, TextLayout::PLAIN);
         assert_eq!(head.len(), SHOWN + 1);
         assert!(head[0].0.contains("often (PID 0)") && head[0].0.ends_with(", and 199 more like it"), "{head:?}");
-        assert!(head[1].0.contains("PID 500") && head[2].0.contains("p0") && !head[2].0.contains("like it"), "{head:?}");
+        assert!(
+            head[1].0.contains("PID 500") && head[2].0.contains("p0") && !head[2].0.contains("like it"),
+            "{head:?}"
+        );
         assert_eq!(head[SHOWN].0, "and 14 more (--json has all)");
     }
 
