@@ -175,7 +175,7 @@ impl Aggregator {
     }
 
     /// Works until the session is over, or the sampler hangs; sends an update per interval and one at the end. Returns this
-    /// thread's CPU time that was told, nanoseconds.
+    /// thread's CPU time that was reported, nanoseconds.
     pub fn run(
         mut self,
         batches: &Receiver<Batch>,
@@ -185,7 +185,7 @@ impl Aggregator {
         held: &Held,
     ) -> u64 {
         let mut watch = WatchdogWait::default();
-        let (mut counts, mut told_ns) = (BatchCounts::default(), 0);
+        let (mut counts, mut reported_ns) = (BatchCounts::default(), 0);
         let trouble = loop {
             let mut batch = match batches.recv_timeout(LOOK) {
                 Ok(batch) => batch,
@@ -207,7 +207,7 @@ impl Aggregator {
                     _ => self.resolver.look_for_names(&mut self.profile),
                 }
                 self.account(&batch.counts, batch.mark == Mark::End);
-                told_ns = usage::thread_work_ns();
+                reported_ns = usage::thread_work_ns();
                 let held_bytes = self.held_bytes().saturating_add(batch.counts.sampler.held_bytes);
                 self.profile.accounting_mut().own.held_bytes = held_bytes;
                 let update = self.profile.take_update();
@@ -223,18 +223,18 @@ impl Aggregator {
             let _ = empty.try_send(batch);
             if ended {
                 self.finish(events);
-                return told_ns;
+                return reported_ns;
             }
         };
         watchdog.give_up();
         self.resolver.finish_names(&mut self.profile);
         self.account(&counts, true);
-        let told_ns = usage::thread_work_ns();
+        let reported_ns = usage::thread_work_ns();
         self.profile.add_note(trouble);
         let update = self.profile.take_update();
         let _ = events.send(SessionEvent::Update(Box::new(update)));
         self.finish(events);
-        told_ns
+        reported_ns
     }
 
     fn is_full(&self) -> bool {
@@ -319,15 +319,7 @@ impl Aggregator {
                 BatchItem::Crash { death, thread, time, frames: count, common, gap, root } => {
                     let (stack, rest) = frames.split_at(frames.len().min(count as usize));
                     frames = rest;
-                    let outside = Outside { root, common, gap };
-                    match death {
-                        Some(death) => self.crash(*death, thread, time, stack, outside),
-                        None => {
-                            self.crashes_left_out += 1;
-                            // What follows may have something in common with it all the same.
-                            let _ = self.follow(thread, time, stack, outside);
-                        }
-                    }
+                    self.crash(*death, thread, time, stack, Outside { root, common, gap });
                 }
                 BatchItem::Jit(event) => self.resolver.jit_event(&mut self.profile, event),
                 BatchItem::Image(image) => self.resolver.add_image(&mut self.profile, image),

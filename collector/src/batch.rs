@@ -95,8 +95,8 @@ pub enum BatchItem {
     ProcessEnd(ProcessKey),
     /// A signal has killed a process: the stack of the thread that it was delivered to.
     Crash {
-        /// What happened to whom; `None` where the stack is not kept.
-        death: Option<Box<Death>>,
+        /// What happened to whom.
+        death: Box<Death>,
         /// The thread.
         thread: ThreadKey,
         /// When: `CLOCK_MONOTONIC`, nanoseconds.
@@ -160,6 +160,10 @@ pub struct SampleStats {
     pub dropped: u64,
     /// Of these, samples that did not fit the queue.
     pub dropped_by_queue: u64,
+    /// Of these, samples of processes that fit the filter, if there is one.
+    pub dropped_own: u64,
+    /// Processes killed by signals whose stacks are not kept.
+    pub deaths_left_out: u64,
     /// Stacks remembered only in part, because there was no room.
     pub cut_memories: u64,
 }
@@ -243,10 +247,10 @@ impl BatchCounts {
     /// What became of all samples by the filter.
     #[must_use]
     pub fn judged(&self) -> JudgedSamples {
-        let received = self.samples.received;
+        let fit = self.samples.received.saturating_add(self.samples.dropped_own);
         JudgedSamples {
-            own: received.saturating_add(self.tracker.unjudged_own),
-            all: received.saturating_add(self.tracker.filtered),
+            own: fit.saturating_add(self.tracker.unjudged_own),
+            all: fit.saturating_add(self.tracker.filtered),
         }
     }
 

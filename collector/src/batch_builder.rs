@@ -85,7 +85,7 @@ impl BatchBuilder {
         owner.is_none_or(|owner| self.room.left(owner) > 0)
     }
 
-    /// Says of whom samples are dropped, once for each user.
+    /// Says of whom samples are dropped, once for each of the first users.
     #[cold]
     pub fn note_dropped(&mut self, owner: Owner) {
         let Some(owner) = owner.filter(|owner| !self.noted.contains(owner) && self.noted.len() < MAX_NOTED) else {
@@ -94,7 +94,7 @@ impl BatchBuilder {
         self.noted.push(owner);
         let note = "come faster than ccsd adds them up: some are dropped, so that others' are not";
         self.note(match owner {
-            Principal::SOMEWHERE => format!("samples of processes that ended early {note}"),
+            Principal::Elsewhere { namespace: 0, .. } => format!("samples of processes of unknown users {note}"),
             owner => format!("samples of processes {owner} {note}"),
         });
     }
@@ -247,18 +247,31 @@ impl BatchBuilder {
         frames: &[Frame],
         weights: [u64; MAX_METRICS],
     ) {
-        if let Some(owner) = owner {
-            self.room.add(owner, (size_of::<BatchItem>() + size_of_val(frames)) as u64);
-        }
+        self.charge(owner, frames);
         let (Unwound { root, common, gap }, frames) = (unwound, self.push_frames(frames));
         self.batch.items.push(BatchItem::Sample { thread, time, frames, common, gap, root, weights });
     }
 
     #[cold]
-    pub fn crash(&mut self, thread: ThreadKey, time: u64, unwound: Unwound, frames: &[Frame], death: Option<Death>) {
+    pub fn crash(
+        &mut self,
+        (thread, owner): (ThreadKey, Owner),
+        time: u64,
+        unwound: Unwound,
+        frames: &[Frame],
+        death: Death,
+    ) {
+        self.charge(owner, frames);
         let (Unwound { root, common, gap }, frames) = (unwound, self.push_frames(frames));
-        let death = death.map(Box::new);
+        let death = Box::new(death);
         self.batch.items.push(BatchItem::Crash { death, thread, time, frames, common, gap, root });
+    }
+
+    #[inline]
+    fn charge(&mut self, owner: Owner, frames: &[Frame]) {
+        if let Some(owner) = owner {
+            self.room.add(owner, (size_of::<BatchItem>() + size_of_val(frames)) as u64);
+        }
     }
 
     #[inline]

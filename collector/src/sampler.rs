@@ -231,7 +231,7 @@ impl Sampler {
     }
 
     /// Samples until told to stop or, after [`Sampler::attach`], until no process of the target is left.
-    /// Returns this thread's CPU time that was told, nanoseconds: what comes after that is freeing what it has.
+    /// Returns this thread's CPU time that was reported, nanoseconds: what comes after that is freeing what it has.
     pub fn run(mut self) -> u64 {
         other_process::wait_no_longer_than_samples(self.owner.map(|owner| owner.uid));
         let mut schedule = self.begin();
@@ -298,7 +298,8 @@ impl Sampler {
         }
         // A batch that found no room at an interval's end has got more samples since: the counters are read again for these.
         let has_room_at_last = self.source.pipeline.batch.is_marked() && !self.source.channels.batches.is_full();
-        if now >= schedule.next_interval || has_room_at_last || self.source.pipeline.take_died() {
+        let is_due = now >= schedule.next_interval || has_room_at_last || self.source.pipeline.take_died();
+        if is_due {
             // Intervals that were slept through are not made up for.
             schedule.next_interval = now.saturating_add(schedule.interval);
             self.read_counters_and_look(&mut schedule.next_look);
@@ -307,7 +308,9 @@ impl Sampler {
         if now >= schedule.next_thread_times {
             schedule.next_thread_times = now.saturating_add(self.read_thread_times());
         }
-        self.hand_on(false);
+        if is_due || !self.source.pipeline.batch.is_marked() {
+            self.hand_on(false);
+        }
         true
     }
 

@@ -500,8 +500,8 @@ impl Prepared {
         let spawn = |name: &str, body: Box<dyn FnOnce() -> u64 + Send>| {
             let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
             let body = move || {
-                let told = body();
-                thread_work_ns().saturating_sub(told)
+                let reported = body();
+                thread_work_ns().saturating_sub(reported)
             };
             builder.spawn(body).map_err(doing("start a thread"))
         };

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use ccsd_profile::{Crash, EarlierStack, FrameInfo, Update, sanitise, signal_name, signal_reason};
+use ccsd_profile::{Crash, EarlierStack, Update, sanitise, signal_name, signal_reason};
 use serde::Serialize;
 
 use super::fold::{StackLine, lines};
@@ -85,7 +85,7 @@ pub fn text(crash: &Crash, layout: TextLayout) -> String {
     format!("{title}\n{}\n{}", layout.paint(Tone::Faint, &thread), stack(crash, layout))
 }
 
-/// A line and, with `stacks`, a stack for each cause: of a server whose workers die all the time of the same, one.
+/// A line and, with `stacks`, a stack for each cause, so that a server whose workers keep crashing takes one line.
 pub fn head(crashes: &[Crash], stacks: bool, layout: TextLayout) -> Vec<(String, String)> {
     let mut causes: Vec<(&Crash, usize)> = Vec::new();
     for crash in crashes {
@@ -112,13 +112,13 @@ pub fn head(crashes: &[Crash], stacks: bool, layout: TextLayout) -> Vec<(String,
     all
 }
 
-/// Whether a program of the same name died in the same function of the same signal.
+/// Whether a program of the same name died in the same function of the same image, of the same signal.
 fn is_alike(one: &Crash, other: &Crash) -> bool {
-    let cause = |crash: &Crash| (crash.signal, crash.code);
-    let place = |frame: &FrameInfo| (frame.function.clone(), frame.image.clone());
-    cause(one) == cause(other)
-        && one.process == other.process
-        && one.innermost().map(place) == other.innermost().map(place)
+    let same_place = match (one.innermost(), other.innermost()) {
+        (Some(one), Some(other)) => one.function == other.function && one.image == other.image,
+        (one, other) => one.is_none() && other.is_none(),
+    };
+    (one.signal, one.code) == (other.signal, other.code) && one.process == other.process && same_place
 }
 
 /// Crashes that were already reported: a stream that restarts sends them again.
@@ -192,6 +192,7 @@ fn one(crash: &Crash) -> Json<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ccsd_profile::FrameInfo;
 
     fn frame(function: &str, line: u32, function_id: u32) -> FrameInfo {
         let (image, file) = ("prog".to_owned(), Some("f.c".to_owned()));

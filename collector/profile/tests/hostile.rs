@@ -90,7 +90,8 @@ fn assert_bounded(file: &[u8], format: Format, fixed: usize, times: usize) {
 
 #[test]
 fn many_contexts_below_a_deep_one() {
-    // What each has in full would be 4,000 * 2,040 entries: 65 MB of a list of stacks, and 300 MB of their names.
+    // What each has in full would be 4,000 * 2,040 entries: 65 MB of a list of stacks, and 300 MB of their names. Some are shown
+    // whole, and of each other one 4 KiB: its callers, and the function that ran.
     let (functions, calls) = below(2, 2_040, 4_000);
     let bytes = named_file(LONG_NAME, functions, &calls, 0);
     assert_bounded(&bytes, Format::Folded, 56 << 20, 64);

@@ -80,7 +80,7 @@ impl Aggregator {
                 }
             };
             let slow = (counts.sampler.waits_its_turn && counts.rings.lost > 0).then(slow);
-            let left_out = self.crashes_left_out;
+            let left_out = self.crashes_left_out.saturating_add(counts.samples.deaths_left_out);
             let crashes =
                 (left_out > 0).then(|| format!("{left_out} more processes died of signals: their stacks are not kept"));
             let notes: Vec<String> = crashes

@@ -9,6 +9,7 @@ use super::jit_code::JitCode;
 use super::mappings::Mappings;
 use crate::backoff::Backoff;
 use crate::clock::{boot_ticks, now_ns};
+use crate::procfs;
 
 /// One identity of a process (pid, start, exec generation) in this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,16 +60,27 @@ pub struct LiveProcess {
 }
 
 impl LiveProcess {
+    /// Who pays for its samples; `None` if that is not to be looked at.
+    pub fn payer(&self) -> Option<Principal> {
+        self.user.map(|user| if user == Principal::SOMEWHERE { self.forebear } else { user })
+    }
+
     /// Its user, if that is known. A child of root's may have given up root's rights since it was forked.
     fn known_user(&self) -> Option<Principal> {
-        let may_be_another_s = self.parent_pid != 0 && self.exec_generation == 0;
-        self.user.filter(|&user| user != Principal::SOMEWHERE && !(user == Principal::Own && may_be_another_s))
+        let may_have_changed = self.parent_pid != 0 && self.exec_generation == 0;
+        self.user.filter(|&user| user != Principal::SOMEWHERE && !(user == Principal::Own && may_have_changed))
+    }
+
+    /// Whether a user has started it, who answers for what it does with root's rights, too.
+    fn is_started_by_user(&self) -> bool {
+        matches!(self.forebear, Principal::User(_))
     }
 
     /// What its child has for a forebear.
     pub(super) fn forebear_of_child(&self, pid: u32) -> Principal {
         match self.known_user() {
-            Some(Principal::Own) => children_of(pid),
+            Some(Principal::Own) if !self.is_started_by_user() => children_of(pid),
+            Some(Principal::Own) => self.forebear,
             Some(user) => user,
             None => self.forebear,
         }
@@ -79,14 +91,21 @@ impl LiveProcess {
         self.known_user().filter(|&user| user != Principal::Own).unwrap_or(self.forebear)
     }
 
-    /// Who answers for it that has died: its user, as that is now or was known before; else that of its control group, but not
-    /// root, of whom it may have that without the rights; else its forebear.
+    /// Who answers for it that has died: its user, as that is now or was known before, but if that is root the user who started
+    /// it; else that of its control group, but not root, of whom it may have that without the rights; else its forebear.
     pub fn answers_at_death(&self, pid: u32) -> Principal {
-        let now = Some(super::user_of(pid)).filter(|&user| user != Principal::SOMEWHERE);
+        let is_it = |_: &Principal| procfs::has_run_since(pid, self.start_time);
+        let now = Some(user_of(pid)).filter(|&user| user != Principal::SOMEWHERE).filter(is_it);
         let of_group =
             || self.membership.as_ref()?.uid.map(ccsd_worker::principal_of).filter(|&user| user != Principal::Own);
-        now.or_else(|| self.known_user()).or_else(of_group).unwrap_or(self.forebear)
+        let known = now.or_else(|| self.known_user()).or_else(of_group);
+        known.filter(|&user| user != Principal::Own || !self.is_started_by_user()).unwrap_or(self.forebear)
     }
+}
+
+/// Who answers for a process that is there now.
+pub(super) fn user_of(pid: u32) -> Principal {
+    ccsd_worker::principal_of_process(pid, procfs::user_of_process(pid))
 }
 
 /// Stands for the users of all that a process has forked.

@@ -33,6 +33,7 @@ use crate::perf::record::Fork;
 use crate::process::filter::{Executed, ProgramFile};
 use crate::procfs;
 use images::Images;
+use live::user_of;
 use mappings::{Mapping, Mappings};
 use shared_room::SharedRoom;
 use untracked_threads::{UntrackedThread, UntrackedThreads};
@@ -798,11 +799,6 @@ impl ProcessTable {
     pub fn take_ended_processes(&mut self) -> impl Iterator<Item = ProcessKey> + '_ {
         self.ended_processes.drain(..)
     }
-}
-
-/// Who answers for a process that is there now.
-fn user_of(pid: u32) -> Principal {
-    ccsd_worker::principal_of_process(pid, procfs::user_of_process(pid))
 }
 
 #[cfg(test)]

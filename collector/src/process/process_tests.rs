@@ -390,12 +390,12 @@ fn the_dead_are_their_forebears_where_nothing_else_is_known() {
         assert_eq!(fork(&mut table, if pid == child { shell } else { pid - 1 }, pid), children_of(root));
         assert_eq!(exec(&mut table, pid, Principal::SOMEWHERE), children_of(root));
     }
-    // Of a user that is known once, and what that user runs with root's rights is root's.
+    // Of a user that is known once, and so is what that user runs with root's rights.
     assert_eq!(exec(&mut table, shell, Principal::User(7)), Principal::User(7));
     assert_eq!(exec(&mut table, shell, Principal::SOMEWHERE), Principal::User(7));
     assert_eq!(fork(&mut table, shell, child), Principal::User(7));
-    assert_eq!(exec(&mut table, child, Principal::Own), Principal::Own);
-    assert_eq!(fork(&mut table, child, child + 1), children_of(child));
+    assert_eq!(exec(&mut table, child, Principal::Own), Principal::User(7));
+    assert_eq!(fork(&mut table, child, child + 1), Principal::User(7));
     assert_eq!(exec(&mut table, root, Principal::Own), Principal::Own);
     assert_eq!(fork(&mut table, child + 50, child + 51), children_of(child + 50));
 }

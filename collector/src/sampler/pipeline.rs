@@ -200,10 +200,21 @@ impl Pipeline {
             self.tracker.count_withheld(sample.pid);
             return;
         }
-        if fatal.is_none() && !self.batch.has_room(process.user) {
-            self.batch.note_dropped(process.user);
+        let payer = process.payer();
+        if fatal.is_none() && !self.batch.has_room(payer) {
+            // What it has used until now is not the next sample's.
+            if let Some(value) = sample.group_value {
+                let _ = thread.group_values.advance(ring, value);
+            }
+            self.batch.note_dropped(payer);
             self.samples.dropped += 1;
             self.samples.dropped_by_queue += 1;
+            self.samples.dropped_own += 1;
+            return;
+        }
+        if let Some(Kept::No { note }) = fatal.map(|_| self.deaths.take(process.answers_at_death(sample.pid))) {
+            self.samples.deaths_left_out += 1;
+            note.into_iter().for_each(|note| self.batch.note(note));
             return;
         }
         self.samples.received += u64::from(fatal.is_none());
@@ -216,22 +227,18 @@ impl Pipeline {
             WeightSource::Period => [sample.period, 0],
             WeightSource::PeriodAndCounter => [sample.period, gained],
         };
-        let kept = fatal.map(|_| self.deaths.take(process.answers_at_death(sample.pid)));
-        let is_dying = kept == Some(Kept::Yes);
+        let is_dying = fatal.is_some();
         self.died |= is_dying;
         let unwound = self.unwinding.unwind(sample, thread, process, images, is_dying);
         self.batch.announce_images(images);
         self.batch.announce(process, thread, sample.tid);
         let frames = self.unwinding.frames();
         match fatal {
-            None => self.batch.stack((thread.key, process.user), sample.time, unwound, frames, weights),
+            None => self.batch.stack((thread.key, payer), sample.time, unwound, frames, weights),
             Some((signal, code)) => {
                 let (process, name) = (process.name.clone(), thread.name.clone());
                 let death = Death { pid: sample.pid, tid: sample.tid, process, thread: name, signal, code };
-                self.batch.crash(thread.key, sample.time, unwound, frames, is_dying.then_some(death));
-                if let Some(Kept::No { note: Some(note) }) = kept {
-                    self.batch.note(note);
-                }
+                self.batch.crash((thread.key, payer), sample.time, unwound, frames, death);
             }
         }
     }

@@ -207,7 +207,7 @@ pub fn run(
     let (session, guard, memory) = match open(&new, grant, &files, sessions) {
         Ok(opened) => opened,
         Err(refusal) => {
-            ledger.add_request_cpu(principal, usage::thread_cpu_ns());
+            ledger.add_request_cpu(principal, usage::thread_cpu_ns().saturating_add(THREAD_END_CPU));
             // Before the client learns of it, and may ask again.
             bytes.give_back();
             drop(files);
@@ -223,9 +223,12 @@ pub fn run(
     // Dropped early: whether the client still exists is known from its connection.
     drop(reply);
     worker.run();
+    // It may have been forgotten while it ran.
+    let freeing = worker.session.take().map_or(0, Session::end);
+    worker.count_cpu(worker.counted_cpu.0.saturating_add(freeing));
     let (ledger, counted) = (worker.ledger.clone(), worker.counted_cpu.1);
     drop(worker);
-    // With the two that collect, and the connection that asked.
+    // Of this thread and of the two that collect.
     let ends = THREAD_END_CPU.saturating_mul(3);
     ledger.add_request_cpu(principal, usage::thread_cpu_ns().saturating_sub(counted).saturating_add(ends));
 }
@@ -455,6 +458,7 @@ impl SessionWorker {
     }
 
     fn update(&mut self, update: Update) {
+        self.count_cpu(update.accounting.own.cpu_ns);
         if self.is_refused {
             return;
         }
@@ -481,7 +485,7 @@ impl SessionWorker {
         for crash in &update.crashes {
             self.log(&format!("has seen a crash: {}", crash.summary()));
         }
-        self.count_cpu(self.replica.accounting().own.cpu_ns);
+        self.count_cpu(0);
         self.readers.offer(&Arc::new(update), self.replica.bytes());
         self.tell();
     }

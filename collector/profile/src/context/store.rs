@@ -237,10 +237,10 @@ impl Store {
     }
 
     /// Calls `visit` with every context, parents before children, and with the history of each that is wanted. One walk down and
-    /// up the tree: one push for each context.
+    /// up the tree, with one push for each context; where histories are long, two.
     ///
-    /// Time is proportional to the wanted histories' total length, which is limited: where they are longer, the middle of the
-    /// longest ones is `[elided]`, so that those of one program do not take the place of others'. Returns how many these are.
+    /// The total length of what `visit` gets is limited: beyond that, the middle of the longest histories is `[elided]`, so that
+    /// those of one program do not take the place of others'. Returns how many these are.
     pub(super) fn visit(&self, wanted: impl Fn(ContextId) -> bool, mut visit: impl FnMut(ContextVisit<'_>)) -> u64 {
         let most = self.most_entries(&wanted);
         let (mut short, mut shortened) = (Vec::new(), 0);
@@ -327,7 +327,7 @@ impl Store {
 fn cut(entries: &[u32], most: usize, short: &mut Vec<u32>) {
     let outer = most / 2;
     let inner = entries.len() - (most - outer - 1).min(entries.len() - outer);
-    // Of a history whose inner part is left out already no more is.
+    // An earlier `[elided]` is dropped with what is before it, so that there is only one.
     let elided = entries[inner..].iter().rposition(|entry| entry & !MARK == CostCentreId::ELIDED.0);
     let inner = inner + elided.map_or(0, |at| at + 1);
     short.clear();

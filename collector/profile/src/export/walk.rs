@@ -96,7 +96,7 @@ impl<'a> StackBudget<'a> {
     fn shorten(&mut self, functions: &[CostCentreId]) -> Vec<CostCentreId> {
         let (outer, rest) = functions.split_at(self.fitting(functions.iter()).min(functions.len() / 2));
         let (_, inner) = rest.split_at(rest.len() - self.fitting(rest.iter().rev()));
-        // What was left out before is no more now.
+        // An earlier `[elided]` is dropped with what is before it, so that there is only one.
         let elided = inner.iter().rposition(|&function| function == CostCentreId::ELIDED).map_or(0, |at| at + 1);
         [outer, &[CostCentreId::ELIDED], inner.get(elided..).unwrap_or_default()].concat()
     }
@@ -246,7 +246,7 @@ fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&ChargedSt
                 &*short.get_or_insert_with(|| room.shorten(&functions))
             };
             let &StackLevel { thread, samples, .. } = row;
-            // Calls of omitted functions have lines, too.
+            // A route also has the call sites of omitted functions.
             let route = if is_whole { row.route } else { RouteId::EMPTY };
             let leaf = |functions: &[CostCentreId]| functions.last().copied();
             let line = if leaf(functions) == leaf(whole) { row.line } else { LineId::UNKNOWN };
