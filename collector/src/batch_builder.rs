@@ -99,9 +99,10 @@ impl BatchBuilder {
         });
     }
 
+    /// Whether it is to be sent within a round. One that is marked waits for the round's end, when the counters are read.
     #[inline]
     pub fn is_large(&self) -> bool {
-        self.batch.bytes() >= BATCH_BYTES && !self.queue_full
+        self.batch.bytes() >= BATCH_BYTES && !self.queue_full && !self.is_marked()
     }
 
     /// Says that the batch is sent now, after a round, if it is marked or has waited long enough. Returns whether it is.
