@@ -231,7 +231,8 @@ impl Sampler {
     }
 
     /// Samples until told to stop or, after [`Sampler::attach`], until no process of the target is left.
-    /// Returns this thread's CPU time that was reported, nanoseconds: what comes after that is freeing what it has.
+    /// Samples until the session ends. Returns the CPU time of this thread that the last batch reports, nanoseconds; after that it
+    /// frees its memory.
     pub fn run(mut self) -> u64 {
         other_process::wait_no_longer_than_samples(self.owner.map(|owner| owner.uid));
         let mut schedule = self.begin();

@@ -50,7 +50,8 @@ pub enum Resource {
 
 const RESOURCES: usize = 10;
 
-/// CPU time of a thread's end, nanoseconds, about: no thread can count it itself.
+/// What a thread's end is taken to cost, nanoseconds: no thread can count that itself. An estimate: 75 us were seen for a
+/// connection, with the parts that are counted now.
 pub const THREAD_END_CPU: u64 = 30_000;
 
 /// The part of a CPU that requests of one user may take for long; all users twice that.

@@ -39,7 +39,7 @@ impl<K: Copy + Eq + Hash> Shares<K> {
         }
     }
 
-    /// Nobody has taken anything any more.
+    /// Forgets what everybody has taken.
     pub fn clear(&mut self) {
         self.taken.clear();
         self.of_all = 0;

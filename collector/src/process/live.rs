@@ -76,7 +76,7 @@ impl LiveProcess {
         matches!(self.forebear, Principal::User(_))
     }
 
-    /// What its child has for a forebear.
+    /// The forebear of a process that it forks.
     pub(super) fn forebear_of_child(&self, pid: u32) -> Principal {
         match self.known_user() {
             Some(Principal::Own) if !self.is_started_by_user() => children_of(pid),
@@ -86,7 +86,7 @@ impl LiveProcess {
         }
     }
 
-    /// What it has for a forebear once it has executed a program.
+    /// Its forebear after an `execve`.
     pub(super) fn forebear_after_exec(&self) -> Principal {
         self.known_user().filter(|&user| user != Principal::Own).unwrap_or(self.forebear)
     }

@@ -52,7 +52,7 @@ impl SharedRoom {
         SharedRoom { limit: self.limit, taken: 0, own: self.own, others: Shares::default() }
     }
 
-    /// Takes nothing any more.
+    /// Forgets what was taken.
     pub fn clear(&mut self) {
         self.taken = 0;
         self.others.clear();

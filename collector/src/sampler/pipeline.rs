@@ -193,7 +193,7 @@ impl Pipeline {
         };
         thread.group_values.begin(self.events.generation());
         if sample.time < process.permitted_from {
-            // What it has used until now is not the next sample's.
+            // The next sample must not get what this one has counted.
             if let Some(value) = sample.group_value {
                 let _ = thread.group_values.advance(ring, value);
             }
@@ -202,7 +202,7 @@ impl Pipeline {
         }
         let payer = process.payer();
         if fatal.is_none() && !self.batch.has_room(payer) {
-            // What it has used until now is not the next sample's.
+            // The next sample must not get what this one has counted.
             if let Some(value) = sample.group_value {
                 let _ = thread.group_values.advance(ring, value);
             }

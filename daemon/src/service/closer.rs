@@ -1,6 +1,6 @@
 //! Closes connections whose clients have no place.
 //!
-//! A client may send descriptors (`SCM_RIGHTS`, unix(7)). If nobody receives them, they are closed with the connection.
+//! A client may send descriptors (`SCM_RIGHTS`, unix(7)). Closing the connection closes those that nobody received.
 //! A socket with `SO_LINGER` (socket(7)) then waits as long as its owner likes, or until a signal arrives. So a separate thread
 //! closes connections, and a timer sends it a signal every millisecond while it does.
 

@@ -375,7 +375,7 @@ mod tests {
         assert_eq!(cut, u64::from(OTHERS));
         assert!((900..1_000).contains(&longest), "{longest}");
         assert_eq!(found, (root..root + 300).map(|function| function | MARK).collect::<Vec<_>>());
-        // Those that nobody asks for take nothing of what there is.
+        // Histories that are not asked for use none of the limit.
         assert_eq!(table.visit_of(|id| id == long, |_, entries| assert_eq!(entries.len(), LONG as usize)), 0);
     }
 }
