@@ -7,6 +7,7 @@
 mod active_events;
 mod attach;
 mod channels;
+mod clock_check;
 mod clocks;
 mod duplicate_events;
 mod group_events;
@@ -44,6 +45,7 @@ use crate::procfs;
 use crate::sched_priority::{Urgency, become_favoured, become_ordinary, become_urgent};
 use crate::usage::{Aside, aside_ns, thread_work_ns};
 use attach::{RefusedPids, refusal};
+use clock_check::ClockCheck;
 use group_events::GroupEvents;
 use hurry::{Hurry, LateReads};
 use pipeline::Pipeline;
@@ -88,6 +90,7 @@ pub struct Sampler {
     hurry: Hurry,
     rate: RateControl,
     groups: GroupEvents,
+    clock_check: ClockCheck,
 }
 
 pub struct Schedule {
@@ -134,6 +137,7 @@ impl Sampler {
             hurry: Hurry::default(),
             rate,
             groups: GroupEvents::default(),
+            clock_check: ClockCheck::default(),
         })
     }
 
@@ -294,6 +298,10 @@ impl Sampler {
         self.source.pipeline.tracker.judge(now_ns());
         self.source.pipeline.tracker.review_memberships(now_ns());
         self.groups.review(&mut self.source, &self.sleep, now_ns());
+        if self.observes_machine {
+            let RecordSource { events, pipeline, .. } = &mut self.source;
+            self.clock_check.review(pipeline, events.spec(), now_ns());
+        }
         if self.ends_with_target && self.source.pipeline.tracker.is_empty() {
             return false;
         }

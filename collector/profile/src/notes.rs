@@ -10,6 +10,8 @@ pub const PER_CPU: &str = "sampled per CPU instead of per thread";
 pub const BY_GROUP: &str = "only what ran in control groups was sampled";
 /// All that ran was sampled, or a part of it; how busy the machine was.
 pub const MACHINE: &str = "this machine";
+/// The samples of a process do not fit the CPU time that the kernel counted.
+pub const IN_STEP: &str = "samples contradict CPU clocks";
 /// One event per thread and CPU gives both the samples and the records of mappings, so they share a ring.
 pub const COMPACT: &str = "one event per thread and CPU";
 /// Sampled by the scheduler's tick.
@@ -28,7 +30,7 @@ pub const CUT_RECORDING: &str = "the recording is cut short";
 /// Whether a note says that something else is measured than usual, so that a reader must see it beside the numbers.
 #[must_use]
 pub fn changes_what_is_measured(note: &str) -> bool {
-    [USER_ONLY, SMALL_RINGS, PER_CPU, MACHINE, COMPACT, BY_TICK, NAMELESS_KERNEL, OTHER_RIGHTS]
+    [USER_ONLY, SMALL_RINGS, PER_CPU, MACHINE, COMPACT, BY_TICK, IN_STEP, NAMELESS_KERNEL, OTHER_RIGHTS]
         .iter()
         .any(|start| note.starts_with(start))
 }

@@ -7,6 +7,7 @@ use ccsd_worker::Principal;
 
 use super::jit_code::JitCode;
 use super::mappings::Mappings;
+use super::sampled_time::SampledTime;
 use crate::backoff::Backoff;
 use crate::clock::{boot_ticks, now_ns};
 use crate::procfs;
@@ -57,6 +58,8 @@ pub struct LiveProcess {
     pub(super) untracked: u32,
     /// Whether it has called `execve` and mapped nothing since.
     pub(super) awaits_mapping: bool,
+    /// What its samples stand for, kept or not.
+    pub sampled_time: SampledTime,
 }
 
 impl LiveProcess {

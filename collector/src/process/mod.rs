@@ -17,6 +17,7 @@ pub mod owner;
 pub mod process_files;
 mod recent_files;
 pub mod recorded_files;
+pub mod sampled_time;
 pub mod shared_room;
 mod untracked_threads;
 
@@ -35,6 +36,7 @@ use crate::procfs;
 use images::Images;
 use live::user_of;
 use mappings::{Mapping, Mappings};
+use sampled_time::SampledTime;
 use shared_room::SharedRoom;
 use untracked_threads::{UntrackedThread, UntrackedThreads};
 
@@ -342,6 +344,11 @@ impl ProcessTable {
         }
     }
 
+    /// A live process of which something is kept at `time`.
+    pub fn kept_at(&mut self, pid: u32, time: u64) -> Option<&mut LiveProcess> {
+        self.processes.get_mut(&pid).filter(|process| process.permitted_from <= time)
+    }
+
     /// Whether a process is known to be alive.
     #[inline]
     pub fn knows_process(&self, pid: u32) -> bool {
@@ -502,6 +509,7 @@ impl ProcessTable {
             has_unknown_threads: false,
             untracked,
             awaits_mapping: false,
+            sampled_time: SampledTime::default(),
         };
         if let Some(old) = self.processes.insert(pid, process) {
             self.mapped = self.mapped.saturating_sub(old.mappings.count());
@@ -601,6 +609,7 @@ impl ProcessTable {
         let membership = self.processes.get(&pid).and_then(|old| old.membership.clone());
         let forebear = self.processes.get(&pid).map_or(Principal::SOMEWHERE, LiveProcess::forebear_after_exec);
         let parent_pid = self.parent_pid(pid);
+        let sampled_time = self.processes.get(&pid).map(|old| old.sampled_time).unwrap_or_default();
         let (parent, start_time, generation) = match old {
             // A generation without a sample is of no interest: its child takes its place.
             Some((key, parent, start, generation, announced)) => {
@@ -622,6 +631,7 @@ impl ProcessTable {
             process.parent_pid = parent_pid;
             process.forebear = forebear;
             process.awaits_mapping = true;
+            process.sampled_time = sampled_time;
         }
         self.add_thread(pid, tid, name.to_owned());
         // The counters belong to the task that called `execve`, which has taken the main thread's place.

@@ -72,7 +72,8 @@ impl ProcessClocks {
     }
 }
 
-fn cpu_ns(pid: u32) -> Option<u64> {
+/// The CPU time of a process with its ended threads, nanoseconds.
+pub fn cpu_ns(pid: u32) -> Option<u64> {
     let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(pid).ok()?)).ok()?;
     let time = clock_gettime(clock).ok()?;
     let seconds = u64::try_from(time.tv_sec()).ok()?;

@@ -192,6 +192,9 @@ impl Pipeline {
             return;
         };
         thread.group_values.begin(self.events.generation());
+        if fatal.is_none() {
+            process.sampled_time.add(sample.period);
+        }
         if sample.time < process.permitted_from {
             // The next sample must not get what this one has counted.
             if let Some(value) = sample.group_value {

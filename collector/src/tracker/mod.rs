@@ -4,7 +4,7 @@
 
 mod admission;
 mod reread;
-mod round;
+pub mod round;
 pub mod scan;
 
 use std::collections::BTreeSet;
@@ -191,6 +191,11 @@ impl Tracker {
     /// Live threads that have been sampled and stand for themselves, with their processes and numbers.
     pub fn sampled_threads(&self) -> impl Iterator<Item = (u32, u32, ThreadKey)> + '_ {
         self.table.announced_threads()
+    }
+
+    /// A live process of which something is kept at `time`.
+    pub fn kept_at(&mut self, pid: u32, time: u64) -> Option<&mut LiveProcess> {
+        self.table.kept_at(pid, time)
     }
 
     pub fn pids(&self) -> Vec<u32> {
