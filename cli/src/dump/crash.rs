@@ -1,8 +1,8 @@
 //! Processes killed by signals, as text and as JSON.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use ccsd_profile::{Crash, EarlierStack, Update, sanitise, signal_name, signal_reason};
+use ccsd_profile::{Crash, EarlierStack, Membership, Process, Profile, Update, sanitise, signal_name, signal_reason};
 use serde::Serialize;
 
 use super::fold::{StackLine, lines};
@@ -85,31 +85,78 @@ pub fn text(crash: &Crash, layout: TextLayout) -> String {
     format!("{title}\n{}\n{}", layout.paint(Tone::Faint, &thread), stack(crash, layout))
 }
 
-/// A line and, with `stacks`, a stack for each cause, so that a server whose workers keep crashing takes one line.
-pub fn head(crashes: &[Crash], stacks: bool, layout: TextLayout) -> Vec<(String, String)> {
-    let mut causes: Vec<(&Crash, usize)> = Vec::new();
-    for crash in crashes {
-        match causes.iter_mut().find(|(first, _)| is_alike(first, crash)) {
-            Some((_, times)) => *times += 1,
-            None => causes.push((crash, 1)),
+/// Crashes of programs of one user that are alike.
+struct Cause<'a> {
+    first: &'a Crash,
+    times: u64,
+    user: Option<&'a Membership>,
+}
+
+impl Cause<'_> {
+    fn uid(&self) -> Option<u32> {
+        self.user.and_then(|user| user.uid)
+    }
+}
+
+/// A line and, with `stacks`, a stack for each cause, so that a server whose workers keep crashing takes one line. Each user's
+/// first cause is shown before any second one.
+pub fn head(profile: &Profile, stacks: bool, layout: TextLayout) -> Vec<(String, String)> {
+    let of_processes = users(profile);
+    let mut causes: Vec<Cause<'_>> = Vec::new();
+    for crash in profile.crashes() {
+        let user = user_of(&of_processes, crash);
+        let uid = user.and_then(|user| user.uid);
+        match causes.iter_mut().find(|cause| cause.uid() == uid && is_alike(cause.first, crash)) {
+            Some(cause) => cause.times += 1,
+            None => causes.push(Cause { first: crash, times: 1, user }),
         }
     }
-    let (shown, rest) = causes.split_at(causes.len().min(SHOWN));
-    let mut all: Vec<(String, String)> = shown
-        .iter()
-        .map(|(crash, times)| {
-            let mut line = format!("{}, {}", headline(crash), moment(crash.unix_ns));
-            if *times > 1 {
-                line.push_str(&format!(", and {} more like it", count(*times as u64 - 1)));
-            }
-            (line, if stacks { stack(crash, layout) } else { String::new() })
-        })
-        .collect();
-    let more: usize = rest.iter().map(|(_, times)| times).sum();
+    let mut of_user: HashMap<Option<u32>, usize> = HashMap::new();
+    let mut order: Vec<(usize, usize)> = Vec::with_capacity(causes.len());
+    for (at, cause) in causes.iter().enumerate() {
+        let nth = of_user.entry(cause.uid()).or_default();
+        order.push((*nth, at));
+        *nth += 1;
+    }
+    order.sort_unstable();
+    order.truncate(SHOWN);
+    let mut shown: Vec<usize> = order.into_iter().map(|(_, at)| at).collect();
+    shown.sort_unstable();
+    let line_of = |cause: &Cause<'_>| {
+        let mut line = headline(cause.first);
+        if let Some(user) = cause.user.filter(|_| of_user.len() > 1) {
+            line.push_str(&format!(", user {}", sanitise(&user.user())));
+        }
+        line.push_str(&format!(", {}", moment(cause.first.unix_ns)));
+        if cause.times > 1 {
+            line.push_str(&format!(", and {} more like it", count(cause.times - 1)));
+        }
+        (line, if stacks { stack(cause.first, layout) } else { String::new() })
+    };
+    let mut all: Vec<(String, String)> = shown.iter().map(|&at| line_of(&causes[at])).collect();
+    let told: u64 = shown.iter().map(|&at| causes[at].times).sum();
+    let more = (profile.crashes().len() as u64).saturating_sub(told);
     if more > 0 {
-        all.push((format!("and {} more (--json has all)", count(more as u64)), String::new()));
+        all.push((format!("and {} more (--json has all)", count(more)), String::new()));
     }
     all
+}
+
+/// What the processes of a profile belong to, by number and name.
+fn users(profile: &Profile) -> HashMap<(u32, &str), &Membership> {
+    let processes = if profile.crashes().is_empty() { &[] } else { profile.processes() };
+    let mut users = HashMap::new();
+    for process in processes {
+        if let Some(membership) = &process.membership {
+            users.insert((process.pid, process.name.as_str()), &**membership);
+        }
+    }
+    users
+}
+
+/// What the program of a crash belonged to, if that is known.
+fn user_of<'a>(users: &HashMap<(u32, &'a str), &'a Membership>, crash: &'a Crash) -> Option<&'a Membership> {
+    users.get(&(crash.pid, crash.process.as_str())).copied().filter(|user| user.uid.is_some())
 }
 
 /// Whether a program of the same name died in the same function of the same image, of the same signal.
@@ -138,6 +185,8 @@ pub struct Json<'a> {
     process: &'a str,
     thread: &'a str,
     unix_ns: u64,
+    /// Whose it was, if that is known.
+    uid: Option<u32>,
     signal: String,
     signal_number: u32,
     code: i32,
@@ -159,11 +208,12 @@ struct Earlier<'a> {
     frames: Vec<FrameFields<'a>>,
 }
 
-pub fn json(crashes: &[Crash]) -> Vec<Json<'_>> {
-    crashes.iter().map(one).collect()
+pub fn json(profile: &Profile) -> Vec<Json<'_>> {
+    let users = users(profile);
+    profile.crashes().iter().map(|crash| one(crash, user_of(&users, crash))).collect()
 }
 
-fn one(crash: &Crash) -> Json<'_> {
+fn one<'a>(crash: &'a Crash, user: Option<&Membership>) -> Json<'a> {
     let frames = |stack: &'_ [u32]| -> Vec<FrameFields<'_>> {
         stack.iter().filter_map(|&at| crash.frames.get(at as usize)).map(FrameFields::of).collect()
     };
@@ -173,6 +223,7 @@ fn one(crash: &Crash) -> Json<'_> {
         process: &crash.process,
         thread: &crash.thread,
         unix_ns: crash.unix_ns,
+        uid: user.and_then(|user| user.uid),
         signal: signal(crash.signal),
         signal_number: crash.signal,
         code: crash.code,
@@ -191,8 +242,10 @@ fn one(crash: &Crash) -> Json<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use ccsd_profile::FrameInfo;
+    use ccsd_profile::{FrameInfo, ProfileLimits, SessionInfo};
 
     fn frame(function: &str, line: u32, function_id: u32) -> FrameInfo {
         let (image, file) = ("prog".to_owned(), Some("f.c".to_owned()));
@@ -219,7 +272,7 @@ mod tests {
         let mut crashes: Vec<Crash> = (0..200).map(|pid| of("often", pid)).collect();
         crashes.push(Crash { signal: 6, code: 2, ..of("often", 500) });
         crashes.extend((0..20).map(|number| of(&format!("p{number}"), 1_000 + number)));
-        let head = head(&crashes, false, TextLayout::PLAIN);
+        let head = head(&profile(crashes, []), false, TextLayout::PLAIN);
         assert_eq!(head.len(), SHOWN + 1);
         assert!(head[0].0.contains("often (PID 0)") && head[0].0.ends_with(", and 199 more like it"), "{head:?}");
         assert!(
@@ -227,6 +280,43 @@ mod tests {
             "{head:?}"
         );
         assert_eq!(head[SHOWN].0, "and 14 more (--json has all)");
+    }
+
+    fn profile<const N: usize>(crashes: Vec<Crash>, processes: [Process; N]) -> Profile {
+        let mut profile = Profile::new(SessionInfo::default(), ProfileLimits::reading());
+        crashes.into_iter().for_each(|crash| assert!(profile.add_crash(crash)));
+        processes.into_iter().for_each(|process| {
+            profile.add_process(process);
+        });
+        profile
+    }
+
+    #[test]
+    fn a_user_s_crashes_of_many_kinds_hide_no_other_s() {
+        let of = |process: &str, pid| Crash { process: process.to_owned(), pid, ..crash() };
+        let by = |uid, user: &str, name: &str, pid| {
+            let membership = Membership { uid: Some(uid), user: user.to_owned(), ..Membership::default() };
+            Process { membership: Some(Arc::new(membership)), ..Process::new(pid, 1, name) }
+        };
+        let strangers = (0..20).map(|pid| of("theirs", pid)).enumerate();
+        let mut crashes: Vec<Crash> = strangers.map(|(at, crash)| Crash { signal: 1 + at as u32, ..crash }).collect();
+        crashes.push(of("ours", 100));
+        // Alike but for its user.
+        crashes.push(of("ours", 101));
+        let mut processes: Vec<Process> = (0..20).map(|pid| by(1_001, "mallory", "theirs", pid)).collect();
+        processes.extend([by(0, "root", "ours", 100), by(1_001, "mallory", "ours", 101)]);
+        let processes: [Process; 22] = processes.try_into().unwrap();
+        let profile = profile(crashes, processes);
+        let head = head(&profile, false, TextLayout::PLAIN);
+        assert!(head[0].0.contains("PID 0") && head[6].0.contains("theirs (PID 6)"), "{head:?}");
+        let root = &head[SHOWN - 1].0;
+        assert!(
+            root.contains("ours (PID 100)") && root.contains(", user root, ") && !root.contains("more"),
+            "{head:?}"
+        );
+        assert_eq!(head[SHOWN].0, "and 14 more (--json has all)");
+        let json = serde_json::to_value(json(&profile)).unwrap();
+        assert_eq!((&json[20]["uid"], &json[21]["uid"]), (&0.into(), &1_001.into()));
     }
 
     #[test]
@@ -263,7 +353,7 @@ mod tests {
             "{text}"
         );
         assert!(rest.ends_with("    #?   main at f.c:9 (prog)\n"), "{text}");
-        let json = serde_json::to_value(one(&cut)).unwrap();
+        let json = serde_json::to_value(one(&cut, None)).unwrap();
         assert_eq!((&json["earlier"]["age_ns"], &json["complete"]), (&1_200_000.into(), &false.into()));
         assert_eq!(json["earlier"]["frames"][1]["function"], "main");
     }

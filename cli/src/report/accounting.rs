@@ -83,7 +83,7 @@ pub fn text(
     let mut text: String = lines.iter().map(|line| line.render(layout)).collect();
     // Without a file, the stacks were printed when the process died.
     let stacks = file.is_some();
-    for (headline, stack) in crash::head(profile.crashes(), stacks, layout) {
+    for (headline, stack) in crash::head(profile, stacks, layout) {
         text.push_str(&AccountingLine { label: "died", text: headline, tone: Tone::Warning }.render(layout));
         for line in stack.lines() {
             text.push_str(&layout.paint(Tone::Faint, "#"));

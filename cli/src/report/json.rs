@@ -116,7 +116,7 @@ pub fn document(
         daemon_session: file.session,
         session: &session,
         accounting: AccountingCounts::new(shown.profile.accounting()),
-        crashes: crash::json(shown.profile.crashes()),
+        crashes: crash::json(shown.profile),
         metric: MetricFields { name: &shown.metric.name, unit: unit_name(shown.metric.unit) },
         view: view.name(),
         question,

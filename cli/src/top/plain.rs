@@ -218,7 +218,7 @@ impl<'a> PlainOutput<'a> {
                 unit: metric.map_or("", |metric| unit_name(metric.unit)),
                 total: view.total,
                 rows: &view.rows,
-                crashes: crash::json(profile.crashes()),
+                crashes: crash::json(profile),
                 ended,
             })
             .map_err(Failure::at_run_time)?
