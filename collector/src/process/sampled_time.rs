@@ -10,6 +10,9 @@ const SLACK_NS: f64 = 100e6;
 /// The least difference that is told, as a part of the time used.
 const LEAST_PART: f64 = 0.25;
 
+/// Time after which the same process is told of again, nanoseconds.
+pub const TOLD_AGAIN_NS: u64 = 3_600_000_000_000;
+
 /// The time that the samples of a process stand for, from the first look at its clock on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SampledTime {
@@ -17,7 +20,8 @@ pub struct SampledTime {
     sampled_ns: u64,
     /// Its CPU clock and `sampled_ns` at the first look.
     first: Option<(u64, u64)>,
-    is_told: bool,
+    /// Until when nothing more is told of it.
+    told_until: u64,
 }
 
 /// What a process has used by its CPU clock and by its samples, nanoseconds.
@@ -34,8 +38,11 @@ impl SampledTime {
     }
 
     /// Compares it with what its CPU clock shows, nanoseconds, where a sample stands for `period_ns` and `delivered` of the samples
-    /// that all CPUs should have given were delivered. Returns a contradiction once.
-    pub fn compare(&mut self, clock_ns: u64, period_ns: u64, delivered: f64) -> Option<Contradiction> {
+    /// that all CPUs should have given were delivered. Returns a contradiction once an hour, of what came since the last one.
+    pub fn compare(&mut self, now: u64, clock_ns: u64, period_ns: u64, delivered: f64) -> Option<Contradiction> {
+        if now < self.told_until {
+            return None;
+        }
         let Some((clock, sampled)) = self.first.filter(|first| first.0 <= clock_ns) else {
             self.first = Some((clock_ns, self.sampled_ns));
             return None;
@@ -46,7 +53,10 @@ impl SampledTime {
         let (least, most) = (used * delivered.min(1.0), used * delivered.max(1.0));
         let tolerated = |due: f64| SLACK_NS + (DEVIATIONS * (due * period_ns as f64).sqrt()).max(LEAST_PART * used);
         let contradicts = sampled + tolerated(least) < least || sampled > most + tolerated(most);
-        (contradicts && !std::mem::replace(&mut self.is_told, true)).then_some(found)
+        contradicts.then(|| {
+            (self.first, self.told_until) = (None, now.saturating_add(TOLD_AGAIN_NS));
+            found
+        })
     }
 }
 
@@ -61,12 +71,22 @@ mod tests {
         let mut time = SampledTime::default();
         // What was before the first look does not count.
         time.add(777 * MS);
-        assert_eq!(time.compare(5_000 * MS, 10 * MS, delivered), None);
+        assert_eq!(time.compare(1, 5_000 * MS, 10 * MS, delivered), None);
         time.add(sampled_ms * MS);
-        let found = time.compare((5_000 + used_ms) * MS, 10 * MS, delivered);
-        assert!(found.is_none() || time.compare((6_000 + used_ms) * MS, 10 * MS, delivered).is_none(), "once");
+        let found = time.compare(2, (5_000 + used_ms) * MS, 10 * MS, delivered);
         assert!(found.is_none_or(|it| it == Contradiction { used_ns: used_ms * MS, sampled_ns: sampled_ms * MS }));
         found.is_some()
+    }
+
+    #[test]
+    fn each_hour_has_its_own() {
+        let mut time = SampledTime::default();
+        let mut compare = |now, clock_ms: u64| time.compare(now, clock_ms * MS, 10 * MS, 1.0);
+        assert_eq!(compare(1, 0), None);
+        assert!(compare(2, 3_000).is_some());
+        assert_eq!((compare(3, 9_000), compare(2 + TOLD_AGAIN_NS, 9_000)), (None, None));
+        let again = Contradiction { used_ns: 2_000 * MS, sampled_ns: 0 };
+        assert_eq!(compare(3 + TOLD_AGAIN_NS, 11_000), Some(again));
     }
 
     #[test]
@@ -90,9 +110,9 @@ mod tests {
     #[test]
     fn a_clock_that_went_back_is_another_process_s() {
         let mut time = SampledTime::default();
-        assert_eq!(time.compare(9_000 * MS, MS, 1.0), None);
-        assert_eq!(time.compare(100 * MS, MS, 1.0), None);
-        assert_eq!(time.compare(150 * MS, MS, 1.0), None);
-        assert!(time.compare(2_100 * MS, MS, 1.0).is_some());
+        assert_eq!(time.compare(1, 9_000 * MS, MS, 1.0), None);
+        assert_eq!(time.compare(2, 100 * MS, MS, 1.0), None);
+        assert_eq!(time.compare(3, 150 * MS, MS, 1.0), None);
+        assert!(time.compare(4, 2_100 * MS, MS, 1.0).is_some());
     }
 }

@@ -7,15 +7,14 @@ use super::pipeline::Pipeline;
 use crate::batch::BatchCounts;
 use crate::clock::now_ns;
 use crate::perf::attr::{Event, EventSpec};
-use crate::process::sampled_time::Contradiction;
+use crate::process::sampled_time::{Contradiction, TOLD_AGAIN_NS};
 use crate::tracker::round::Round;
 
 /// Minimum time between two looks at all clocks, nanoseconds, and the part of the time that looks take, one in so many.
 const LOOK_NS: u64 = 1_000_000_000;
 const LOOK_SHARE: u64 = 500;
-/// Processes of which a session tells, a watch in so many nanoseconds.
+/// Processes of which a session tells in an hour.
 const MOST_TOLD: u32 = 8;
-const TOLD_AGAIN_NS: u64 = 3_600_000_000_000;
 
 /// Compares processes in rounds.
 #[derive(Default)]
@@ -52,7 +51,7 @@ impl ClockCheck {
             let process = pipeline.tracker.kept_at(pid, now).filter(|_| *told <= MOST_TOLD);
             let Some(process) = process else { return };
             let Some(clock) = cpu_ns(pid) else { return };
-            let Some(found) = process.sampled_time.compare(clock, spec.period_ns(), delivered) else { return };
+            let Some(found) = process.sampled_time.compare(now, clock, spec.period_ns(), delivered) else { return };
             *told += 1;
             let note = note_of(&process.name, pid, found, *told);
             note.into_iter().for_each(|note| pipeline.batch.note(note));

@@ -192,23 +192,19 @@ impl Pipeline {
             return;
         };
         thread.group_values.begin(self.events.generation());
+        // Each thread has a counter of its own: what one of many has gained is not known. Of a sample that is dropped, the next one
+        // must not have the gain.
+        let value = sample.group_value.filter(|_| !thread.is_others);
+        let gained = value.map_or(0, |value| thread.group_values.advance(ring, value));
         if fatal.is_none() {
             process.sampled_time.add(sample.period);
         }
         if sample.time < process.permitted_from {
-            // The next sample must not get what this one has counted.
-            if let Some(value) = sample.group_value {
-                let _ = thread.group_values.advance(ring, value);
-            }
             self.tracker.count_withheld(sample.pid);
             return;
         }
         let payer = process.payer();
         if fatal.is_none() && !self.batch.has_room(payer) {
-            // The next sample must not get what this one has counted.
-            if let Some(value) = sample.group_value {
-                let _ = thread.group_values.advance(ring, value);
-            }
             self.batch.note_dropped(payer);
             self.samples.dropped += 1;
             self.samples.dropped_by_queue += 1;
@@ -222,9 +218,6 @@ impl Pipeline {
         }
         self.samples.received += u64::from(fatal.is_none());
         self.samples.in_kernel += u64::from(fatal.is_none() && !sample.kernel_chain.is_empty());
-        // Each thread has a counter of its own: what one of many has gained is not known.
-        let value = sample.group_value.filter(|_| !thread.is_others);
-        let gained = value.map_or(0, |value| thread.group_values.advance(ring, value));
         let weights: [u64; MAX_METRICS] = match self.weighing {
             WeightSource::Tick => [gained, 0],
             WeightSource::Period => [sample.period, 0],
