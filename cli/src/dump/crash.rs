@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ccsd_profile::{Crash, EarlierStack, Membership, Process, Profile, Update, sanitise, signal_name, signal_reason};
+use ccsd_profile::{Crash, EarlierStack, Membership, Profile, Update, sanitise, signal_name, signal_reason};
 use serde::Serialize;
 
 use super::fold::{StackLine, lines};
@@ -245,7 +245,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use ccsd_profile::{FrameInfo, ProfileLimits, SessionInfo};
+    use ccsd_profile::{FrameInfo, Process, ProfileLimits, SessionInfo};
 
     fn frame(function: &str, line: u32, function_id: u32) -> FrameInfo {
         let (image, file) = ("prog".to_owned(), Some("f.c".to_owned()));
