@@ -10,15 +10,18 @@ const SLACK_NS: f64 = 100e6;
 /// The least difference that is told, as a part of the time used.
 const LEAST_PART: f64 = 0.25;
 
+/// CPU time of a process after which it is compared anew, nanoseconds: what fitted for long would hide what does not.
+const WINDOW_NS: u64 = 10_000_000_000;
+
 /// Time after which the same process is told of again, nanoseconds.
 pub const TOLD_AGAIN_NS: u64 = 3_600_000_000_000;
 
-/// The time that the samples of a process stand for, from the first look at its clock on.
+/// The time that the samples of a process stand for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SampledTime {
     /// Nanoseconds of all samples.
     sampled_ns: u64,
-    /// Its CPU clock and `sampled_ns` at the first look.
+    /// Its CPU clock and `sampled_ns` when the present comparison began.
     first: Option<(u64, u64)>,
     /// Until when nothing more is told of it.
     told_until: u64,
@@ -53,10 +56,12 @@ impl SampledTime {
         let (least, most) = (used * delivered.min(1.0), used * delivered.max(1.0));
         let tolerated = |due: f64| SLACK_NS + (DEVIATIONS * (due * period_ns as f64).sqrt()).max(LEAST_PART * used);
         let contradicts = sampled + tolerated(least) < least || sampled > most + tolerated(most);
-        contradicts.then(|| {
+        if contradicts {
             (self.first, self.told_until) = (None, now.saturating_add(TOLD_AGAIN_NS));
-            found
-        })
+        } else if found.used_ns >= WINDOW_NS {
+            self.first = Some((clock_ns, self.sampled_ns));
+        }
+        contradicts.then_some(found)
     }
 }
 
@@ -76,6 +81,17 @@ mod tests {
         let found = time.compare(2, (5_000 + used_ms) * MS, 10 * MS, delivered);
         assert!(found.is_none_or(|it| it == Contradiction { used_ns: used_ms * MS, sampled_ns: sampled_ms * MS }));
         found.is_some()
+    }
+
+    #[test]
+    fn what_fitted_for_long_hides_nothing() {
+        let mut time = SampledTime::default();
+        assert_eq!(time.compare(1, 0, 10 * MS, 1.0), None);
+        for hour in 1..100 {
+            time.add(3_600_000 * MS);
+            assert_eq!(time.compare(1, hour * 3_600_000 * MS, 10 * MS, 1.0), None);
+        }
+        assert!(time.compare(1, (99 * 3_600_000 + 2_000) * MS, 10 * MS, 1.0).is_some());
     }
 
     #[test]
