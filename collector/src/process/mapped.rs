@@ -5,11 +5,12 @@ use std::sync::Arc;
 use ccsd_worker::Principal;
 use hashbrown::{HashMap, HashSet};
 
+use super::ProcessTable;
 use super::images::{ImageIndex, Images};
 use super::jit_code::JitCode;
 use super::mapped_file::MappedFile;
 use super::mappings::{MAX_MAPPINGS, Mapping, Mappings};
-use super::{MAPPING_BYTES, ProcessTable};
+use super::room::MAPPING_BYTES;
 use crate::clock::now_ns;
 use crate::perf::record::Mmap;
 use crate::procfs::{self, MapEntry};

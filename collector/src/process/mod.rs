@@ -17,6 +17,7 @@ pub mod owner;
 pub mod process_files;
 mod recent_files;
 pub mod recorded_files;
+mod room;
 pub mod sampled_time;
 pub mod shared_room;
 mod untracked_threads;
@@ -35,7 +36,8 @@ use crate::process::filter::{Executed, ProgramFile};
 use crate::procfs;
 use images::Images;
 use live::user_of;
-use mappings::{Mapping, Mappings};
+use mappings::Mappings;
+use room::{MAPPING_BYTES, PROCESS_BYTES, RING_BYTES, THREAD_BYTES};
 use sampled_time::SampledTime;
 use shared_room::SharedRoom;
 use untracked_threads::{UntrackedThread, UntrackedThreads};
@@ -56,25 +58,6 @@ pub const OTHER_PROCESS: u32 = u32::MAX - 1;
 /// Mappings that all forks of a recording may copy: some seconds of work. Starting a hundred thousand programs copies
 /// fewer.
 const MAX_COPIED: usize = 1 << 28;
-
-/// Maximum bytes of a live thread in both of ccsd's threads, with name and indexes, without stacks; and for each ring's
-/// counter value.
-const THREAD_BYTES: usize = 1024;
-const RING_BYTES: usize = size_of::<Option<u64>>();
-/// The same of a process without its mappings, and of a mapping, of which a list has up to twice the room that it needs.
-const PROCESS_BYTES: usize = 1024;
-const MAPPING_BYTES: usize = 2 * size_of::<Mapping>();
-
-// An index of hashes has up to 16 places for 7 entries.
-const _: () = assert!(size_of::<(u32, LiveThread)>() * 16 / 7 <= THREAD_BYTES * 3 / 4);
-const _: () = assert!(size_of::<(u32, LiveProcess)>() * 16 / 7 <= PROCESS_BYTES);
-
-/// The part of the room from which on users have shares of it, how often these are counted at most, nanoseconds and a part of
-/// the time, and of how many processes the user is looked up then, which takes some 15 us.
-const SHARES_FROM: usize = 4;
-const SHARES_NS: u64 = 50_000_000;
-const SHARES_SHARE: u64 = 20;
-const USERS_AT_ONCE: usize = 256;
 
 /// How often it is looked whether a process has ended whose last known thread has.
 const LOOKS_FOR_END: u8 = 2;
@@ -197,77 +180,9 @@ impl ProcessTable {
         self.observes_machine = true;
     }
 
-    /// Bytes that all take, at most.
-    pub fn held_bytes(&self) -> usize {
-        self.entered_bytes().saturating_add(self.untracked.held_bytes())
-    }
-
-    fn entered_bytes(&self) -> usize {
-        let processes = self.processes.len() * PROCESS_BYTES + self.mapped * MAPPING_BYTES;
-        let processes = processes + self.others.len() * THREAD_BYTES;
-        self.threads.len().saturating_mul(self.thread_bytes).saturating_add(processes)
-    }
-
     /// Everything that ever exceeded a limit.
     pub fn left_out(&self) -> OverflowCounts {
         self.left_out
-    }
-
-    fn has_room_for_thread(&mut self, pid: u32) -> bool {
-        self.room_for(pid) >= self.thread_bytes
-    }
-
-    /// Bytes that a process's threads and mappings may take beside what is taken. Where much is, each user has a share.
-    fn room_for(&mut self, pid: u32) -> usize {
-        let left = self.limit.saturating_sub(self.entered_bytes());
-        if !self.has_shares() {
-            return left;
-        }
-        let now = now_ns();
-        if now >= self.shares_at {
-            self.count_shares();
-            let ended = now_ns();
-            self.shares_at = ended + SHARES_NS.max(ended.saturating_sub(now) * SHARES_SHARE);
-        }
-        let user = self.look_up_user(pid);
-        match self.shares.is_other(user) {
-            true => left.min(usize::try_from(self.shares.left(user)).unwrap_or(usize::MAX)),
-            false => left,
-        }
-    }
-
-    /// Whether so much is taken that users have shares.
-    fn has_shares(&self) -> bool {
-        self.asks_proc && self.entered_bytes() > self.limit / SHARES_FROM
-    }
-
-    /// Counts what a process has taken since the last look at the shares.
-    fn count_taken(&mut self, pid: u32, bytes: usize) {
-        if bytes > 0 && self.has_shares() {
-            let user = self.look_up_user(pid);
-            self.shares.add(user, bytes as u64);
-        }
-    }
-
-    fn look_up_user(&mut self, pid: u32) -> Principal {
-        match self.processes.get_mut(&pid) {
-            Some(process) => *process.user.get_or_insert_with(|| user_of(pid)),
-            None => user_of(pid),
-        }
-    }
-
-    fn count_shares(&mut self) {
-        let (mut shares, mut looked_up) = (self.shares.emptied(), 0);
-        for (&pid, process) in &mut self.processes {
-            if process.user.is_none() && looked_up < USERS_AT_ONCE {
-                looked_up += 1;
-                process.user = Some(user_of(pid));
-            }
-            let threads = (process.threads as usize).saturating_mul(self.thread_bytes);
-            let bytes = PROCESS_BYTES + threads + process.mappings.count() * MAPPING_BYTES;
-            shares.add(process.user.unwrap_or(Principal::SOMEWHERE), bytes as u64);
-        }
-        self.shares = shares;
     }
 
     /// Says from when on a known process is permitted, or [`NEVER`]. What it forks after that is, too.
@@ -420,11 +335,6 @@ impl ProcessTable {
             true => procfs::comm(pid, tid).unwrap_or_default(),
             false => self.processes.get(&pid).map(|process| process.name.clone()).unwrap_or_default(),
         }
-    }
-
-    /// Whether one more process may be entered. Those that run may: there are not many.
-    fn has_room_for_process(&self) -> bool {
-        self.asks_proc || self.limit.saturating_sub(self.entered_bytes()) >= PROCESS_BYTES
     }
 
     /// The aggregate entry for the untracked threads of a process.
