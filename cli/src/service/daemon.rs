@@ -62,7 +62,7 @@ pub fn run(args: RunArgs) -> Result<Exit, Failure> {
                 warnings.push(format!("watch {}: there is no user {user:?}, so it matches no process", watch.name.0));
             }
             let now = match (processes, near) {
-                (0, Some(near)) => format!("none now; {near}"),
+                (0, Some(near)) => format!("none now; {}", sanitise(&near)),
                 (0, None) => "none now".to_owned(),
                 (some, _) => format!("{some} now"),
             };
