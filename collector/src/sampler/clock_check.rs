@@ -1,6 +1,8 @@
 //! Looks for processes whose CPU clocks contradict their samples, where CPUs are sampled.
 
 use ccsd_profile::notes;
+use ccsd_worker::Principal;
+use hashbrown::HashMap;
 
 use super::clocks::cpu_ns;
 use super::pipeline::Pipeline;
@@ -12,18 +14,19 @@ use crate::tracker::round::Round;
 
 /// Minimum time between two looks at all clocks, nanoseconds, and the part of the time that looks take, one in so many.
 const LOOK_NS: u64 = 1_000_000_000;
-const LOOK_SHARE: u64 = 500;
-/// Processes of which a session tells in an hour.
-const MOST_TOLD: u32 = 8;
+const LOOK_SHARE: u64 = 100;
+/// Processes of each user of which a session tells in an hour, and users.
+const MOST_OF_USER: u32 = 4;
+const MOST_USERS: usize = 16;
 
 /// Compares processes in rounds.
 #[derive(Default)]
 pub struct ClockCheck {
     round: Round<u32>,
     next: u64,
-    told: u32,
-    /// When the first of those was told of.
-    told_at: u64,
+    /// How many of each user's processes have been told of in this hour.
+    told: HashMap<Option<Principal>, u32>,
+    hour_began: u64,
 }
 
 impl ClockCheck {
@@ -33,10 +36,11 @@ impl ClockCheck {
     }
 
     fn review_by(&mut self, pipeline: &mut Pipeline, spec: &EventSpec, now: u64, cpu_ns: impl Fn(u32) -> Option<u64>) {
-        if now.saturating_sub(self.told_at) >= TOLD_AGAIN_NS {
-            (self.told, self.told_at) = (0, now);
+        if now.saturating_sub(self.hour_began) >= TOLD_AGAIN_NS {
+            self.told.clear();
+            self.hour_began = now;
         }
-        if self.told > MOST_TOLD || !is_comparable(spec) {
+        if !is_comparable(spec) {
             return;
         }
         if !self.round.is_going_on() {
@@ -48,13 +52,19 @@ impl ClockCheck {
         let delivered = delivered(&pipeline.counts());
         let told = &mut self.told;
         let took = self.round.portion(now, |pid| {
-            let process = pipeline.tracker.kept_at(pid, now).filter(|_| *told <= MOST_TOLD);
-            let Some(process) = process else { return };
+            let Some(process) = pipeline.tracker.kept_at(pid, now) else { return };
             let Some(clock) = cpu_ns(pid) else { return };
             let Some(found) = process.sampled_time.compare(now, clock, spec.period_ns(), delivered) else { return };
-            *told += 1;
-            let note = note_of(&process.name, pid, found, *told);
-            note.into_iter().for_each(|note| pipeline.batch.note(note));
+            let user = process.payer();
+            if told.len() >= MOST_USERS && !told.contains_key(&user) {
+                return;
+            }
+            let nth = told.entry(user).or_default();
+            *nth += 1;
+            if *nth <= MOST_OF_USER {
+                let note = note_of(&process.name, pid, found);
+                pipeline.batch.note(note);
+            }
         });
         if let Some(took) = took {
             self.next = now_ns().saturating_add(took.saturating_mul(LOOK_SHARE).max(LOOK_NS));
@@ -77,19 +87,19 @@ fn delivered(counts: &BatchCounts) -> f64 {
     if due == 0 { 1.0 } else { came as f64 * 1000.0 / due as f64 }
 }
 
-/// What is told of the `nth` process.
-fn note_of(name: &str, pid: u32, found: Contradiction, nth: u32) -> Option<String> {
+fn note_of(name: &str, pid: u32, found: Contradiction) -> String {
     let seconds = |ns: u64| ns as f64 / 1e9;
     let Contradiction { used_ns, sampled_ns } = found;
-    match nth {
-        ..=MOST_TOLD => Some(format!(
-            "{}: {name} (process {pid}) had used {:.1} s of CPU time where its samples showed {:.1} s. Programs that run in step with sampling are shown too small, and others on their CPUs too large",
-            notes::IN_STEP,
-            seconds(used_ns),
-            seconds(sampled_ns),
-        )),
-        _ => Some(format!("{} of more processes", notes::IN_STEP)),
-    }
+    // Who is in step is not known: it, or another that takes its place whenever a sample is due.
+    let why = match sampled_ns < used_ns {
+        true => "samples came when it did not run: it, or others on its CPU, run in step with them",
+        false => "samples came when it ran: it, or others on its CPU, run in step with them",
+    };
+    let (used, sampled) = (seconds(used_ns), seconds(sampled_ns));
+    format!(
+        "{}: {name} (process {pid}) used {used:.1} s of CPU time and has samples for {sampled:.1} s; {why}",
+        notes::IN_STEP
+    )
 }
 
 #[cfg(test)]
@@ -150,7 +160,7 @@ mod tests {
             assert!(notes.iter().all(|note| {
                 note.starts_with(notes::IN_STEP)
                     && note.contains("1000003")
-                    && note.contains("4.0 s of CPU time where its samples showed 0.1 s")
+                    && note.contains("used 4.0 s of CPU time and has samples for 0.1 s")
             }));
             let more = machine.notes(&spec, |_| 6 * S, |pid| if pid == 1_000_001 { 9 * S } else { 4 * S });
             assert!(more.len() == notes.len() && more.iter().all(|note| note.contains("1000001")), "{more:?}");
@@ -158,16 +168,21 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_eight_are_told_in_an_hour() {
+    fn one_user_s_processes_leave_others_their_notes() {
         let mut machine = Machine::with(1_000_001..1_000_013);
         assert_eq!(machine.notes(&SPEC, |_| 0, |_| 0), [""; 0]);
-        let notes = machine.notes(&SPEC, |pid| if pid < 1_000_012 { 3 * S } else { 0 }, |_| 0);
-        assert_eq!(notes.len(), 9);
-        assert_eq!(notes.last().unwrap(), &format!("{} of more processes", notes::IN_STEP));
-        assert_eq!(machine.notes(&SPEC, |_| 6 * S, |_| 3 * S), [""; 0]);
+        let of = |pid| if pid > 1_000_010 { Principal::Own } else { Principal::User(7) };
+        for pid in machine.pipeline.tracker.pids() {
+            machine.pipeline.tracker.kept_at(pid, machine.now).unwrap().user = Some(of(pid));
+        }
+        let notes = machine.notes(&SPEC, |_| 3 * S, |_| 0);
+        let of_own = notes.iter().filter(|note| note.contains("1000011") || note.contains("1000012")).count();
+        assert_eq!((notes.len(), of_own), (MOST_OF_USER as usize + 2, 2), "{notes:?}");
+        // Each has been told of, or left out.
+        assert_eq!(machine.notes(&SPEC, |_| 6 * S, |_| 0), [""; 0]);
         machine.check.next += TOLD_AGAIN_NS;
-        // Process 1 forked the twelve, and is one more.
-        assert_eq!(machine.notes(&SPEC, |_| 9 * S, |_| 0).len(), 13 - 9, "those that were not told of yet");
+        assert_eq!(machine.notes(&SPEC, |_| 9 * S, |_| 0), [""; 0], "begins anew");
+        assert_eq!(machine.notes(&SPEC, |_| 12 * S, |_| 0).len(), MOST_OF_USER as usize + 2);
     }
 
     #[test]
