@@ -68,6 +68,8 @@ const THREAD_TIME_NS: u64 = 4_000_000;
 /// nanoseconds.
 const LOOK_SHARE: u64 = 200;
 const MAX_LOOK_NS: u64 = 1_000_000_000;
+/// Time after which no more of other users' processes are looked at before sampling of the machine begins, nanoseconds.
+const MAX_FIRST_LOOK_NS: u64 = 500_000_000;
 /// Longest sleep between two looks at the rings.
 const MAX_SLEEP_MS: u16 = 100;
 
@@ -215,7 +217,15 @@ impl Sampler {
         self.source.pipeline.tracker.observe_machine();
         // No sample before running processes are known: rings would overflow, and no record tells of their mappings.
         // Kernel threads have none.
-        for (looked_at, pid) in procfs::processes().into_iter().enumerate() {
+        // Other users' processes come last, and only for so long: however many of them sleep, sampling begins. Those left out are
+        // read when they are sampled or fork.
+        let (others, own): (Vec<u32>, Vec<u32>) =
+            procfs::processes().into_iter().partition(|&pid| other_process::user(pid).is_some());
+        let (began, first_other) = (now_ns(), own.len());
+        for (looked_at, pid) in own.into_iter().chain(others).enumerate() {
+            if looked_at >= first_other && now_ns().saturating_sub(began) > MAX_FIRST_LOOK_NS {
+                break;
+            }
             if looked_at % BETWEEN_READS == 0 {
                 self.source.read_recent();
             }
