@@ -59,6 +59,9 @@ pub struct RecordedFiles {
     kernel_text: Option<u64>,
     same_kernel: Option<bool>,
     changed: BTreeSet<String>,
+    /// What the first file of a path was, and the paths of several.
+    first_of_path: HashMap<Vec<u8>, RecordedIdentity>,
+    replaced: BTreeSet<String>,
     left_out: u64,
 }
 
@@ -90,7 +93,16 @@ impl RecordedFiles {
             return MappedObject::Name(OTHER_NAME.to_owned());
         }
         let name = String::from_utf8_lossy(path).into_owned();
-        match open(path, &key.1, self.build_ids.get(&name).map(Vec::as_slice)) {
+        // perf has noted what was at this path in the end: of several files, that is one.
+        let first = self.first_of_path.entry(path.to_vec()).or_insert_with(|| key.1.clone());
+        let is_one_of_several = *first != key.1;
+        // Inodes are those of this machine where the kernel is the one that was recorded.
+        let has_inodes = self.has_the_running_kernel();
+        let noted = self.build_ids.get(&name).filter(|_| !is_one_of_several).map(Vec::as_slice);
+        if is_one_of_several && !has_inodes {
+            self.replaced.insert(name.clone());
+        }
+        match open(path, &key.1, noted, has_inodes) {
             Some(file) => MappedObject::File(name, file),
             None => {
                 self.changed.insert(name.clone());
@@ -117,22 +129,28 @@ impl RecordedFiles {
     }
 
     pub fn notes(&mut self) -> impl Iterator<Item = String> + use<> {
-        let count = self.changed.len();
-        let named: Vec<&str> = self.changed.iter().take(MAX_NAMED).map(String::as_str).collect();
-        let changed = (count > 0).then(|| {
+        let told = |paths: &BTreeSet<String>, what: &str| {
+            let count = paths.len();
+            let named: Vec<&str> = paths.iter().take(MAX_NAMED).map(String::as_str).collect();
             let more = if count > named.len() { format!(" and {} more", count - named.len()) } else { String::new() };
-            format!("missing, or changed since the recording: {}{more}", named.join(", "))
-        });
+            (count > 0).then(|| format!("{what}: {}{more}", named.join(", ")))
+        };
+        let changed = told(&self.changed, "missing, or changed since the recording");
+        let replaced = told(
+            &self.replaced,
+            "several files had one path, so that functions of the first may have names of another",
+        );
         let kernel = (!self.has_the_running_kernel()).then(|| {
             "kernel functions have no names: the recording is of another kernel, or kernel symbols are hidden"
                 .to_owned()
         });
-        changed.into_iter().chain(kernel)
+        changed.into_iter().chain(replaced).chain(kernel)
     }
 }
 
-/// Opens the file of this path if it is the one that was mapped. A build id that perf has noted beside decides, too.
-fn open(path: &[u8], known: &RecordedIdentity, noted: Option<&[u8]>) -> Option<File> {
+/// Opens the file of this path if it is the one that was mapped. A build id that perf has noted beside decides, too, but not
+/// against the inode, where that `is_comparable`: another file may have taken the mapped one's place before perf looked.
+fn open(path: &[u8], known: &RecordedIdentity, noted: Option<&[u8]>, is_comparable: bool) -> Option<File> {
     if !path.starts_with(b"/") {
         return None;
     }
@@ -157,6 +175,8 @@ fn open(path: &[u8], known: &RecordedIdentity, noted: Option<&[u8]>) -> Option<F
     };
     let same = match (known, noted) {
         (RecordedIdentity::BuildId(build_id), _) => has(build_id),
+        // Of the device, file systems tell different numbers.
+        (RecordedIdentity::Inode { inode, .. }, Some(_)) if is_comparable && meta.ino() != *inode => false,
         (_, Some(build_id)) => has(build_id),
         (RecordedIdentity::Inode { device, inode }, None) => {
             meta.ino() == *inode && meta.dev() == libc::makedev(device.0, device.1)
@@ -177,4 +197,46 @@ fn runs_now(kernel_text: Option<u64>) -> bool {
         matches!(words.nth(1)?, "_text" | "_stext").then_some(address)
     });
     addresses.any(|address| address == recorded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is found of a file at this test's own path with this inode, where perf has noted its build id.
+    fn find(files: &mut RecordedFiles, inode: u64) -> MappedObject {
+        let path = std::env::current_exe().unwrap();
+        let path = path.as_os_str().as_bytes();
+        let mapped = MappedFile { pid: 1, start: 0, end: 1, path, device: (0, 0), inode, build_id: &[] };
+        let found = files.find(mapped);
+        files.keep(mapped, ImageIndex(0));
+        found
+    }
+
+    fn noted() -> (RecordedFiles, u64) {
+        let path = std::env::current_exe().unwrap();
+        let file = File::open(&path).unwrap();
+        let inode = file.metadata().unwrap().ino();
+        let build_id = ElfFile::open(file).unwrap().build_id().unwrap().to_vec();
+        (RecordedFiles::new([(path.to_str().unwrap().to_owned(), build_id)].into()), inode)
+    }
+
+    #[test]
+    fn a_file_that_took_another_s_place_is_not_taken_for_it() {
+        for is_here in [true, false] {
+            let (mut files, inode) = noted();
+            files.same_kernel = Some(is_here);
+            // Of another machine the inode says nothing, and perf's build id is all there is.
+            let replaced = find(&mut files, inode + 1);
+            assert_eq!(matches!(replaced, MappedObject::Changed(_)), is_here);
+            assert_eq!(matches!(replaced, MappedObject::File(..)), !is_here);
+            // But it is of one file, not of all.
+            assert!(matches!(find(&mut files, inode + 2), MappedObject::Changed(_)));
+            let several = files.notes().filter(|note| note.starts_with("several files had one path")).count();
+            assert_eq!(several, usize::from(!is_here));
+        }
+        let (mut files, inode) = noted();
+        files.same_kernel = Some(true);
+        assert!(matches!(find(&mut files, inode), MappedObject::File(..)));
+    }
 }
