@@ -259,8 +259,8 @@ pub struct ImportArgs {
     pub output: PathBuf,
     /// The event to import, if several were recorded [default: the first that has samples]
     ///
-    /// Without it, the events of a group become metrics of one profile (see `ccsd report --metric`); so do all events of a
-    /// text.
+    /// Without it, the events of a group become metrics of one profile (see `ccsd report --metric`); so do the
+    /// events that the header of a text names. Of a text without header it is the first sample's.
     #[arg(short, long, value_name = "NAME")]
     pub event: Option<String>,
 }

@@ -1,5 +1,6 @@
 //! The batch being filled: what the aggregator is told, in order of time.
 
+use ccsd_profile::own_names::of_program;
 use ccsd_worker::Principal;
 
 use crate::batch::{Batch, BatchCounts, BatchItem, Death, MAX_METRICS, Mark};
@@ -193,7 +194,11 @@ impl BatchBuilder {
                 pid: if is_numbered(thread.pid) { thread.pid } else { 0 },
                 start_time: process.start_time,
                 exec_generation: if thread.pid == ENDING { ENDED_PROCESSES } else { process.exec_generation },
-                name: process.name.clone(),
+                name: if is_numbered(thread.pid) {
+                    of_program(&process.name).into_owned()
+                } else {
+                    process.name.clone()
+                },
                 membership: process.membership.clone(),
             });
         }
@@ -201,11 +206,17 @@ impl BatchBuilder {
             thread.announced = true;
             let has_number = !thread.is_others && is_numbered(tid);
             let is_nameless = tid == ENDING && thread.name.is_empty();
+            let name = match (is_nameless, has_number) {
+                (true, _) => "[ended]".to_owned(),
+                (false, true) => of_program(&thread.name).into_owned(),
+                // It stands for several.
+                (false, false) => thread.name.clone(),
+            };
             self.batch.items.push(BatchItem::Thread {
                 key: thread.key,
                 process: process.key,
                 tid: if has_number { tid } else { 0 },
-                name: if is_nameless { "[ended]".to_owned() } else { thread.name.clone() },
+                name,
             });
         }
     }
@@ -213,6 +224,7 @@ impl BatchBuilder {
     /// Tells a thread's last name in this batch.
     pub fn rename(&mut self, renamed: ThreadRename) {
         let ThreadRename { thread: key, process, name } = renamed;
+        let name = of_program(&name).into_owned();
         let Batch { items, renames, .. } = &mut self.batch;
         let known = renames.get(&key).and_then(|&at| items.get_mut(at));
         if let Some(BatchItem::ThreadName { name: last, .. }) = known {

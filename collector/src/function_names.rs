@@ -1,7 +1,9 @@
 //! How functions are entered into a profile.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use ccsd_profile::own_names::of_program;
 use ccsd_profile::{CostCentre, ImageId};
 use ccsd_symbolizer::Function;
 
@@ -19,11 +21,10 @@ pub fn cost_centre(image: ImageId, function: &Function) -> CostCentre {
     }
 }
 
-/// What is shown for a function's name, if that is not its linkage name. One in brackets is in quotes, as ccsd has such names
-/// of its own: `[not sampled]`.
+/// What is shown for a function's name, if that is not its linkage name; see [`of_program`].
 pub fn display_name(linkage_name: Option<&str>, display_name: Option<&str>) -> Option<String> {
-    match display_name.or(linkage_name) {
-        Some(name) if name.trim_start().starts_with('[') => Some(format!("\"{name}\"")),
+    match display_name.or(linkage_name).map(of_program) {
+        Some(Cow::Owned(quoted)) => Some(quoted),
         _ => display_name.map(str::to_owned),
     }
 }

@@ -6,15 +6,18 @@
 
 mod sample;
 
+use std::borrow::Cow;
 use std::io::{self, BufRead};
 
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 
 use crate::accounting::TruncationReason;
-use crate::ids::{ContextId, CostCentreId, LineId, ThreadId};
+use crate::ids::{ContextId, CostCentreId, LineId, ProcessId, ThreadId};
 use crate::limits::{MAX_METRICS, ProfileLimits};
 use crate::model::{CostCentre, Image, Metric, Process, SessionInfo, Thread, Unit};
 use crate::origin::begins_at_entry;
+use crate::own_names::of_program;
 use crate::profile::Profile;
 use crate::update::Update;
 use sample::ScriptSample;
@@ -30,6 +33,8 @@ pub const PERF_SCRIPT: [&str; 7] = [
     "comm,pid,tid,time,event,period,ip,sym,dso",
 ];
 
+/// perf's name for what it does not know.
+const UNKNOWN: &str = "[unknown]";
 /// The image of the kernel.
 const KERNEL: &str = "[kernel]";
 /// Longest line that is read; what follows in it is left out.
@@ -38,6 +43,17 @@ const LINE_BYTES: u64 = 256 << 10;
 const MOST_FRAMES: usize = 1 << 20;
 /// Length of an interval of the profile, in nanoseconds of the samples' time.
 const INTERVAL_NS: u64 = 1_000_000_000;
+
+/// Programs of one process that are told apart.
+const MOST_PROGRAMS: u32 = 16;
+
+/// A process of the text, as of its last sample.
+struct KnownProcess {
+    id: ProcessId,
+    generation: u32,
+    /// Whether it has its name from its main thread.
+    by_main: bool,
+}
 
 /// What is not a sample in the text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +77,7 @@ pub fn perf_script(
     event: Option<&str>,
     mut write: impl FnMut(&SessionInfo, Option<&Update>) -> io::Result<()>,
 ) -> io::Result<(Profile, Passed)> {
-    let mut header = ScriptHeader { session, events: Vec::new() };
+    let mut header = ScriptHeader { session, ..ScriptHeader::default() };
     let mut importer: Option<Importer> = None;
     let mut line = Vec::new();
     let mut unknown_before = 0;
@@ -74,7 +90,9 @@ pub fn perf_script(
             }
         } else if let Some(comment) = text.strip_prefix('#') {
             header.line(comment);
-        } else if let Some((sample, _)) = ScriptSample::parse(&text, begins).filter(|(sample, _)| sample.is_of(event)) {
+        } else if let Some((sample, _)) =
+            ScriptSample::parse(&text, begins, None).filter(|(sample, _)| sample.is_of(event))
+        {
             header.finish(&sample, event);
             write(&header.session, None)?;
             let mut new = Importer::new(std::mem::take(&mut header));
@@ -90,6 +108,7 @@ pub fn perf_script(
         return Err(io::Error::new(io::ErrorKind::InvalidData, "there is no sample in it"));
     };
     importer.charge();
+    importer.note_what_is_left_out();
     importer.profile.accounting_mut().duration_ns = importer.elapsed_ns;
     let update = importer.profile.take_update();
     write(importer.profile.session(), Some(&update))?;
@@ -113,6 +132,8 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
 struct ScriptHeader {
     session: SessionInfo,
     events: Vec<String>,
+    /// Whether each sample counts as one, whatever it stands for.
+    counts_samples: bool,
 }
 
 impl ScriptHeader {
@@ -156,7 +177,8 @@ impl ScriptHeader {
         self.session.event = self.events.join(", ");
         self.session.metrics = self.events.iter().map(|event| metric(event)).collect();
         if first.period.is_none() {
-            // What a sample stands for is not in the text.
+            // What a sample stands for is not in the text, or not of all.
+            self.counts_samples = true;
             for metric in &mut self.session.metrics {
                 metric.unit = Unit::Count;
             }
@@ -183,6 +205,16 @@ impl SessionInfo {
     }
 }
 
+/// In how many places of a frame the name of its image may begin: a path, or a word in brackets. Names of functions and of files
+/// may have what looks so.
+fn images_in(frame: &str) -> usize {
+    let begins = |rest: &str| {
+        let word = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+        rest.starts_with('/') || word.is_some_and(|(_, after)| after.is_empty() || after.starts_with([')', '.', '_']))
+    };
+    frame.match_indices(" (").filter(|(at, it)| frame.get(at + it.len()..).is_some_and(begins)).count()
+}
+
 fn metric(event: &str) -> Metric {
     // `cycles:ppp` is cycles; the event of a tracepoint is called `sched:sched_switch`.
     let name = match event.split_once(':') {
@@ -200,8 +232,12 @@ fn metric(event: &str) -> Metric {
 struct Importer {
     profile: Profile,
     events: Vec<String>,
+    counts_samples: bool,
     passed: Passed,
     functions: HashMap<(String, String), CostCentreId>,
+    processes: HashMap<u32, KnownProcess>,
+    /// Frames that do not say where their function's name ends and the path begins.
+    ambiguous: u64,
     started_ns: Option<u64>,
     elapsed_ns: u64,
     taken_ns: u64,
@@ -209,6 +245,8 @@ struct Importer {
     open: Option<(ThreadId, usize, u64)>,
     /// The frames that are being read are of a sample that is left out.
     passing: bool,
+    /// Whether samples have times: all or none of a text have.
+    timed: Option<bool>,
     /// The next line is the first of a paragraph.
     begins: bool,
     /// The sample being read is one if frames follow.
@@ -223,13 +261,17 @@ impl Importer {
         Importer {
             profile: Profile::new(header.session, ProfileLimits::default()),
             events: header.events,
+            counts_samples: header.counts_samples,
             passed: Passed::default(),
             functions: HashMap::new(),
+            processes: HashMap::new(),
+            ambiguous: 0,
             started_ns: None,
             elapsed_ns: 0,
             taken_ns: 0,
             open: None,
             passing: false,
+            timed: None,
             begins: true,
             doubtful: false,
             frames: Vec::new(),
@@ -253,11 +295,12 @@ impl Importer {
             return None;
         }
         // A command may look like an address; no frame has a time.
-        let is_frame = || ScriptSample::parse(line, false).is_none_or(|(sample, _)| sample.time_ns.is_none());
+        let is_frame =
+            || ScriptSample::parse(line, false, self.timed).is_none_or(|(sample, _)| sample.time_ns.is_none());
         if line.starts_with([' ', '\t']) && self.open.is_some() && is_frame() && self.frame(text) {
             return None;
         }
-        if let Some((sample, frame)) = ScriptSample::parse(line, begins) {
+        if let Some((sample, frame)) = ScriptSample::parse(line, begins, self.timed) {
             self.charge();
             let update = sample.time_ns.and_then(|time| self.time(time));
             self.open(&sample);
@@ -298,14 +341,42 @@ impl Importer {
             return;
         };
         self.passing = false;
+        self.timed = self.timed.or(Some(sample.time_ns.is_some()));
         self.doubtful = sample.is_bare();
-        let name = || sample.comm.to_owned();
-        let process = Process::new(sample.pid, 0, name());
-        let process = self.profile.add_process(process);
-        let thread = self.profile.add_thread(Thread { process, tid: sample.tid, name: name() });
-        self.open = Some((thread, metric, sample.period.unwrap_or(1)));
+        let process = self.process(sample);
+        let thread =
+            self.profile.add_thread(Thread { process, tid: sample.tid, name: of_program(sample.comm).into_owned() });
+        let period = sample.period.filter(|_| !self.counts_samples);
+        self.open = Some((thread, metric, period.unwrap_or(1)));
         self.frames.clear();
         self.unsymbolised = false;
+    }
+
+    /// The process of a sample. Its name is its main thread's, and with another name it is another program.
+    fn process(&mut self, sample: &ScriptSample<'_>) -> ProcessId {
+        let name = of_program(sample.comm);
+        let of = |exec_generation| Process { exec_generation, ..Process::new(sample.pid, 0, &*name) };
+        let is_main = sample.pid == sample.tid;
+        let profile = &mut self.profile;
+        let known = match self.processes.entry(sample.pid) {
+            Entry::Vacant(entry) => {
+                return entry
+                    .insert(KnownProcess { id: profile.add_process(of(0)), generation: 0, by_main: is_main })
+                    .id;
+            }
+            Entry::Occupied(entry) => entry.into_mut(),
+        };
+        let is_same = profile.process(known.id).is_none_or(|process| process.name == name);
+        if is_main && !is_same {
+            if known.by_main && known.generation < MOST_PROGRAMS {
+                known.generation += 1;
+                known.id = profile.add_process(of(known.generation));
+            } else {
+                known.id = profile.rename_process(known.id, &name);
+            }
+        }
+        known.by_main |= is_main;
+        known.id
     }
 
     /// `ADDRESS NAME (IMAGE)`, or without the image; false if it is something else.
@@ -321,23 +392,26 @@ impl Importer {
         let in_image = rest.strip_suffix(')').and_then(|rest| {
             // Of a file that has no name any more.
             let rest = rest.strip_suffix(" (deleted)").unwrap_or(rest);
-            rest.rsplit_once(" (").or_else(|| Some(("[unknown]", rest.strip_prefix('(')?)))
+            rest.rsplit_once(" (").or_else(|| Some((UNKNOWN, rest.strip_prefix('(')?)))
         });
-        let (name, image) = in_image.unwrap_or((rest, "[unknown]"));
+        let is_ambiguous = in_image.is_some() && images_in(rest) > 1;
+        self.ambiguous += u64::from(is_ambiguous);
+        let (name, image) = in_image.filter(|_| !is_ambiguous).unwrap_or((rest, UNKNOWN));
         // As a recording has it, and ccsd: `perf` adds where it has read the names from.
         let image = if image.starts_with("[kernel.kallsyms]") { KERNEL } else { image };
         // Versions are no part of a name, nor is where in a function an address is.
         let name = name.split("@@").next().unwrap_or(name).trim();
         let is_offset = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let name = name.rsplit_once("+0x").filter(|(_, offset)| is_offset(offset)).map_or(name, |(name, _)| name);
-        self.unsymbolised |= self.frames.is_empty() && name == "[unknown]";
+        self.unsymbolised |= self.frames.is_empty() && name == UNKNOWN;
+        let name = if name == UNKNOWN { Cow::Borrowed(name) } else { of_program(name) };
         let profile = &mut self.profile;
-        let function = match self.functions.get(&(image.to_owned(), name.to_owned())) {
+        let function = match self.functions.get(&(image.to_owned(), name.to_string())) {
             Some(&function) => function,
             None => {
                 let image_id = profile.add_image(Image { name: image.to_owned(), build_id: Vec::new() });
-                let function = profile.add_cost_centre(CostCentre::named(image_id, name));
-                self.functions.insert((image.to_owned(), name.to_owned()), function);
+                let function = profile.add_cost_centre(CostCentre::named(image_id, &*name));
+                self.functions.insert((image.to_owned(), name.into_owned()), function);
                 function
             }
         };
@@ -345,6 +419,19 @@ impl Importer {
             self.frames.push(function);
         }
         true
+    }
+
+    fn note_what_is_left_out(&mut self) {
+        let Passed { lines, samples } = self.passed;
+        for (number, what) in [
+            (samples, "samples of other events left out"),
+            (lines, "lines that are neither samples nor frames"),
+            (self.ambiguous, "frames without image, as they do not say where a name ends and a path begins"),
+        ] {
+            if number > 0 {
+                self.profile.add_note(&format!("imported: {what}: {number}"));
+            }
+        }
     }
 
     fn charge(&mut self) {

@@ -42,6 +42,7 @@ pub mod numbers;
 mod offsets;
 pub mod origin;
 mod own_cpu;
+pub mod own_names;
 mod pace;
 mod profile;
 pub mod query;

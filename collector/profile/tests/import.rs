@@ -156,6 +156,65 @@ fn reads_the_output_of_perf_script() {
     assert_eq!(read_profile(&file[..]).unwrap().profile.canonical(), profile.canonical());
 }
 
+/// Rows as (image, name, weight) of what ran.
+fn running(text: &str) -> (Profile, Vec<(String, String, u64)>) {
+    let (profile, ..) = read(text).unwrap();
+    let rows = FlatView::new(&profile, &Selection::all()).rows;
+    let rows = rows.into_iter().filter(|row| row.self_weight > 0);
+    let rows = rows.map(|row| (row.image, row.name, row.self_weight)).collect();
+    (profile, rows)
+}
+
+#[test]
+fn files_and_functions_take_no_other_s_names() {
+    for (frame, image, name) in [
+        ("f (/tmp/x ([ccsd])", "[unknown]", "f (/tmp/x ([ccsd])"),
+        ("[not sampled]@@ (/tmp/x ([ccsd])", "[unknown]", "\"[not sampled]\""),
+        ("do_idle (/tmp/x ([kernel.kallsyms])", "[unknown]", "do_idle (/tmp/x ([kernel.kallsyms])"),
+        ("execute_command@@ (/tmp/x (/usr/bin/bash)", "[unknown]", "execute_command"),
+        ("[not sampled] (/tmp/x)", "x", "\"[not sampled]\""),
+        // Those of C++ and Rust are names still.
+        ("call<([u8; 4], f (*)[2])>(A, ([u8], B)) (/tmp/x)", "x", "call<([u8; 4], f (*)[2])>(A, ([u8], B))"),
+        ("[unknown] ([vdso])", "[vdso]", "[unknown]"),
+        ("f (/tmp/x (deleted))", "x", "f"),
+    ] {
+        let (profile, rows) = running(&format!("a 7/7 100.5: 10 cycles: \n\t 1140 {frame}\n\n"));
+        assert_eq!(rows, [(image.to_owned(), name.to_owned(), 10)], "{frame}");
+        let is_noted = profile.session().notes.iter().any(|note| note.contains("a path begins: 1"));
+        assert_eq!(is_noted, image == "[unknown]", "{frame}");
+    }
+}
+
+#[test]
+fn a_process_that_executes_another_program_is_that() {
+    let sample = |comm: &str, tid| format!("{comm} 7/{tid} 100.5: 10 cycles: \n\t 1140 main (/p)\n\n");
+    let text = sample("worker", 8) + &sample("env", 7) + &sample("env", 7) + &sample("t", 7) + &sample("worker", 8);
+    let (profile, ..) = read(&text).unwrap();
+    let threads = ThreadsView::new(&profile, &Selection::all());
+    let weight = |name: &str| threads.processes.iter().find(|process| process.name == name).map(|it| it.weight);
+    assert_eq!((threads.processes.len(), weight("env"), weight("t")), (2, Some(30), Some(20)));
+    // One that changes its name without end is not as many processes.
+    let text: String = (0..100).map(|nth| sample(&format!("n{nth}"), 7)).collect();
+    let (profile, ..) = read(&text).unwrap();
+    assert_eq!(ThreadsView::new(&profile, &Selection::all()).processes.len(), 17);
+    let (profile, ..) = read(&sample("[not sampled]", 7)).unwrap();
+    assert_eq!(ThreadsView::new(&profile, &Selection::all()).processes[0].name, "\"[not sampled]\"");
+}
+
+#[test]
+fn where_one_event_has_no_period_each_sample_counts_as_one() {
+    let (profile, rows) = running(
+        "a 7/7 1.5: sched:x: \n\t 1140 main (/p)\n\na 7/7 1.6: sched:x: \n\t 1140 f (/p)\n\n\
+         a 7/7 1.7: 1999 sched:x: \n\t 1140 f (/p)\n\na 7/7 1.8: 9 other: \n\t 1140 f (/p)\n\n",
+    );
+    assert_eq!(
+        rows.iter().map(|(_, name, weight)| (name.as_str(), *weight)).collect::<Vec<_>>(),
+        [("f", 2), ("main", 1)]
+    );
+    let notes = profile.session().notes.join("\n");
+    assert!(notes.contains("each counts as one") && notes.contains("samples of other events left out: 1"), "{notes}");
+}
+
 #[test]
 fn nothing_to_import() {
     for text in

@@ -1,5 +1,6 @@
 //! The way of a record: through the tracker and, with a sample, through the unwinder into the batch, in order of time.
 
+use ccsd_profile::own_names::of_program;
 use crossbeam_channel::TrySendError;
 
 use super::active_events::ActiveEvents;
@@ -232,7 +233,8 @@ impl Pipeline {
         match fatal {
             None => self.batch.stack((thread.key, payer), sample.time, unwound, frames, weights),
             Some((signal, code)) => {
-                let (process, name) = (process.name.clone(), thread.name.clone());
+                let of = |name: &str| of_program(name).into_owned();
+                let (process, name) = (of(&process.name), of(&thread.name));
                 let death = Death { pid: sample.pid, tid: sample.tid, process, thread: name, signal, code };
                 self.batch.crash((thread.key, payer), sample.time, unwound, frames, death);
             }

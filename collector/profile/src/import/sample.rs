@@ -3,7 +3,9 @@
 /// The event of a sample that does not name it.
 pub(super) const NO_EVENT: &str = "samples";
 
-/// Where the numbers of the thread begin, at most: a command has 15 bytes.
+/// Most bytes of a command on Linux (`TASK_COMM_LEN` less the zero), and where the numbers of the thread begin at most, as other
+/// tools have longer ones.
+const COMM_BYTES: usize = 15;
 const MAX_COMM_BYTES: usize = 64;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -18,28 +20,27 @@ pub(super) struct ScriptSample<'a> {
 
 impl<'a> ScriptSample<'a> {
     /// `COMM PID/TID [CPU] SECONDS: PERIOD EVENT:`, and what follows; all but the first two may be missing. A line of these two
-    /// alone is one where a paragraph `begins` with it.
-    pub(super) fn parse(line: &'a str, begins: bool) -> Option<(ScriptSample<'a>, &'a str)> {
+    /// alone is one where a paragraph `begins` with it. `timed` says whether samples of this text have times, if that is known.
+    pub(super) fn parse(line: &'a str, begins: bool, timed: Option<bool>) -> Option<(ScriptSample<'a>, &'a str)> {
         let line = line.trim();
-        if line.contains("PERF_RECORD_") {
-            return None;
-        }
-        // A command may have spaces and numbers in it. The first number that all that follows fits is the thread's.
         let words = line
             .match_indices(char::is_whitespace)
             .take_while(|&(at, _)| at <= MAX_COMM_BYTES)
             .map(|(at, space)| (at, at + space.len()));
-        words
+        let found = words
             .filter(|&(end, start)| end > 0 && line.get(start..).is_some_and(|rest| rest.starts_with(is_digit)))
-            .find_map(|(end, start)| ScriptSample::of(line.get(..end)?.trim_end(), line.get(start..)?))
+            .filter_map(|(end, start)| ScriptSample::of(line.get(..end)?.trim_end(), line.get(start..)?, timed))
             .filter(|(sample, _)| begins || !sample.is_bare())
+            .filter(|(sample, _)| timed.is_none_or(|timed| timed == sample.time_ns.is_some()));
+        // A command may have spaces and numbers in it, and look like all that comes after it. So the last place counts that fits:
+        // among those that the kernel's commands reach, with a time if there is one, and with a period.
+        found.max_by_key(|(sample, _)| {
+            let has_time = sample.time_ns.is_some();
+            (sample.comm.len() <= COMM_BYTES, has_time, has_time || sample.period.is_some())
+        })
     }
 
-    fn of(comm: &'a str, rest: &'a str) -> Option<(ScriptSample<'a>, &'a str)> {
-        // A number with a colon is a time, and no part of a command, even where it cannot be read.
-        if comm.split_whitespace().any(|word| word.starts_with(is_digit) && word.ends_with(':')) {
-            return None;
-        }
+    fn of(comm: &'a str, rest: &'a str, timed: Option<bool>) -> Option<(ScriptSample<'a>, &'a str)> {
         let (ids, mut rest) = word(rest);
         // By itself perf prints the process or the thread alone.
         let (pid, tid) = ids.split_once('/').unwrap_or((ids, ids));
@@ -52,6 +53,11 @@ impl<'a> ScriptSample<'a> {
         let time_ns = time.strip_suffix(':').and_then(nanoseconds);
         if time_ns.is_some() {
             rest = after;
+        } else if timed != Some(false)
+            && comm.split_whitespace().any(|word| word.starts_with(is_digit) && word.ends_with(':'))
+        {
+            // A number with a colon is a time, and no part of a command, even where it cannot be read.
+            return None;
         }
         let (number, after) = word(rest);
         let period = number.parse().ok().filter(|_| is_number(number));
@@ -69,7 +75,9 @@ impl<'a> ScriptSample<'a> {
         let end = rest.match_indices(':').map(|(at, _)| at).find(|&at| ends(at))?;
         let event = rest
             .get(..end)
-            .filter(|event| !event.is_empty() && !event.starts_with(['[', '(']) && !event.starts_with(is_digit))?;
+            .filter(|event| !event.is_empty() && !event.starts_with(['[', '(']) && !event.starts_with(is_digit))
+            // What perf prints of other records.
+            .filter(|event| !event.starts_with("PERF_RECORD_"))?;
         // Without period and time it is one word, or anything would be a sample.
         if time_ns.is_none() && event.contains(char::is_whitespace) {
             return None;
@@ -121,7 +129,7 @@ mod tests {
     #[test]
     fn all_that_perf_prints_first() {
         let of = |line, begins| {
-            let (sample, rest) = ScriptSample::parse(line, begins)?;
+            let (sample, rest) = ScriptSample::parse(line, begins, None)?;
             let ScriptSample { comm, pid, tid, time_ns, period, event } = sample;
             Some((comm, pid, tid, time_ns, period, event, rest))
         };
@@ -155,6 +163,8 @@ mod tests {
             "nonsense 7x",
             "a 7 b c",
             "demo 7/7 1.5: PERF_RECORD_LOST lost 12",
+            "demo 7/7 1.5: PERF_RECORD_MMAP2 7/7: [0x1(0x2) @ 0 08:01 1 2]: r-xp /bin/x: ",
+            "demo 7/7 1x: 99 cycles: ",
             "x 99999999999: y",
         ] {
             assert_eq!(of(line, true), None, "{line}");
@@ -162,8 +172,30 @@ mod tests {
     }
 
     #[test]
+    fn a_command_that_looks_like_a_sample_is_a_command() {
+        for comm in
+            ["a 1 cpu-clock:", "PERF_RECORD_", "a 1/1 1.0: 9 e:", "a 1 1.0: 9 e:", "bash 1/1 [0] x:", "7 7 1.5: 1 x:"]
+        {
+            for (format, timed) in [
+                ("20001/20002 [001] 1.5:   99 cpu-clock:", true),
+                ("20001/20002 1.5: cpu-clock:", true),
+                ("20001/20002 99 cpu-clock:", false),
+                ("20001/20002 [001] cpu-clock:", false),
+            ] {
+                // In a text whose samples have no time, a command with one is taken for what it looks like, unless that is known.
+                let line = format!("{comm:>16} {format}");
+                for known in [None, Some(timed)].into_iter().filter(|known| timed || known.is_some()) {
+                    let found = ScriptSample::parse(&line, true, known).map(|(sample, _)| sample);
+                    let found = found.map(|it| (it.comm, it.pid, it.tid, it.event));
+                    assert_eq!(found, Some((comm, 20_001, 20_002, "cpu-clock")), "{line}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn events_are_chosen_by_name() {
-        let (sample, _) = ScriptSample::parse("demo 7/8 1.5: 99 cycles:u: ", true).unwrap();
+        let (sample, _) = ScriptSample::parse("demo 7/8 1.5: 99 cycles:u: ", true, None).unwrap();
         assert!(sample.is_of(None) && sample.is_of(Some("cycles")) && sample.is_of(Some("cycles:u")));
         assert!(!sample.is_of(Some("cycle")) && !sample.is_of(Some("instructions")));
     }
