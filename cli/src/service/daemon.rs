@@ -14,6 +14,7 @@ use ccsd_daemon::sessions::SessionLimits;
 use ccsd_daemon::supervisor::Supervisor;
 use ccsd_daemon::upkeep::{ConfigFile, Order, Upkeep, UpkeepError};
 use ccsd_daemon::watch::{describe, look, unknown_users, user_number};
+use ccsd_profile::sanitise;
 use crossbeam_channel::{bounded, unbounded};
 use nix::sys::stat::fstat;
 use nix::unistd::geteuid;
