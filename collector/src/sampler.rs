@@ -43,6 +43,7 @@ use crate::process::filter::ProcessFilter;
 use crate::process::owner::Owner;
 use crate::procfs;
 use crate::sched_priority::{Urgency, become_favoured, become_ordinary, become_urgent};
+use crate::tracker::round::Round;
 use crate::usage::{Aside, aside_ns, thread_work_ns};
 use attach::{RefusedPids, refusal};
 use clock_check::ClockCheck;
@@ -93,6 +94,8 @@ pub struct Sampler {
     rate: RateControl,
     groups: GroupEvents,
     clock_check: ClockCheck,
+    /// Other users' processes that were there at the beginning and have not been looked at.
+    unread: Round<u32>,
 }
 
 pub struct Schedule {
@@ -140,6 +143,7 @@ impl Sampler {
             rate,
             groups: GroupEvents::default(),
             clock_check: ClockCheck::default(),
+            unread: Round::default(),
         })
     }
 
@@ -215,31 +219,28 @@ impl Sampler {
     pub fn observe_machine(&mut self) {
         self.observes_machine = true;
         self.source.pipeline.tracker.observe_machine();
-        // No sample before running processes are known: rings would overflow, and no record tells of their mappings.
-        // Kernel threads have none.
-        // Other users' processes come last, and only for so long: however many of them sleep, sampling begins. Those left out are
-        // read when they are sampled or fork.
+        // Other users' processes come last, and only for so long: however many of them sleep, sampling begins. Those that are left
+        // are read later, a portion at a time, or when they are sampled or fork.
         let (others, own): (Vec<u32>, Vec<u32>) =
             procfs::processes().into_iter().partition(|&pid| other_process::user(pid).is_some());
-        let (began, first_other) = (now_ns(), own.len());
-        for (looked_at, pid) in own.into_iter().chain(others).enumerate() {
-            if looked_at >= first_other && now_ns().saturating_sub(began) > MAX_FIRST_LOOK_NS {
-                break;
-            }
+        for (looked_at, pid) in own.into_iter().enumerate() {
             if looked_at % BETWEEN_READS == 0 {
                 self.source.read_recent();
             }
-            if procfs::stat(pid).is_ok_and(|stat| !stat.kernel_thread) {
-                // One that ended meanwhile, or does not fit, is left out.
-                let _ = self.source.pipeline.tracker.enter(pid);
-            }
+            self.source.enter_found(pid);
+        }
+        self.unread = Round::of(others);
+        let began = now_ns();
+        while self.unread.is_going_on() && now_ns().saturating_sub(began) < MAX_FIRST_LOOK_NS {
+            self.source.read_recent();
+            self.unread.portion(now_ns(), |pid| self.source.enter_found(pid));
         }
         self.source.drain();
         self.started = Some(now_ns());
         self.source.events.count_machine();
         if self.source.pipeline.tracker.is_restricted() {
             self.groups = GroupEvents::begin();
-            self.groups.review(&mut self.source, &self.sleep, now_ns());
+            self.review_groups();
         }
         self.source.events.begin_cpus();
     }
@@ -273,7 +274,8 @@ impl Sampler {
     pub fn turn(&mut self, schedule: &mut Schedule) -> bool {
         self.source.channels.watchdog.beat();
         let now = now_ns();
-        let usual = if self.source.pipeline.tracker.is_rereading() { 0 } else { MAX_SLEEP_MS };
+        let is_reading = self.source.pipeline.tracker.is_rereading() || self.unread.is_going_on();
+        let usual = if is_reading { 0 } else { MAX_SLEEP_MS };
         let most = self.hurry.sleep_ms(now, usual);
         let until_interval = schedule.next_interval.saturating_sub(now).div_ceil(1_000_000);
         self.sleep.for_ms(u16::try_from(until_interval).unwrap_or(most).min(most));
@@ -307,10 +309,10 @@ impl Sampler {
         self.round(now.saturating_sub(MARGIN_NS));
         self.source.pipeline.tracker.judge(now_ns());
         self.source.pipeline.tracker.review_memberships(now_ns());
-        self.groups.review(&mut self.source, &self.sleep, now_ns());
+        self.unread.portion(now_ns(), |pid| self.source.enter_found(pid));
+        self.review_groups();
         if self.observes_machine {
-            let RecordSource { events, pipeline, .. } = &mut self.source;
-            self.clock_check.review(pipeline, events.spec(), now_ns());
+            self.compare_clocks(now_ns());
         }
         if self.ends_with_target && self.source.pipeline.tracker.is_empty() {
             return false;
@@ -331,6 +333,26 @@ impl Sampler {
             self.hand_on(false);
         }
         true
+    }
+
+    /// Before all processes are known, it is not known in which groups those are that are sampled.
+    fn review_groups(&mut self) {
+        if !self.unread.is_going_on() {
+            self.groups.review(&mut self.source, &self.sleep, now_ns());
+        }
+    }
+
+    /// Compares processes' samples with their CPU clocks. Not while groups are sampled: processes that come and go in others have no
+    /// samples.
+    fn compare_clocks(&mut self, now: u64) {
+        let RecordSource { events, pipeline, channels, .. } = &mut self.source;
+        if !events.groups().is_empty() {
+            return self.clock_check.begin_anew();
+        }
+        if channels.watchdog.has_generations() {
+            self.clock_check.renew(now);
+        }
+        self.clock_check.review(pipeline, (events.spec(), events.cpus()), now);
     }
 
     fn finish(mut self) -> u64 {

@@ -134,29 +134,30 @@ pub fn head(profile: &Profile, stacks: bool, layout: TextLayout) -> Vec<(String,
         (line, if stacks { stack(cause.first, layout) } else { String::new() })
     };
     let mut all: Vec<(String, String)> = shown.iter().map(|&at| line_of(&causes[at])).collect();
-    let told: u64 = shown.iter().map(|&at| causes[at].times).sum();
-    let more = (profile.crashes().len() as u64).saturating_sub(told);
+    let in_lines: u64 = shown.iter().map(|&at| causes[at].times).sum();
+    let more = (profile.crashes().len() as u64).saturating_sub(in_lines);
     if more > 0 {
         all.push((format!("and {} more (--json has all)", count(more)), String::new()));
     }
     all
 }
 
-/// What the processes of a profile belong to, by number and name.
-fn users(profile: &Profile) -> HashMap<(u32, &str), &Membership> {
+/// What the processes of a profile belong to, by number and name. Of one number and name there may have been several users'.
+fn users(profile: &Profile) -> HashMap<(u32, &str), Option<&Membership>> {
     let processes = if profile.crashes().is_empty() { &[] } else { profile.processes() };
     let mut users = HashMap::new();
     for process in processes {
         if let Some(membership) = &process.membership {
-            users.insert((process.pid, process.name.as_str()), &**membership);
+            let known = users.entry((process.pid, process.name.as_str())).or_insert(Some(&**membership));
+            *known = known.filter(|known| known.uid == membership.uid);
         }
     }
     users
 }
 
 /// What the program of a crash belonged to, if that is known.
-fn user_of<'a>(users: &HashMap<(u32, &'a str), &'a Membership>, crash: &'a Crash) -> Option<&'a Membership> {
-    users.get(&(crash.pid, crash.process.as_str())).copied().filter(|user| user.uid.is_some())
+fn user_of<'a>(users: &HashMap<(u32, &'a str), Option<&'a Membership>>, crash: &'a Crash) -> Option<&'a Membership> {
+    users.get(&(crash.pid, crash.process.as_str())).copied().flatten().filter(|user| user.uid.is_some())
 }
 
 /// Whether a program of the same name died in the same function of the same image, of the same signal.

@@ -10,7 +10,6 @@ use std::borrow::Cow;
 use std::io::{self, BufRead};
 
 use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
 
 use crate::accounting::TruncationReason;
 use crate::ids::{ContextId, CostCentreId, LineId, ProcessId, ThreadId};
@@ -44,14 +43,16 @@ const MOST_FRAMES: usize = 1 << 20;
 /// Length of an interval of the profile, in nanoseconds of the samples' time.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Programs of one process that are told apart.
-const MOST_PROGRAMS: u32 = 16;
+/// Programs of one process that are told apart, and processes of which that is known.
+const MOST_PROGRAMS: usize = 16;
+const MOST_PROCESSES: usize = 1 << 16;
 
-/// A process of the text, as of its last sample.
+/// What a process of the text has been.
+#[derive(Default)]
 struct KnownProcess {
-    id: ProcessId,
-    generation: u32,
-    /// Whether it has its name from its main thread.
+    /// The present program last.
+    programs: Vec<ProcessId>,
+    /// Whether the last has its name from its main thread.
     by_main: bool,
 }
 
@@ -205,14 +206,15 @@ impl SessionInfo {
     }
 }
 
-/// In how many places of a frame the name of its image may begin: a path, or a word in brackets. Names of functions and of files
+/// The places of a frame where the name of its image may begin: a path, or a word in brackets. Names of functions and of files
 /// may have what looks so.
-fn images_in(frame: &str) -> usize {
+fn image_starts(frame: &str) -> impl Iterator<Item = usize> + '_ {
     let begins = |rest: &str| {
         let word = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'));
         rest.starts_with('/') || word.is_some_and(|(_, after)| after.is_empty() || after.starts_with([')', '.', '_']))
     };
-    frame.match_indices(" (").filter(|(at, it)| frame.get(at + it.len()..).is_some_and(begins)).count()
+    let starts = frame.match_indices(" (").filter(move |(at, it)| frame.get(at + it.len()..).is_some_and(begins));
+    starts.map(|(at, _)| at)
 }
 
 fn metric(event: &str) -> Metric {
@@ -294,9 +296,11 @@ impl Importer {
         if self.passing && line.starts_with([' ', '\t']) {
             return None;
         }
-        // A command may look like an address; no frame has a time.
-        let is_frame =
-            || ScriptSample::parse(line, false, self.timed).is_none_or(|(sample, _)| sample.time_ns.is_none());
+        // perf begins frames, and nothing else, with a tab. Of others, a command may look like an address; no frame has a time.
+        let is_frame = || {
+            line.starts_with('\t')
+                || ScriptSample::parse(line, false, self.timed).is_none_or(|(sample, _)| sample.time_ns.is_none())
+        };
         if line.starts_with([' ', '\t']) && self.open.is_some() && is_frame() && self.frame(text) {
             return None;
         }
@@ -358,25 +362,31 @@ impl Importer {
         let of = |exec_generation| Process { exec_generation, ..Process::new(sample.pid, 0, &*name) };
         let is_main = sample.pid == sample.tid;
         let profile = &mut self.profile;
-        let known = match self.processes.entry(sample.pid) {
-            Entry::Vacant(entry) => {
-                return entry
-                    .insert(KnownProcess { id: profile.add_process(of(0)), generation: 0, by_main: is_main })
-                    .id;
+        if self.processes.len() >= MOST_PROCESSES && !self.processes.contains_key(&sample.pid) {
+            return profile.add_process(of(0));
+        }
+        let known = self.processes.entry(sample.pid).or_default();
+        let of_name = |id: &ProcessId| profile.process(*id).is_some_and(|process| process.name == name);
+        match (known.programs.last().copied(), known.programs.iter().rposition(of_name)) {
+            // Its program does not change by what its other threads are called.
+            (Some(last), _) if !is_main => last,
+            (Some(_), Some(at)) => {
+                known.by_main = true;
+                let id = known.programs.remove(at);
+                known.programs.push(id);
+                id
             }
-            Entry::Occupied(entry) => entry.into_mut(),
-        };
-        let is_same = profile.process(known.id).is_none_or(|process| process.name == name);
-        if is_main && !is_same {
-            if known.by_main && known.generation < MOST_PROGRAMS {
-                known.generation += 1;
-                known.id = profile.add_process(of(known.generation));
-            } else {
-                known.id = profile.rename_process(known.id, &name);
+            (Some(last), None) if !known.by_main || known.programs.len() >= MOST_PROGRAMS => {
+                known.by_main = true;
+                profile.rename_process(last, &name)
+            }
+            (_, None) | (None, _) => {
+                known.by_main = is_main;
+                let id = profile.add_process(of(u32::try_from(known.programs.len()).unwrap_or(u32::MAX)));
+                known.programs.push(id);
+                id
             }
         }
-        known.by_main |= is_main;
-        known.id
     }
 
     /// `ADDRESS NAME (IMAGE)`, or without the image; false if it is something else.
@@ -392,11 +402,15 @@ impl Importer {
         let in_image = rest.strip_suffix(')').and_then(|rest| {
             // Of a file that has no name any more.
             let rest = rest.strip_suffix(" (deleted)").unwrap_or(rest);
-            rest.rsplit_once(" (").or_else(|| Some((UNKNOWN, rest.strip_prefix('(')?)))
+            let mut starts = image_starts(rest);
+            match (starts.next(), starts.next()) {
+                (Some(at), None) => Some((rest.get(..at)?, rest.get(at + 2..)?)),
+                (Some(_), Some(_)) => None,
+                (None, _) => rest.rsplit_once(" (").or_else(|| Some((UNKNOWN, rest.strip_prefix('(')?))),
+            }
         });
-        let is_ambiguous = in_image.is_some() && images_in(rest) > 1;
-        self.ambiguous += u64::from(is_ambiguous);
-        let (name, image) = in_image.filter(|_| !is_ambiguous).unwrap_or((rest, UNKNOWN));
+        self.ambiguous += u64::from(image_starts(rest).nth(1).is_some());
+        let (name, image) = in_image.unwrap_or((rest, UNKNOWN));
         // As a recording has it, and ccsd: `perf` adds where it has read the names from.
         let image = if image.starts_with("[kernel.kallsyms]") { KERNEL } else { image };
         // Versions are no part of a name, nor is where in a function an address is.

@@ -172,6 +172,9 @@ fn files_and_functions_take_no_other_s_names() {
         ("[not sampled]@@ (/tmp/x ([ccsd])", "[unknown]", "\"[not sampled]\""),
         ("do_idle (/tmp/x ([kernel.kallsyms])", "[unknown]", "do_idle (/tmp/x ([kernel.kallsyms])"),
         ("execute_command@@ (/tmp/x (/usr/bin/bash)", "[unknown]", "execute_command"),
+        ("memcpy@@ (/tmp/x (libc.so.6)", "x (libc.so.6", "memcpy"),
+        ("f (/opt/my (copy)/x)", "x", "f"),
+        ("a 1/1 1.5: 999999 cycles: (/tmp/x)", "x", "a 1/1 1.5: 999999 cycles:"),
         ("[not sampled] (/tmp/x)", "x", "\"[not sampled]\""),
         // Those of C++ and Rust are names still.
         ("call<([u8; 4], f (*)[2])>(A, ([u8], B)) (/tmp/x)", "x", "call<([u8; 4], f (*)[2])>(A, ([u8], B))"),
@@ -193,10 +196,14 @@ fn a_process_that_executes_another_program_is_that() {
     let threads = ThreadsView::new(&profile, &Selection::all());
     let weight = |name: &str| threads.processes.iter().find(|process| process.name == name).map(|it| it.weight);
     assert_eq!((threads.processes.len(), weight("env"), weight("t")), (2, Some(30), Some(20)));
+    // One that takes turns is two.
+    let text: String = (0..100).map(|nth| sample(["one", "two"][nth % 2], 7)).collect();
+    let (profile, ..) = read(&text).unwrap();
+    assert_eq!(ThreadsView::new(&profile, &Selection::all()).processes.len(), 2);
     // One that changes its name without end is not as many processes.
     let text: String = (0..100).map(|nth| sample(&format!("n{nth}"), 7)).collect();
     let (profile, ..) = read(&text).unwrap();
-    assert_eq!(ThreadsView::new(&profile, &Selection::all()).processes.len(), 17);
+    assert_eq!(ThreadsView::new(&profile, &Selection::all()).processes.len(), 16);
     let (profile, ..) = read(&sample("[not sampled]", 7)).unwrap();
     assert_eq!(ThreadsView::new(&profile, &Selection::all()).processes[0].name, "\"[not sampled]\"");
 }

@@ -189,6 +189,7 @@ impl ProcessTable {
     pub fn permit(&mut self, pid: u32, from: u64) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.permitted_from = from;
+            process.sampled_time.begin_anew();
         }
     }
 

@@ -59,8 +59,8 @@ pub struct RecordedFiles {
     kernel_text: Option<u64>,
     same_kernel: Option<bool>,
     changed: BTreeSet<String>,
-    /// What the first file of a path was, and the paths of several.
-    first_of_path: HashMap<Vec<u8>, RecordedIdentity>,
+    /// The inode of the first file of a path, and the paths of several.
+    first_of_path: HashMap<Vec<u8>, u64>,
     replaced: BTreeSet<String>,
     left_out: u64,
 }
@@ -94,8 +94,10 @@ impl RecordedFiles {
         }
         let name = String::from_utf8_lossy(path).into_owned();
         // perf has noted what was at this path in the end: of several files, that is one.
-        let first = self.first_of_path.entry(path.to_vec()).or_insert_with(|| key.1.clone());
-        let is_one_of_several = *first != key.1;
+        let is_one_of_several = match key.1 {
+            RecordedIdentity::Inode { inode, .. } => *self.first_of_path.entry(path.to_vec()).or_insert(inode) != inode,
+            RecordedIdentity::BuildId(_) | RecordedIdentity::Nothing => false,
+        };
         // Inodes are those of this machine where the kernel is the one that was recorded.
         let has_inodes = self.has_the_running_kernel();
         let noted = self.build_ids.get(&name).filter(|_| !is_one_of_several).map(Vec::as_slice);
@@ -129,14 +131,14 @@ impl RecordedFiles {
     }
 
     pub fn notes(&mut self) -> impl Iterator<Item = String> + use<> {
-        let told = |paths: &BTreeSet<String>, what: &str| {
+        let note = |paths: &BTreeSet<String>, what: &str| {
             let count = paths.len();
             let named: Vec<&str> = paths.iter().take(MAX_NAMED).map(String::as_str).collect();
             let more = if count > named.len() { format!(" and {} more", count - named.len()) } else { String::new() };
             (count > 0).then(|| format!("{what}: {}{more}", named.join(", ")))
         };
-        let changed = told(&self.changed, "missing, or changed since the recording");
-        let replaced = told(
+        let changed = note(&self.changed, "missing, or changed since the recording");
+        let replaced = note(
             &self.replaced,
             "several files had one path, so that functions of the first may have names of another",
         );

@@ -79,7 +79,8 @@ impl ProcessTable {
         }
     }
 
-    pub(super) fn look_up_user(&mut self, pid: u32) -> Principal {
+    /// Who answers for a process.
+    pub fn look_up_user(&mut self, pid: u32) -> Principal {
         match self.processes.get_mut(&pid) {
             Some(process) => *process.user.get_or_insert_with(|| user_of(pid)),
             None => user_of(pid),

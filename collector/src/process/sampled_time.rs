@@ -5,26 +5,50 @@
 
 /// How far apart they are in standard deviations of a count of samples that come by chance. Samples of a regular clock vary less.
 const DEVIATIONS: f64 = 6.0;
-/// Nanoseconds of difference that need no reason: samples are read some time before the clock, and weigh a period each.
+/// Nanoseconds of difference that need no reason, and for each CPU: samples are read some time before the clock.
 const SLACK_NS: f64 = 100e6;
-/// The least difference that is told, as a part of the time used.
+const CPU_SLACK_NS: f64 = 6e6;
+/// The least difference that is noted, as a part of the time used.
 const LEAST_PART: f64 = 0.25;
 
 /// CPU time of a process after which it is compared anew, nanoseconds: what fitted for long would hide what does not.
 const WINDOW_NS: u64 = 10_000_000_000;
 
-/// Time after which the same process is told of again, nanoseconds.
-pub const TOLD_AGAIN_NS: u64 = 3_600_000_000_000;
+/// Time after which the same process is noted again, nanoseconds.
+pub const NOTED_AGAIN_NS: u64 = 3_600_000_000_000;
 
 /// The time that the samples of a process stand for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SampledTime {
     /// Nanoseconds of all samples.
     sampled_ns: u64,
-    /// Its CPU clock and `sampled_ns` when the present comparison began.
-    first: Option<(u64, u64)>,
-    /// Until when nothing more is told of it.
-    told_until: u64,
+    /// When the present comparison began.
+    first: Option<Start>,
+    /// Until when nothing more is noted of it.
+    silent_until: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    clock_ns: u64,
+    sampled_ns: u64,
+    lost: u64,
+    changes: u64,
+}
+
+/// What is known of all samples where processes are compared.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sampling {
+    /// What a sample stands for, nanoseconds.
+    pub period_ns: u64,
+    pub cpus: usize,
+    /// The part of the samples that all CPUs should have given which were delivered: of a virtual machine whose host is busy some are
+    /// not.
+    pub delivered: f64,
+    /// Samples of any process that were lost, since sampling began.
+    pub lost: u64,
+    /// Grows with each change of what is sampled: then comparisons begin anew.
+    pub changes: u64,
 }
 
 /// What a process has used by its CPU clock and by its samples, nanoseconds.
@@ -40,26 +64,36 @@ impl SampledTime {
         self.sampled_ns = self.sampled_ns.saturating_add(ns);
     }
 
-    /// Compares it with what its CPU clock shows, nanoseconds, where a sample stands for `period_ns` and `delivered` of the samples
-    /// that all CPUs should have given were delivered. Returns a contradiction once an hour, of what came since the last one.
-    pub fn compare(&mut self, now: u64, clock_ns: u64, period_ns: u64, delivered: f64) -> Option<Contradiction> {
-        if now < self.told_until {
+    /// Begins the comparison anew: samples of the process were not kept until now.
+    pub fn begin_anew(&mut self) {
+        self.first = None;
+    }
+
+    /// Compares it with what its CPU clock shows, nanoseconds. Returns a contradiction once an hour, of what came since the last one.
+    pub fn compare(&mut self, now: u64, clock_ns: u64, sampling: Sampling) -> Option<Contradiction> {
+        if now < self.silent_until {
             return None;
         }
-        let Some((clock, sampled)) = self.first.filter(|first| first.0 <= clock_ns) else {
-            self.first = Some((clock_ns, self.sampled_ns));
+        let Sampling { period_ns, cpus, delivered, lost, changes } = sampling;
+        let start = Start { clock_ns, sampled_ns: self.sampled_ns, lost, changes };
+        let Some(first) = self.first.filter(|first| first.clock_ns <= clock_ns && first.changes == changes) else {
+            self.first = Some(start);
             return None;
         };
-        let found = Contradiction { used_ns: clock_ns - clock, sampled_ns: self.sampled_ns.saturating_sub(sampled) };
+        let sampled_ns = self.sampled_ns.saturating_sub(first.sampled_ns);
+        let found = Contradiction { used_ns: clock_ns - first.clock_ns, sampled_ns };
         let (used, sampled) = (found.used_ns as f64, found.sampled_ns as f64);
         // All that runs may lack samples, but one process should not lack more of them than others do.
         let (least, most) = (used * delivered.min(1.0), used * delivered.max(1.0));
-        let tolerated = |due: f64| SLACK_NS + (DEVIATIONS * (due * period_ns as f64).sqrt()).max(LEAST_PART * used);
+        // All that was lost may have been its.
+        let lost_ns = lost.saturating_sub(first.lost).saturating_mul(period_ns);
+        let slack = SLACK_NS + CPU_SLACK_NS * cpus as f64 + lost_ns as f64;
+        let tolerated = |due: f64| slack + (DEVIATIONS * (due * period_ns as f64).sqrt()).max(LEAST_PART * used);
         let contradicts = sampled + tolerated(least) < least || sampled > most + tolerated(most);
         if contradicts {
-            (self.first, self.told_until) = (None, now.saturating_add(TOLD_AGAIN_NS));
+            (self.first, self.silent_until) = (None, now.saturating_add(NOTED_AGAIN_NS));
         } else if found.used_ns >= WINDOW_NS {
-            self.first = Some((clock_ns, self.sampled_ns));
+            self.first = Some(start);
         }
         contradicts.then_some(found)
     }
@@ -71,14 +105,18 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
+    fn sampling(delivered: f64) -> Sampling {
+        Sampling { period_ns: 10 * MS, cpus: 2, delivered, lost: 0, changes: 0 }
+    }
+
     /// Whether `sampled_ms` of `used_ms` are a contradiction at a period of 10 ms.
     fn contradicts(used_ms: u64, sampled_ms: u64, delivered: f64) -> bool {
         let mut time = SampledTime::default();
         // What was before the first look does not count.
         time.add(777 * MS);
-        assert_eq!(time.compare(1, 5_000 * MS, 10 * MS, delivered), None);
+        assert_eq!(time.compare(1, 5_000 * MS, sampling(delivered)), None);
         time.add(sampled_ms * MS);
-        let found = time.compare(2, (5_000 + used_ms) * MS, 10 * MS, delivered);
+        let found = time.compare(2, (5_000 + used_ms) * MS, sampling(delivered));
         assert!(found.is_none_or(|it| it == Contradiction { used_ns: used_ms * MS, sampled_ns: sampled_ms * MS }));
         found.is_some()
     }
@@ -86,23 +124,23 @@ mod tests {
     #[test]
     fn what_fitted_for_long_hides_nothing() {
         let mut time = SampledTime::default();
-        assert_eq!(time.compare(1, 0, 10 * MS, 1.0), None);
+        assert_eq!(time.compare(1, 0, sampling(1.0)), None);
         for hour in 1..100 {
             time.add(3_600_000 * MS);
-            assert_eq!(time.compare(1, hour * 3_600_000 * MS, 10 * MS, 1.0), None);
+            assert_eq!(time.compare(1, hour * 3_600_000 * MS, sampling(1.0)), None);
         }
-        assert!(time.compare(1, (99 * 3_600_000 + 2_000) * MS, 10 * MS, 1.0).is_some());
+        assert!(time.compare(1, (99 * 3_600_000 + 2_000) * MS, sampling(1.0)).is_some());
     }
 
     #[test]
     fn each_hour_has_its_own() {
         let mut time = SampledTime::default();
-        let mut compare = |now, clock_ms: u64| time.compare(now, clock_ms * MS, 10 * MS, 1.0);
+        let mut compare = |now, clock_ms: u64| time.compare(now, clock_ms * MS, sampling(1.0));
         assert_eq!(compare(1, 0), None);
         assert!(compare(2, 3_000).is_some());
-        assert_eq!((compare(3, 9_000), compare(2 + TOLD_AGAIN_NS, 9_000)), (None, None));
+        assert_eq!((compare(3, 9_000), compare(2 + NOTED_AGAIN_NS, 9_000)), (None, None));
         let again = Contradiction { used_ns: 2_000 * MS, sampled_ns: 0 };
-        assert_eq!(compare(3 + TOLD_AGAIN_NS, 11_000), Some(again));
+        assert_eq!(compare(3 + NOTED_AGAIN_NS, 11_000), Some(again));
     }
 
     #[test]
@@ -124,11 +162,24 @@ mod tests {
     }
 
     #[test]
+    fn what_was_lost_or_not_sampled_is_no_contradiction() {
+        let begun = |used_ms: u64, after: Sampling| {
+            let mut time = SampledTime::default();
+            assert_eq!(time.compare(1, 0, sampling(1.0)), None);
+            time.compare(1, used_ms * MS, after).is_some()
+        };
+        assert!(begun(9_000, sampling(1.0)) && begun(9_000, Sampling { lost: 100, ..sampling(1.0) }));
+        assert!(!begun(9_000, Sampling { lost: 900, ..sampling(1.0) }));
+        assert!(!begun(9_000, Sampling { changes: 1, ..sampling(1.0) }));
+        assert!(!begun(1_200, Sampling { cpus: 256, ..sampling(1.0) }));
+    }
+
+    #[test]
     fn a_clock_that_went_back_is_another_process_s() {
         let mut time = SampledTime::default();
-        assert_eq!(time.compare(1, 9_000 * MS, MS, 1.0), None);
-        assert_eq!(time.compare(2, 100 * MS, MS, 1.0), None);
-        assert_eq!(time.compare(3, 150 * MS, MS, 1.0), None);
-        assert!(time.compare(4, 2_100 * MS, MS, 1.0).is_some());
+        assert_eq!(time.compare(1, 9_000 * MS, sampling(1.0)), None);
+        assert_eq!(time.compare(2, 100 * MS, sampling(1.0)), None);
+        assert_eq!(time.compare(3, 150 * MS, sampling(1.0)), None);
+        assert!(time.compare(4, 2_100 * MS, sampling(1.0)).is_some());
     }
 }

@@ -88,6 +88,11 @@ impl Pipeline {
         }
     }
 
+    #[cfg(test)]
+    pub fn samples_came(&mut self, count: u64) {
+        self.samples.received += count;
+    }
+
     /// Sends the batch if it fits the queue, or with `wait` as soon as it does.
     pub fn send(&mut self, channels: &Channels, wait: bool) {
         if channels.watchdog.has_generations() {

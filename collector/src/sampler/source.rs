@@ -9,6 +9,7 @@ use crate::clock::now_ns;
 use crate::deadline::begin_turn;
 use crate::perf::set::EventSet;
 use crate::perf::sorter::{EventSorter, MARGIN_NS};
+use crate::procfs;
 
 /// Threads whose events are opened between two looks at the rings, so that these do not run full.
 pub const BETWEEN_READS: usize = 64;
@@ -33,6 +34,16 @@ impl RecordSource {
                 pipeline.send(channels, false);
             }
         });
+    }
+
+    /// Enters a process that was found running, where all that runs is the target.
+    pub fn enter_found(&mut self, pid: u32) {
+        // No sample before running processes are known: rings would overflow, and no record tells of their mappings. Kernel threads
+        // have none.
+        if !self.pipeline.tracker.knows_process(pid) && procfs::stat(pid).is_ok_and(|stat| !stat.kernel_thread) {
+            // One that ended meanwhile, or does not fit, is left out.
+            let _ = self.pipeline.tracker.enter(pid);
+        }
     }
 
     pub fn read_recent(&mut self) {

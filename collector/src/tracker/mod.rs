@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ccsd_profile::Membership;
+use ccsd_worker::Principal;
 
 use crate::budget::Budget;
 use crate::clock::now_ns;
@@ -191,6 +192,15 @@ impl Tracker {
     /// Live threads that have been sampled and stand for themselves, with their processes and numbers.
     pub fn sampled_threads(&self) -> impl Iterator<Item = (u32, u32, ThreadKey)> + '_ {
         self.table.announced_threads()
+    }
+
+    pub fn knows_process(&self, pid: u32) -> bool {
+        self.table.knows_process(pid)
+    }
+
+    /// Who answers for a process.
+    pub fn look_up_user(&mut self, pid: u32) -> Principal {
+        self.table.look_up_user(pid)
     }
 
     /// A live process of which something is kept at `time`.

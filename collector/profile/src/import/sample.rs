@@ -3,9 +3,9 @@
 /// The event of a sample that does not name it.
 pub(super) const NO_EVENT: &str = "samples";
 
-/// Most bytes of a command on Linux (`TASK_COMM_LEN` less the zero), and where the numbers of the thread begin at most, as other
+/// Most characters of a command on Linux (`TASK_COMM_LEN` bytes less the zero), and where the numbers of the thread begin at most, as other
 /// tools have longer ones.
-const COMM_BYTES: usize = 15;
+const COMM_CHARS: usize = 15;
 const MAX_COMM_BYTES: usize = 64;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -30,13 +30,13 @@ impl<'a> ScriptSample<'a> {
         let found = words
             .filter(|&(end, start)| end > 0 && line.get(start..).is_some_and(|rest| rest.starts_with(is_digit)))
             .filter_map(|(end, start)| ScriptSample::of(line.get(..end)?.trim_end(), line.get(start..)?, timed))
-            .filter(|(sample, _)| begins || !sample.is_bare())
-            .filter(|(sample, _)| timed.is_none_or(|timed| timed == sample.time_ns.is_some()));
+            .filter(|(sample, _)| !sample.is_bare() || begins && !sample.comm.contains(" PERF_RECORD_"));
         // A command may have spaces and numbers in it, and look like all that comes after it. So the last place counts that fits:
-        // among those that the kernel's commands reach, with a time if there is one, and with a period.
+        // among those that the kernel's commands reach, with a time as others have one, and with a period.
         found.max_by_key(|(sample, _)| {
             let has_time = sample.time_ns.is_some();
-            (sample.comm.len() <= COMM_BYTES, has_time, has_time || sample.period.is_some())
+            let is_usual = timed.map_or(has_time, |timed| timed == has_time);
+            (sample.comm.chars().count() <= COMM_CHARS, is_usual, has_time || sample.period.is_some())
         })
     }
 
@@ -165,6 +165,7 @@ mod tests {
             "demo 7/7 1.5: PERF_RECORD_LOST lost 12",
             "demo 7/7 1.5: PERF_RECORD_MMAP2 7/7: [0x1(0x2) @ 0 08:01 1 2]: r-xp /bin/x: ",
             "demo 7/7 1x: 99 cycles: ",
+            "demo 7/7 PERF_RECORD_LOST lost 12",
             "x 99999999999: y",
         ] {
             assert_eq!(of(line, true), None, "{line}");
