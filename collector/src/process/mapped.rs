@@ -6,11 +6,11 @@ use ccsd_worker::Principal;
 use hashbrown::{HashMap, HashSet};
 
 use super::ProcessTable;
+use super::entry_bytes::MAPPING_BYTES;
 use super::images::{ImageIndex, Images};
 use super::jit_code::JitCode;
 use super::mapped_file::MappedFile;
 use super::mappings::{MAX_MAPPINGS, Mapping, Mappings};
-use super::room::MAPPING_BYTES;
 use crate::clock::now_ns;
 use crate::perf::record::Mmap;
 use crate::procfs::{self, MapEntry};

@@ -5,6 +5,7 @@
 
 mod awaited_images;
 pub mod debug_roots;
+mod entry_bytes;
 pub mod filter;
 pub mod image;
 pub mod images;
@@ -34,10 +35,10 @@ use crate::clock::{boot_ticks, now_ns};
 use crate::perf::record::Fork;
 use crate::process::filter::{Executed, ProgramFile};
 use crate::procfs;
+use entry_bytes::{MAPPING_BYTES, PROCESS_BYTES, RING_BYTES, THREAD_BYTES};
 use images::Images;
 use live::user_of;
 use mappings::Mappings;
-use room::{MAPPING_BYTES, PROCESS_BYTES, RING_BYTES, THREAD_BYTES};
 use sampled_time::SampledTime;
 use shared_room::SharedRoom;
 use untracked_threads::{UntrackedThread, UntrackedThreads};
