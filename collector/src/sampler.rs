@@ -274,8 +274,7 @@ impl Sampler {
     pub fn turn(&mut self, schedule: &mut Schedule) -> bool {
         self.source.channels.watchdog.beat();
         let now = now_ns();
-        let is_reading = self.source.pipeline.tracker.is_rereading() || self.unread.is_going_on();
-        let usual = if is_reading { 0 } else { MAX_SLEEP_MS };
+        let usual = if self.source.pipeline.tracker.is_rereading() { 0 } else { MAX_SLEEP_MS };
         let most = self.hurry.sleep_ms(now, usual);
         let until_interval = schedule.next_interval.saturating_sub(now).div_ceil(1_000_000);
         self.sleep.for_ms(u16::try_from(until_interval).unwrap_or(most).min(most));
@@ -309,6 +308,7 @@ impl Sampler {
         self.round(now.saturating_sub(MARGIN_NS));
         self.source.pipeline.tracker.judge(now_ns());
         self.source.pipeline.tracker.review_memberships(now_ns());
+        // A portion a turn, with the usual sleep: this thread comes before those that look for processes of other watches.
         self.unread.portion(now_ns(), |pid| self.source.enter_found(pid));
         self.review_groups();
         if self.observes_machine {
