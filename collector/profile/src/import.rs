@@ -43,7 +43,9 @@ const MOST_FRAMES: usize = 1 << 20;
 /// Length of an interval of the profile, in nanoseconds of the samples' time.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Programs of one process that are told apart, and processes of which that is known.
+/// Longest name of an image in brackets, bytes.
+const MOST_WORD: usize = 64;
+/// A process has entries for so many programs, and so many processes have entries for more than one.
 const MOST_PROGRAMS: usize = 16;
 const MOST_PROCESSES: usize = 1 << 16;
 
@@ -210,8 +212,10 @@ impl SessionInfo {
 /// may have what looks so.
 fn image_starts(frame: &str) -> impl Iterator<Item = usize> + '_ {
     let begins = |rest: &str| {
-        let word = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'));
-        rest.starts_with('/') || word.is_some_and(|(_, after)| after.is_empty() || after.starts_with([')', '.', '_']))
+        // Not further, as a line may have many such places.
+        let end = rest.bytes().take(MOST_WORD).position(|byte| byte == b']').filter(|_| rest.starts_with('['));
+        let after = end.and_then(|end| rest.get(end + 1..));
+        rest.starts_with('/') || after.is_some_and(|after| after.is_empty() || after.starts_with([')', '.', '_']))
     };
     let starts = frame.match_indices(" (").filter(move |(at, it)| frame.get(at + it.len()..).is_some_and(begins));
     starts.map(|(at, _)| at)
@@ -409,7 +413,7 @@ impl Importer {
                 (None, _) => rest.rsplit_once(" (").or_else(|| Some((UNKNOWN, rest.strip_prefix('(')?))),
             }
         });
-        self.ambiguous += u64::from(image_starts(rest).nth(1).is_some());
+        self.ambiguous += u64::from(in_image.is_none() && rest.ends_with(')') && image_starts(rest).nth(1).is_some());
         let (name, image) = in_image.unwrap_or((rest, UNKNOWN));
         // As a recording has it, and ccsd: `perf` adds where it has read the names from.
         let image = if image.starts_with("[kernel.kallsyms]") { KERNEL } else { image };

@@ -188,6 +188,16 @@ fn files_and_functions_take_no_other_s_names() {
     }
 }
 
+/// Each place that looks like the beginning of an image is looked at for a few bytes, or time would grow with the square of a
+/// line's length.
+#[test]
+fn a_line_of_brackets_is_a_frame() {
+    let name = " ([".repeat(80_000);
+    let stack = format!("\t 1140 f{name} (/tmp/x)\n").repeat(20);
+    let (profile, _) = running(&format!("a 7/7 100.5: 10 cycles: \n{stack}\n"));
+    assert_eq!(profile.accounting().stacks.max_depth, 20);
+}
+
 #[test]
 fn a_process_that_executes_another_program_is_that() {
     let sample = |comm: &str, tid| format!("{comm} 7/{tid} 100.5: 10 cycles: \n\t 1140 main (/p)\n\n");

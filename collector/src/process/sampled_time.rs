@@ -36,7 +36,7 @@ struct Start {
     changes: u64,
 }
 
-/// What is known of all samples where processes are compared.
+/// What a comparison needs to know of the session's samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sampling {
     /// What a sample stands for, nanoseconds.

@@ -77,7 +77,10 @@ impl ClockCheck {
             let name = of_program(&process.name).into_owned();
             let user = pipeline.tracker.look_up_user(pid);
             let note = match (noted.contains_key(&user), noted.len()) {
-                (false, MOST_USERS..) => format!("{} of processes of more users", notes::IN_STEP),
+                // However many users there are, root's processes are noted.
+                (false, MOST_USERS..) if user != Principal::Own => {
+                    format!("{} of processes of more users", notes::IN_STEP)
+                }
                 _ => {
                     let nth = noted.entry(user).or_default();
                     *nth += 1;

@@ -38,8 +38,7 @@ impl RecordSource {
 
     /// Enters a process that was found running, where all that runs is the target.
     pub fn enter_found(&mut self, pid: u32) {
-        // No sample before running processes are known: rings would overflow, and no record tells of their mappings. Kernel threads
-        // have none.
+        // No record tells of what it has mapped. Kernel threads have no mappings.
         if !self.pipeline.tracker.knows_process(pid) && procfs::stat(pid).is_ok_and(|stat| !stat.kernel_thread) {
             // One that ended meanwhile, or does not fit, is left out.
             let _ = self.pipeline.tracker.enter(pid);
