@@ -125,7 +125,10 @@ fn endless_maps() {
     let notes = &recorded.profile.session().notes;
     let said = format!("the names that {STRANGERS} processes wrote for their generated code were not all read");
     assert!(notes.iter().any(|note| note.starts_with(&said)), "{notes:?}");
-    assert!(recorded.samples("first").own > 0 && recorded.profile.accounting().lost == 0, "{:?}", recorded.names());
+    assert!(recorded.samples("first").own > 0, "{:?}", recorded.names());
+    let accounting = recorded.profile.accounting();
+    // Nobody waited for a map: while one was read, more would be lost than was received.
+    assert!(accounting.lost * 10 < accounting.received, "{accounting:?} {notes:?}");
     for stranger in &strangers {
         let _ = fs::remove_file(format!("/tmp/perf-{}.map", stranger.pid()));
     }

@@ -128,6 +128,8 @@ impl<'a> Attach<'a> {
             }
             self.enter_threads(&mut process);
             opened?;
+            // Its rings fill while the next one is asked, which may take long to answer.
+            self.source.read_recent();
         }
         // Those of a process that may not be entered yet count, too: the next round looks at it again.
         Ok(self.scan.count() > before)
