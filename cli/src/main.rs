@@ -62,6 +62,7 @@ fn main() {
         }
         _ => {}
     }
+    signals::write_to_the_limit();
     let cli = Cli::parse_grouped();
     let exit = run(cli).unwrap_or_else(|failure| {
         warn(format_args!("{failure}"));

@@ -86,8 +86,6 @@ impl Signals {
         let (again_sender, again) = unbounded();
         let waiting = Arc::new(AtomicBool::new(false));
         let signals = Signals { stop, again, waiting: Arc::clone(&waiting), stop_sender: stop_sender.clone() };
-        // A file that grows beyond `ulimit -f` must be an error of writing, not kill ccsd.
-        signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
         let of_job: &[i32] = if plan.job.is_some() { &[SIGTSTP, SIGQUIT, SIGWINCH] } else { &[] };
         let wanted = not_ignored(&[&[SIGINT, SIGTERM, SIGHUP], of_job].concat());
         if wanted.is_empty() {
@@ -157,6 +155,15 @@ pub fn end_between_holds() -> io::Result<()> {
         }
     });
     Ok(())
+}
+
+/// From now on a file that grows beyond `ulimit -f` is an error of writing, and does not kill ccsd without a word. A
+/// program that ccsd executes has the signal's default again, or ignores it as ccsd's parent does.
+pub fn write_to_the_limit() {
+    for signal in not_ignored(&[SIGXFSZ]) {
+        // Without it, ccsd is killed there as other programs are.
+        let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
+    }
 }
 
 /// The signals of a list that were not ignored when ccsd started (`nohup`, a background job of `sh`).

@@ -526,6 +526,20 @@ fn main() -> ExitCode {
             ended.assert_no_panic();
             ended.assert_refused(1, &["standard output"]);
         })
+        .test("a_file_beyond_the_limit_of_its_size", &[CC], || {
+            let dir = scratch();
+            let kept = dir.path().join("kept");
+            fs::write(&kept, "a;b 1\n").unwrap();
+            // A block of the shell's is 512 bytes: the page is larger.
+            let mut limited = Command::new("sh");
+            limited.args(["-c", "ulimit -f 2; exec \"$@\"", "sh"]).arg(ccsd([""; 0]).get_program());
+            limited.args(["export", "html"]).arg(&shared().file).arg("-o").arg(&kept);
+            let ended = EndedProgram::of(&mut limited);
+            ended.assert_no_panic();
+            ended.assert_refused(1, &["kept"]);
+            assert_eq!(fs::read_to_string(&kept).unwrap(), "a;b 1\n");
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        })
         .test("help_manual_and_completions", &[], || {
             for args in [&["--help"][..], &["record", "--help"], &["attach", "--help"], &["report", "--help"]] {
                 let ended = EndedProgram::of(&mut ccsd(args));

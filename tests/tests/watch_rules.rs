@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         .test("another_user_ends_it", &[CC, Need::Root], || becomes_nobody("uid"))
         .test("another_user_after_its_main_thread_ended_ends_it", &[CC, Need::Root], || becomes_nobody("leader"))
         .test("a_configuration_that_everybody_may_write", &[CC], writable_configuration)
+        .test("names_of_other_users_programs_are_shown_harmless", &[CC, Need::Root], hostile_names)
         .run()
 }
 
@@ -199,4 +200,19 @@ fn writable_configuration() {
     let path: &Path = &service.program;
     let shown = format!("watch busy: processes of user root, exe {}: ", path.display());
     assert!(checked.status.success() && (checked.stdout.contains(&shown) || !nix::unistd::geteuid().is_root()));
+}
+
+fn hostile_names() {
+    let service = WatchedService::start("");
+    let program = service.path("watched\n\x1b[31mwatch all");
+    copy_program(&service.program, &program);
+    let text = fs::read_to_string(service.path("ccsd.toml")).unwrap();
+    fs::write(service.path("ccsd.toml"), text.replace("/watched\"", "/watched*\"")).unwrap();
+    fs::set_permissions(service.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+    let _running = Running::start_command(as_user(&mut Command::new(&program), NOBODY));
+    let checked = EndedProgram::of(service.command().arg("--check-config")).stdout;
+    assert!(checked.contains("none now; PID ") && checked.contains("matches but for its user, "), "{checked}");
+    // The watch and the verdict.
+    assert_eq!(checked.lines().count(), 2, "{checked}");
+    assert!(!checked.contains(|it: char| it.is_control() && it != '\n'), "{checked:?}");
 }
