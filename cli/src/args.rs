@@ -220,8 +220,9 @@ pub enum Command {
     ///
     /// Writes a profile for pprof, KCachegrind, flame graphs, speedscope, Graphviz, gprof's readers, or as JSON or CSV.
     ///
-    /// Totals, and the self and total time of every function, are those of `ccsd report` with the same options. Recursion
-    /// is folded in the stacks, and the files say so.
+    /// Totals, and the self and total time of every function, are those of `ccsd report` with the same options. (Where the
+    /// longest stacks have no room, their middle is `[elided]`, and the files say how much that is.) Recursion is folded in the
+    /// stacks, and the files say so.
     #[command(after_long_help = EXPORT_EXAMPLES)]
     Export(ExportArgs),
     /// Show what can be sampled here, and how to allow more

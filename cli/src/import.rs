@@ -31,6 +31,7 @@ pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
             }
             FileKind::Text => import_script(
                 BufReader::new(input),
+                &name,
                 nanoseconds(SystemTime::now()),
                 args.event.as_deref(),
                 &mut output,

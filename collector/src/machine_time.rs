@@ -1,13 +1,16 @@
 //! CPU time of the whole machine, as /proc/stat has it.
 
+use crate::clock::now_ns;
 use crate::procfs;
 
 /// Nanoseconds of a unit of /proc/stat: `USER_HZ` is 100 on every architecture that ccsd runs on.
 const TICK_NS: u64 = 10_000_000;
+/// Interrupts of idle CPUs are no idle time, and no program's: they may take one part in this many of it.
+const IDLE_PARTS: u64 = 50;
 
 #[derive(Clone, Copy, Debug)]
 pub struct MachineTime {
-    began: MachineTimes,
+    began: Reading,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,35 +22,59 @@ pub struct MachineTimes {
     pub idle: u64,
 }
 
+/// What /proc/stat says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Reading {
+    times: MachineTimes,
+    stolen: u64,
+    /// How many CPUs are online.
+    cpus: u64,
+    /// When it was read, monotonic nanoseconds.
+    at: u64,
+}
+
 impl MachineTime {
     pub fn begin() -> Option<MachineTime> {
         Some(MachineTime { began: read()? })
     }
 
     pub fn since(&self) -> Option<MachineTimes> {
-        let now = read()?;
-        Some(MachineTimes {
-            user: now.user.saturating_sub(self.began.user),
-            busy: now.busy.saturating_sub(self.began.busy),
-            idle: now.idle.saturating_sub(self.began.idle),
-        })
+        Some(between(&self.began, &read()?))
     }
 }
 
-fn read() -> Option<MachineTimes> {
-    parse(&procfs::read("/proc/stat").ok()?)
+/// What was spent from one reading to another one.
+///
+/// Most kernels take a CPU for busy by who runs when it ticks, and know when it was idle. A program that sleeps at each tick
+/// is in neither: what is left of all CPUs' time is busy, too.
+fn between(began: &Reading, now: &Reading) -> MachineTimes {
+    let passed = |of: fn(&Reading) -> u64| of(now).saturating_sub(of(began));
+    let (user, ticked, idle) = (passed(|it| it.times.user), passed(|it| it.times.busy), passed(|it| it.times.idle));
+    let all = if began.cpus == now.cpus { passed(|it| it.at).saturating_mul(now.cpus) } else { 0 };
+    let left = [idle, idle / IDLE_PARTS, passed(|it| it.stolen)].into_iter().fold(all, u64::saturating_sub);
+    let busy = ticked.max(left);
+    let user = u128::from(user) * u128::from(busy) / u128::from(ticked.max(1));
+    MachineTimes { user: u64::try_from(user).unwrap_or(u64::MAX).min(busy), busy, idle }
 }
 
-/// The first line of /proc/stat, see proc_stat(5). Steal time is neither busy nor idle.
-fn parse(bytes: &[u8]) -> Option<MachineTimes> {
-    let line = bytes.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"cpu "))?;
+fn read() -> Option<Reading> {
+    let stat = procfs::read("/proc/stat").ok()?;
+    Some(Reading { at: now_ns(), ..parse(&stat)? })
+}
+
+/// The first line of /proc/stat, see proc_stat(5), and how many CPUs it has. Steal time is neither busy nor idle.
+fn parse(bytes: &[u8]) -> Option<Reading> {
+    let lines = || bytes.split(|&byte| byte == b'\n');
+    let line = lines().find_map(|line| line.strip_prefix(b"cpu "))?;
     let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace().map(|field| field.parse::<u64>().ok());
     let mut next = || fields.next().flatten().map(|ticks| ticks.saturating_mul(TICK_NS));
     let [user, nice, system, idle] = [next()?, next()?, next()?, next()?];
-    let [waiting, interrupts, soft_interrupts] = [(); 3].map(|()| next().unwrap_or(0));
+    let [waiting, interrupts, soft_interrupts, stolen] = [(); 4].map(|()| next().unwrap_or(0));
     let user = user.saturating_add(nice);
     let busy = [system, interrupts, soft_interrupts].into_iter().fold(user, u64::saturating_add);
-    Some(MachineTimes { user, busy, idle: idle.saturating_add(waiting) })
+    let times = MachineTimes { user, busy, idle: idle.saturating_add(waiting) };
+    let cpus = lines().filter(|line| line.starts_with(b"cpu") && !line.starts_with(b"cpu ")).count();
+    Some(Reading { times, stolen, cpus: cpus as u64, at: 0 })
 }
 
 #[cfg(test)]
@@ -59,12 +86,33 @@ mod tests {
         let of = |text: &str| parse(text.as_bytes());
         let line = "cpu  10 20 30 400 50 6 7 80 9 1\ncpu0 1 2 3 4\nintr 5\n";
         let times = MachineTimes { user: 30 * TICK_NS, busy: 73 * TICK_NS, idle: 450 * TICK_NS };
-        assert_eq!(of(line), Some(times));
-        assert_eq!(of("cpu  1 0 2 3"), Some(MachineTimes { user: TICK_NS, busy: 3 * TICK_NS, idle: 3 * TICK_NS }));
+        assert_eq!(of(line), Some(Reading { times, stolen: 80 * TICK_NS, cpus: 1, at: 0 }));
+        let times = MachineTimes { user: TICK_NS, busy: 3 * TICK_NS, idle: 3 * TICK_NS };
+        assert_eq!(of("cpu  1 0 2 3"), Some(Reading { times, ..Reading::default() }));
         for hostile in ["", "cpu0 1 2 3 4", "cpu  1 2 3", "cpu  a b c d", "cpu  -1 2 3 4"] {
             assert_eq!(of(hostile), None, "{hostile:?}");
         }
-        assert_eq!(of("cpu  18446744073709551615 1 1 1").unwrap().busy, u64::MAX);
+        assert_eq!(of("cpu  18446744073709551615 1 1 1").unwrap().times.busy, u64::MAX);
+    }
+
+    #[test]
+    fn who_sleeps_at_each_tick_makes_cpus_busy() {
+        const S: u64 = 1_000_000_000;
+        let reading = |user, busy, idle, stolen, at| {
+            let times = MachineTimes { user: user * S, busy: busy * S, idle: idle * S };
+            Reading { times, stolen: stolen * S, cpus: 2, at: at * S }
+        };
+        let began = reading(5, 10, 20, 3, 100);
+        let busy = |user, busy, idle, stolen, at| between(&began, &reading(user, busy, idle, stolen, at));
+        // All is accounted for, but for what interrupts of idle CPUs took.
+        assert_eq!(busy(9, 16, 33, 3, 110).busy, 7 * S - 13 * S / 50);
+        assert_eq!(busy(9, 16, 34, 3, 110), MachineTimes { user: 4 * S, busy: 6 * S, idle: 14 * S });
+        // Half of the busy time is of one who sleeps when CPUs tick, and what the host takes is nobody's.
+        assert_eq!(busy(9, 16, 20, 5, 110), MachineTimes { user: 12 * S, busy: 18 * S, idle: 0 });
+        // A CPU has come.
+        let now = Reading { cpus: 3, ..reading(9, 16, 20, 5, 110) };
+        assert_eq!(between(&began, &now), MachineTimes { user: 4 * S, busy: 6 * S, idle: 0 });
+        assert_eq!(between(&began, &Reading::default()), MachineTimes::default());
     }
 
     #[test]

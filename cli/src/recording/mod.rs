@@ -106,7 +106,7 @@ pub fn import_file(
         return perf_data(RecordingSource::File(file), name, event, output).map(Some);
     }
     let modified = file.metadata().and_then(|meta| meta.modified()).map_or(0, nanoseconds);
-    import_script(BufReader::with_capacity(1 << 18, file), modified, event, output)
+    import_script(BufReader::with_capacity(1 << 18, file), name, modified, event, output)
 }
 
 pub fn perf_data(

@@ -11,9 +11,10 @@ use crate::exit::Failure;
 use crate::format::counted;
 use crate::message::warn;
 
-/// Imports text whose session begins or ends at `at_unix_ns`; `None` if it has no sample.
+/// Imports text of this name whose session begins or ends at `at_unix_ns`; `None` if it has no sample.
 pub fn import(
     text: impl BufRead,
+    name: &str,
     at_unix_ns: u64,
     event: Option<&str>,
     output: &mut Output<'_>,
@@ -29,7 +30,7 @@ pub fn import(
     let (profile, Passed { lines, samples }) = match imported {
         Ok(imported) => imported,
         Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(None),
-        Err(error) => return Err(Failure::at_run_time(anyhow!("{error}"))),
+        Err(error) => return Err(Failure::at_run_time(anyhow!("cannot read {name}: {error}"))),
     };
     if lines > 0 {
         warn(format_args!("{} neither a sample nor a frame of one", counted(lines, "line is", "lines are")));

@@ -30,6 +30,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
     }
     let scale = UnitScale::new(shown.metric.unit, view.total.weight);
     let graph = GraphPrinter {
+        view: &view,
         labels: &shown.labels,
         scale,
         numbers,
@@ -56,6 +57,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
 }
 
 struct GraphPrinter<'a> {
+    view: &'a GraphView,
     labels: &'a Labels<'a>,
     scale: UnitScale,
     numbers: HashMap<CostCentreId, usize>,
@@ -87,6 +89,7 @@ impl GraphPrinter<'_> {
             let number = self.numbers.get(&arc.function).copied().unwrap_or(0);
             let mark = if arc.approximate { "~" } else { "" };
             let label = self.labels.label(arc.function);
+            let label = self.view.in_arc(&label);
             self.line(table, arc.self_weight, arc.child_weight, &format!("{mark}{} [{number}]", sanitise(&label)));
         }
         if let Some(rest @ [_, ..]) = arcs.get(shown..) {

@@ -206,7 +206,7 @@ fn data(view: View, shown: &Presentation<'_>) -> ViewData {
         View::Summary => ViewData::Summary(summary::view(shown)),
         View::Flat => ViewData::Flat(flat::view(shown)),
         View::Graph => {
-            let (GraphView { total, mut nodes }, numbers) = graph::view(shown);
+            let (GraphView { total, mut nodes, .. }, numbers) = graph::view(shown);
             let left_out = cut(&mut nodes, shown);
             let number = |node: GraphNode| JsonNode { index: numbers.get(&node.function).copied(), node };
             ViewData::Graph(JsonGraph { total, nodes: nodes.into_iter().map(number).collect(), left_out })

@@ -5,8 +5,9 @@ mod common;
 
 use std::sync::Arc;
 
+use ccsd_profile::export::Format;
 use ccsd_profile::query::Grouping;
-use ccsd_profile::view::{FlatView, LinesView, Selection, ThreadsView};
+use ccsd_profile::view::{FlatView, GraphView, LinesView, Selection, ThreadsView};
 use ccsd_profile::*;
 use common::{Maker, session};
 
@@ -313,4 +314,48 @@ fn charges_elided_by_a_reader_are_counted() {
     assert!(elided > 100, "{elided}");
     assert_eq!(profile.accounting().elided, elided);
     assert!(profile.session().notes.iter().any(|note| note.contains("some count below [elided]")));
+}
+
+/// A program calls its functions of long names in ever new order, and what comes after it has its place in exports still.
+#[test]
+fn many_calls_of_long_names_leave_room_for_others() {
+    const FUNCTIONS: u32 = 150;
+    let mut profile = Profile::new(session(), ProfileLimits::default());
+    let image = profile.add_image(Image { name: "/bin/p".to_owned(), build_id: Vec::new() });
+    let mut function = |name: String| {
+        let (linkage_name, file) = (Some(name), None);
+        profile.add_cost_centre(CostCentre {
+            image,
+            linkage_name,
+            display_name: None,
+            start: None,
+            file,
+            line: 0,
+            local: false,
+        })
+    };
+    let long: Vec<_> = (0..FUNCTIONS).map(|i| function(format!("f{i}_{}", "x".repeat(4_000)))).collect();
+    let other: Vec<_> = (0..45).map(|i| function(format!("other{i}_{}", "y".repeat(100)))).collect();
+    let process = profile.add_process(Process::new(1, 1, "p"));
+    let thread = profile.add_thread(Thread { process, tid: 1, name: "p".to_owned() });
+    let mut charge = |stack: &mut dyn Iterator<Item = CostCentreId>| {
+        let context = stack.fold(ContextId::ROOT, |context, it| profile.contexts_mut().push(context, it));
+        profile.charge(thread, context, LineId::UNKNOWN, &[1]);
+        profile.accounting_mut().received += 1;
+    };
+    for from in 0..FUNCTIONS as usize {
+        for step in 1..8 {
+            charge(&mut (0..FUNCTIONS as usize).map(|i| long[(from + i * step) % FUNCTIONS as usize]));
+        }
+    }
+    charge(&mut other.iter().copied());
+    let all = Selection::all();
+    let folded = String::from_utf8(common::readers::export(&profile, &all, Format::Folded)).unwrap();
+    assert!(folded.contains("[elided]") && folded.len() < 200 << 20, "{}", folded.len());
+    let whole = folded.lines().find(|line| line.contains("other44")).unwrap();
+    assert!((0..45).all(|i| whole.contains(&format!("other{i}_"))), "{whole}");
+    let graph = GraphView::new(&profile, &all);
+    let arcs = || graph.nodes.iter().flat_map(|node| node.callers.iter().chain(&node.callees));
+    assert!(arcs().count() > 2_000 && graph.nodes.iter().any(|node| node.name.len() > 4_000));
+    assert!(arcs().map(|arc| arc.name.len()).sum::<usize>() <= ccsd_profile::view::room_for_names(&profile));
 }

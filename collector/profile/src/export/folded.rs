@@ -7,16 +7,18 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::request::Export;
-use super::walk::{GAP_FRAME, frame_index, frame_name, walk};
+use super::walk::{ChargedStack, GAP_FRAME, frame_index, frame_name, walk, walk_within};
 
 /// Bytes of text that are held at once to put it in order and to add up what has the same text.
 pub(super) const MOST_BYTES: usize = 256 << 20;
 
 /// Every stack with its weight, ordered by text. Semicolons in names become colons. Stacks of more than `most` bytes are first
-/// given to `full`, which makes room, or says that no more are wanted.
+/// given to `full`, which makes room, or says that no more are wanted. `is_cut`: the middle of the longest is left out, so that
+/// all have about half of that.
 fn stacks(
     export: &Export<'_>,
     most: usize,
+    is_cut: bool,
     mut full: impl FnMut(&mut BTreeMap<String, u64>) -> bool,
 ) -> BTreeMap<String, u64> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
@@ -27,7 +29,7 @@ fn stacks(
         .map(|i| frame_name(&labels, crate::ids::CostCentreId::new(i as u32)).replace(';', ":"))
         .collect();
     names.push(frame_name(&labels, GAP_FRAME).into_owned());
-    walk(export, |stack| {
+    let visit = |stack: &ChargedStack<'_>| {
         if !are_wanted {
             return;
         }
@@ -44,7 +46,12 @@ fn stacks(
             bytes = 0;
             are_wanted = full(&mut lines);
         }
-    });
+    };
+    if is_cut {
+        walk_within(export, most / 2, visit)
+    } else {
+        walk(export, visit)
+    };
     lines
 }
 
@@ -53,8 +60,20 @@ fn stacks(
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`] if they have more than `most` bytes: too much to draw.
 pub(super) fn lines(export: &Export<'_>, most: usize) -> io::Result<BTreeMap<String, u64>> {
+    all_lines(export, most, false)
+}
+
+/// The same, without the middle of the longest if they have more.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidInput`] if they are too many even so.
+pub(super) fn cut_lines(export: &Export<'_>, most: usize) -> io::Result<BTreeMap<String, u64>> {
+    all_lines(export, most, false).or_else(|_| all_lines(export, most, true))
+}
+
+fn all_lines(export: &Export<'_>, most: usize, is_cut: bool) -> io::Result<BTreeMap<String, u64>> {
     let mut fits = true;
-    let lines = stacks(export, most, |lines| {
+    let lines = stacks(export, most, is_cut, |lines| {
         lines.clear();
         fits = false;
         false
@@ -84,7 +103,7 @@ fn write_within(export: &Export<'_>, most: usize, out: &mut impl Write) -> io::R
         std::mem::take(lines).into_iter().try_for_each(|(stack, weight)| writeln!(out, "{stack} {weight}"))
     };
     let mut written = Ok(());
-    let mut rest = stacks(export, most, |lines| {
+    let mut rest = stacks(export, most, false, |lines| {
         written = write(lines);
         written.is_ok()
     });
@@ -101,7 +120,7 @@ mod tests {
     use crate::{CostCentre, Image, LineId, Metric, Process, Profile, ProfileLimits, SessionInfo, Thread, Unit};
 
     /// Two threads with the same stacks.
-    fn profile() -> Profile {
+    fn profile(between: &[String]) -> Profile {
         let metrics = vec![Metric { name: "cpu-clock".to_owned(), unit: Unit::Nanoseconds }];
         let mut profile = Profile::new(SessionInfo { metrics, ..SessionInfo::default() }, ProfileLimits::default());
         let name = || "demo".to_owned();
@@ -112,19 +131,19 @@ mod tests {
         for tid in 1..3 {
             let thread = profile.add_thread(Thread { process, tid, name: name() });
             for number in 0..20u32 {
-                let context =
-                    ["main".to_owned(), format!("f{number}")].into_iter().fold(ContextId::ROOT, |context, name| {
-                        let function = profile.add_cost_centre(CostCentre {
-                            image,
-                            linkage_name: Some(name),
-                            display_name: None,
-                            start: None,
-                            file: None,
-                            line: 0,
-                            local: false,
-                        });
-                        profile.contexts_mut().push(context, function)
+                let names = [&["main".to_owned()], between, &[format!("f{number}")]].concat();
+                let context = names.into_iter().fold(ContextId::ROOT, |context, name| {
+                    let function = profile.add_cost_centre(CostCentre {
+                        image,
+                        linkage_name: Some(name),
+                        display_name: None,
+                        start: None,
+                        file: None,
+                        line: 0,
+                        local: false,
                     });
+                    profile.contexts_mut().push(context, function)
+                });
                 profile.charge(thread, context, LineId::UNKNOWN, &[u64::from(number + 1)]);
             }
         }
@@ -134,7 +153,7 @@ mod tests {
     /// The same weights by stack, however little text is held at once.
     #[test]
     fn few_bytes_at_once_give_the_same_sums() {
-        let profile = profile();
+        let profile = profile(&[]);
         let selection = Selection::all();
         let export = Export { comments: false, ..Export::new(&profile, &selection) };
         let written = |most| {
@@ -154,5 +173,17 @@ mod tests {
         assert_eq!(pieces.1, whole.1);
         assert!(lines(&export, MOST_BYTES).is_ok());
         assert_eq!(lines(&export, 0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn long_stacks_are_cut_to_be_drawn() {
+        let profile = profile(&["x".repeat(300), "y".repeat(300)]);
+        let selection = Selection::all();
+        let export = Export::new(&profile, &selection);
+        assert!(lines(&export, 10_000).is_err() && cut_lines(&export, 100).is_err());
+        let cut = cut_lines(&export, 10_000).unwrap();
+        assert_eq!((cut.len(), cut.values().sum::<u64>()), (20, 2 * 210));
+        assert!(cut.keys().all(|stack| stack.starts_with("main;[elided];f")), "{cut:?}");
+        assert!(cut_lines(&export, MOST_BYTES).unwrap().keys().all(|stack| stack.len() > 600));
     }
 }

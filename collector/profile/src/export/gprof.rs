@@ -92,15 +92,15 @@ impl Listing<'_> {
     }
 
     /// A name in gprof's form: with its cycle and its number.
-    fn name(&self, function: CostCentreId) -> String {
+    fn name(&self, function: CostCentreId, label: &str) -> String {
         let cycle = self.cycles.of.get(&function).map(|at| format!(" <cycle {}>", at + 1)).unwrap_or_default();
-        format!("{}{cycle} [{}]", sanitise(&self.labels.label(function)), self.number(function))
+        format!("{}{cycle} [{}]", sanitise(label), self.number(function))
     }
 
     /// An arc, with `of`, the samples of its callee.
     fn arc(&self, out: &mut dyn Write, arc: &GraphArc, of: u64) -> io::Result<()> {
         let (own, child) = (self.in_unit(arc.self_weight), self.in_unit(arc.child_weight));
-        let name = self.name(arc.function);
+        let name = self.name(arc.function, &self.graph.in_arc(&self.labels.label(arc.function)));
         writeln!(out, "             {own:8.2} {child:8.2} {:>7}/{of:<11} {name}", arc.samples)
     }
 
@@ -113,7 +113,7 @@ impl Listing<'_> {
         }
         let (number, share) = (format!("[{}]", self.number(node.function)), self.share(node.inherited_weight()));
         let (own, child) = (self.in_unit(node.self_weight), self.in_unit(node.child_weight));
-        let name = self.name(node.function);
+        let name = self.name(node.function, &self.labels.label(node.function));
         writeln!(out, "{number:<6} {share:5.1} {own:8.2} {child:8.2} {:>7}             {name}", node.samples)?;
         for callee in &node.callees {
             let node = self.number(callee.function).checked_sub(1).and_then(|at| self.graph.nodes.get(at));
@@ -138,7 +138,7 @@ impl Listing<'_> {
         writeln!(out, "{number:<6} {share:5.1} {own:8.2} {child:8.2} {samples:>7}+0           {name}")?;
         for node in &members {
             let (own, child) = (self.in_unit(node.self_weight), self.in_unit(node.child_weight));
-            let name = self.name(node.function);
+            let name = self.name(node.function, &self.labels.label(node.function));
             writeln!(out, "             {own:8.2} {child:8.2} {:>7}             {name}", node.samples)?;
         }
         writeln!(out, "-----------------------------------------------")

@@ -65,7 +65,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     // As in a page, what only starts the program is left out.
     let selection = export.selection.clone().hide(profile.startup_functions());
     let export = &Export { selection: &selection, ..*export };
-    let stacks = folded::lines(export, folded::MOST_BYTES)?;
+    let stacks = folded::cut_lines(export, folded::MOST_BYTES)?;
     total(&stacks)?;
     let lines: Vec<String> = stacks.into_iter().map(|(stack, weight)| format!("{stack} {weight}")).collect();
     if lines.is_empty() {

@@ -1,16 +1,17 @@
 //! Visits every charge with its stack.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 
 use super::request::Export;
-use crate::ids::{CostCentreId, LineId, RouteId, ThreadId};
+use crate::ids::{ContextId, CostCentreId, LineId, RouteId, ThreadId};
 use crate::labels::Labels;
 use crate::profile::Profile;
 use crate::routed::{CallBudget, CallerLines};
 use crate::text::sanitise;
-use crate::view::{SQUEEZED_OUT, Total, function, is_gap, room_for_names};
+use crate::view::{SQUEEZED_OUT, Total, Visible, function, is_gap, most_shown, room_for_names};
 
 /// The frame between two functions where recursion was squeezed out, so that the upper may not have called the lower.
 /// No function has this number.
@@ -40,29 +41,35 @@ pub(super) struct ChargedStack<'a> {
     pub(super) weights: &'a [u64],
 }
 
-/// Entries of all stacks together that are listed in full: this many, and more in proportion to the rows. A row of `cc1
-/// -O2` has 24.
+/// Entries of all stacks together: this many, and more in proportion to the rows. A row of `cc1 -O2` has 24.
 const FREE_ENTRIES: usize = 1 << 23;
 const ENTRIES_PER_ROW: usize = 128;
 
-/// Entries, and bytes of names, of each stack once those are used up.
+/// Entries, and bytes of names, of a stack that is whole in any case.
 const SHORT_ENTRIES: usize = 128;
 const SHORT_BYTES: usize = 4096;
 
-struct StackBudget<'a> {
+/// How much of stacks is shown.
+struct StackRoom<'a> {
     profile: &'a Profile,
-    entries: usize,
-    bytes: usize,
+    /// Bytes of each name, once known, and of what separates it from the next.
     lengths: Vec<Option<usize>>,
+    /// How many stacks there are of so many entries, and of so many bytes.
+    by_entries: BTreeMap<usize, usize>,
+    by_bytes: BTreeMap<usize, usize>,
+    most_entries: usize,
+    most_bytes: usize,
 }
 
-impl<'a> StackBudget<'a> {
-    fn new(profile: &'a Profile, rows: usize) -> Self {
+impl<'a> StackRoom<'a> {
+    fn new(profile: &'a Profile) -> Self {
         Self {
             profile,
-            entries: FREE_ENTRIES + rows.saturating_mul(ENTRIES_PER_ROW),
-            bytes: room_for_names(profile).saturating_mul(4),
             lengths: vec![None; profile.cost_centres().len() + 1],
+            by_entries: BTreeMap::new(),
+            by_bytes: BTreeMap::new(),
+            most_entries: usize::MAX,
+            most_bytes: usize::MAX,
         }
     }
 
@@ -72,30 +79,46 @@ impl<'a> StackBudget<'a> {
         known.map_or(1, |known| *known.get_or_insert_with(|| profile.name(frame).len() + 1))
     }
 
-    /// Takes budget for a stack with `bytes` bytes of names.
-    fn take(&mut self, entries: usize, bytes: usize) -> bool {
-        let fits = entries <= self.entries && bytes <= self.bytes;
-        if fits {
-            self.entries -= entries;
-            self.bytes -= bytes;
-        }
-        fits
+    fn bytes(&mut self, functions: &[CostCentreId]) -> usize {
+        functions.iter().map(|&function| self.length(function)).sum()
     }
 
-    /// How many of these functions half of a short stack has.
+    /// Stacks of these functions come in so many rows.
+    fn count(&mut self, functions: &[CostCentreId], rows: usize) {
+        let bytes = self.bytes(functions);
+        *self.by_entries.entry(functions.len()).or_default() += rows;
+        *self.by_bytes.entry(bytes).or_default() += rows;
+    }
+
+    /// All have been counted, and their names have `bytes` of room, if that is known.
+    fn share(&mut self, rows: usize, bytes: Option<usize>) {
+        let entries = FREE_ENTRIES.saturating_add(rows.saturating_mul(ENTRIES_PER_ROW));
+        self.most_entries = most_shown(&std::mem::take(&mut self.by_entries), entries, SHORT_ENTRIES);
+        let usual = || (room_for_names(self.profile).saturating_mul(4), SHORT_BYTES);
+        let (bytes, least) = bytes.map_or_else(usual, |bytes| (bytes, 0));
+        self.most_bytes = most_shown(&std::mem::take(&mut self.by_bytes), bytes, least);
+    }
+
+    fn is_whole(&mut self, functions: &[CostCentreId]) -> bool {
+        functions.len() <= self.most_entries && self.bytes(functions) <= self.most_bytes
+    }
+
+    /// How many of these functions half of a stack has that is not whole.
     fn fitting<'f>(&mut self, functions: impl Iterator<Item = &'f CostCentreId>) -> usize {
-        let mut bytes = 0;
+        let (mut bytes, most) = (0usize, self.most_bytes / 2);
+        let most_entries = self.most_entries / 2;
         let mut fits = |function: &CostCentreId| {
             bytes += self.length(*function);
-            bytes <= SHORT_BYTES / 2
+            bytes <= most
         };
-        functions.take(SHORT_ENTRIES / 2).take_while(|function| fits(function)).count()
+        functions.take(most_entries).take_while(|function| fits(function)).count()
     }
 
     /// The outer and the inner part of a stack, and `[elided]` between them.
     fn shorten(&mut self, functions: &[CostCentreId]) -> Vec<CostCentreId> {
         let (outer, rest) = functions.split_at(self.fitting(functions.iter()).min(functions.len() / 2));
-        let (_, inner) = rest.split_at(rest.len() - self.fitting(rest.iter().rev()));
+        // The function that ran is kept however long its name is.
+        let (_, inner) = rest.split_at(rest.len() - self.fitting(rest.iter().rev()).clamp(1, rest.len()));
         // An earlier `[elided]` is dropped with what is before it, so that there is only one.
         let elided = inner.iter().rposition(|&function| function == CostCentreId::ELIDED).map_or(0, |at| at + 1);
         [outer, &[CostCentreId::ELIDED], inner.get(elided..).unwrap_or_default()].concat()
@@ -173,21 +196,40 @@ impl FrameLines {
 /// Calls `visit` for every selected charge, in an order that depends only on the profile.
 ///
 /// The total work is limited in proportion to the number of rows: a row of a few bytes in a file can have a very deep
-/// stack. Of stacks beyond the limit the middle is `[elided]`; see [`shortened`].
+/// stack. Of the longest stacks the middle is `[elided]`, so that all have room; see [`shortened`].
 pub(super) fn walk(export: &Export<'_>, visit: impl FnMut(&ChargedStack<'_>)) -> Total {
-    walk_rows(export, false, visit).0
+    walk_rows(export, false, None, visit).0
+}
+
+/// The same where names have so many bytes together.
+pub(super) fn walk_within(export: &Export<'_>, bytes: usize, visit: impl FnMut(&ChargedStack<'_>)) -> Total {
+    walk_rows(export, false, Some(bytes), visit).0
 }
 
 pub(super) fn walk_routes(export: &Export<'_>, visit: impl FnMut(&ChargedStack<'_>)) -> Total {
-    walk_rows(export, true, visit).0
+    walk_rows(export, true, None, visit).0
 }
 
 /// The weight of stacks that [`walk`] or, with `routes`, [`walk_routes`] truncates.
 pub(super) fn shortened(export: &Export<'_>, routes: bool) -> u64 {
-    walk_rows(export, routes, |_| {}).1
+    walk_rows(export, routes, None, |_| {}).1
 }
 
-fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&ChargedStack<'_>)) -> (Total, u64) {
+/// The frames of a context.
+fn frames(visible: &Visible<'_>, functions: &mut Vec<CostCentreId>) {
+    functions.clear();
+    for &entry in visible.entries() {
+        functions.extend(is_gap(entry).then_some(GAP_FRAME));
+        functions.push(function(entry));
+    }
+}
+
+fn walk_rows(
+    export: &Export<'_>,
+    routes: bool,
+    bytes: Option<usize>,
+    mut visit: impl FnMut(&ChargedStack<'_>),
+) -> (Total, u64) {
     let (profile, selection) = (export.profile, export.selection);
     let walk = profile.walk(selection);
     struct StackLevel {
@@ -218,26 +260,28 @@ fn walk_rows(export: &Export<'_>, routes: bool, mut visit: impl FnMut(&ChargedSt
     });
     drop(known);
     rows.sort_by_key(|row| (row.context, row.thread, row.line, row.route));
+    let in_rows = |id: ContextId| {
+        let first = rows.partition_point(|row| row.context < id.index());
+        rows.iter().skip(first).take_while(move |row| row.context == id.index())
+    };
     let mut functions = Vec::new();
-    let mut room = StackBudget::new(profile, rows.len());
+    let mut room = StackRoom::new(profile);
+    walk.visit(|id, visible| {
+        frames(visible, &mut functions);
+        room.count(&functions, in_rows(id).count());
+    });
+    room.share(rows.len(), bytes);
     let mut shortened = 0u64;
     let total = walk.visit(|id, visible| {
-        functions.clear();
-        for &entry in visible.entries() {
-            functions.extend(is_gap(entry).then_some(GAP_FRAME));
-            functions.push(function(entry));
-        }
-        let bytes = functions.iter().map(|&function| room.length(function)).sum();
+        frames(visible, &mut functions);
         let mut short = None;
-        let first = rows.partition_point(|row| row.context < id.index());
-        for row in rows.iter().skip(first).take_while(|row| row.context == id.index()) {
+        let is_whole = room.is_whole(&functions);
+        for row in in_rows(id) {
             let weights = weights.get(row.weights..row.weights + metrics).unwrap_or(&[]);
             let weight = weights.get(selection.metric_index()).copied().unwrap_or(0);
             if weight == 0 && row.samples == 0 {
                 continue;
             }
-            let is_short = functions.len() <= SHORT_ENTRIES && bytes <= SHORT_BYTES;
-            let is_whole = is_short || room.take(functions.len(), bytes);
             let whole = &functions;
             let functions = if is_whole {
                 whole

@@ -8,13 +8,16 @@
 //! I9: a function's child weight is the sum over its outgoing arcs, and its incoming arcs and its time as a root add up to
 //! its inherited weight. Under mutual recursion, the outgoing and the incoming weight of one arc may differ.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 use serde::Serialize;
 
 use super::column::ViewColumn;
 use super::interval::Share;
+use super::names::{most_shown, room_for_names, shortened};
 use super::sums::Sums;
 use super::total::Total;
 use super::visible::{function, is_approximate, is_marked};
@@ -23,12 +26,15 @@ use crate::labels::{Definition, Labels};
 use crate::profile::Profile;
 use crate::selection::Selection;
 
+/// Bytes of the name of an arc's function that are shown however many arcs there are.
+const LEAST_NAME: usize = 100;
+
 /// An arc to a caller or a callee, as seen from one function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GraphArc {
     /// The other function.
     pub function: CostCentreId,
-    /// Its name.
+    /// Its name as in [`GraphView::in_arc`].
     pub name: String,
     /// What tells it from other functions of that name, see [`Definition::apart`].
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,6 +95,9 @@ pub struct GraphView {
     pub total: Total,
     /// The functions.
     pub nodes: Vec<GraphNode>,
+    /// Bytes of names that arcs show.
+    #[serde(skip)]
+    most: usize,
 }
 
 /// What is charged to a function or an arc, and the part of it while the callee was running itself.
@@ -159,10 +168,15 @@ impl GraphView {
             }
         });
         let labels = profile.labels();
+        let mut lengths: BTreeMap<usize, usize> = BTreeMap::new();
+        for function in arcs.keys().flat_map(|&(caller, callee)| [caller, callee]) {
+            *lengths.entry(profile.name(function).len()).or_default() += 1;
+        }
+        let most = most_shown(&lengths, room_for_names(profile), LEAST_NAME);
         for ((caller, callee), sums) in arcs {
             let arc = |function, part: Parts| GraphArc {
                 function,
-                name: profile.name(function).into_owned(),
+                name: shortened(&profile.name(function), most).into_owned(),
                 apart: labels.apart(function),
                 self_weight: part.own,
                 child_weight: part.child,
@@ -177,7 +191,7 @@ impl GraphView {
                 node.callees.push(arc(callee, sums.outgoing));
             }
         }
-        Self { total, nodes: finish(&labels, total, nodes) }
+        Self { total, nodes: finish(&labels, total, nodes), most }
     }
 
     /// What [`GraphView::sort`] can order by.
@@ -193,6 +207,12 @@ impl GraphView {
             ViewColumn::Name => self.nodes.sort_by(|a, b| a.name.cmp(&b.name)),
             _ => self.nodes.sort_by_key(|node| Reverse(node.inherited_weight())),
         }
+    }
+
+    /// A name as arcs show it: the beginning where arcs are many and names are long, see [`room_for_names`].
+    #[must_use]
+    pub fn in_arc<'a>(&self, name: &'a str) -> Cow<'a, str> {
+        shortened(name, self.most)
     }
 
     /// A function with its callers and callees.

@@ -1,6 +1,13 @@
 //! Trees grown from chains of entries. Subtrees too light to be shown are never grown, however many chains there are.
 
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::ops::Range;
+
 use crate::uncertain::APPROXIMATE;
+
+/// Most nodes of a tree, which take some 300 bytes each.
+const MOST_NODES: usize = 1 << 20;
 
 pub(super) trait Amount: Clone + Default {
     fn add(&mut self, other: &Self);
@@ -71,13 +78,43 @@ pub(super) struct Forest<A> {
     pub(super) rest: Rest<A>,
 }
 
-/// Chains from `first` to `end` in the order of the growing tree, which are alike up to `depth`.
-struct Task {
-    node: Option<usize>,
+/// A node that may be grown: chains from `first` to `end` in the order of the growing tree, which are alike up to `depth`.
+struct Candidate<A> {
+    parent: Option<usize>,
+    entry: u32,
+    approximate: bool,
+    all: A,
     first: usize,
     end: usize,
     depth: usize,
 }
+
+impl<A: Amount> Candidate<A> {
+    /// The heaviest come first.
+    fn key(&self) -> (u64, Reverse<Option<usize>>, Reverse<u32>) {
+        (self.all.order(), Reverse(self.parent), Reverse(self.entry))
+    }
+}
+
+impl<A: Amount> Ord for Candidate<A> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+impl<A: Amount> PartialOrd for Candidate<A> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<A: Amount> PartialEq for Candidate<A> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl<A: Amount> Eq for Candidate<A> {}
 
 /// How a chain goes on at a depth. What orders chains comes first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -88,60 +125,124 @@ struct NextEntry {
     approximate: bool,
 }
 
-/// Grows a tree of the nodes that `keep` wants. It must want every node above one that it wants.
+/// Grows a tree of the nodes that `keep` wants. It must want every node above one that it wants. Of more than
+/// [`MOST_NODES`], these are the heaviest.
 pub(super) fn grow<A: Amount>(chains: &Chains<A>, keep: impl Fn(&A) -> bool) -> Forest<A> {
-    let mut order: Vec<u32> = (0..chains.amounts.len() as u32).collect();
-    let mut forest = Forest { nodes: Vec::new(), roots: Vec::new(), rest: Rest::default() };
-    let mut nexts: Vec<NextEntry> = Vec::new();
-    let mut tasks = vec![Task { node: None, first: 0, end: order.len(), depth: 0 }];
-    while let Some(Task { node, first, end, depth }) = tasks.pop() {
-        let Some(part) = order.get_mut(first..end) else { continue };
+    grow_within(chains, keep, MOST_NODES)
+}
+
+fn grow_within<A: Amount>(chains: &Chains<A>, keep: impl Fn(&A) -> bool, most: usize) -> Forest<A> {
+    let mut growing = Growing {
+        chains,
+        keep,
+        order: (0..chains.amounts.len() as u32).collect(),
+        nexts: Vec::new(),
+        candidates: BinaryHeap::new(),
+    };
+    let mut forest = Forest { nodes: Vec::<GrownNode<A>>::new(), roots: Vec::new(), rest: Rest::default() };
+    (_, forest.rest) = growing.look_below(None, 0..chains.amounts.len(), 0);
+    // For each node, what is below comes in the order that it is to have.
+    while let Some(Candidate { parent, entry, approximate, all, first, end, depth }) = growing.candidates.pop() {
+        let id = forest.nodes.len();
+        let above = parent.and_then(|parent| forest.nodes.get_mut(parent));
+        let (siblings, rest) = match above {
+            Some(above) => (&mut above.children, &mut above.rest),
+            None => (&mut forest.roots, &mut forest.rest),
+        };
+        if id >= most {
+            rest.subtrees += 1;
+            rest.amount.add(&all);
+            continue;
+        }
+        siblings.push(id);
+        let (own, rest) = growing.look_below(Some(id), first..end, depth);
+        forest.nodes.push(GrownNode { parent, entry, approximate, own, all, children: Vec::new(), rest });
+    }
+    forest
+}
+
+struct Growing<'a, A, F> {
+    chains: &'a Chains<A>,
+    keep: F,
+    order: Vec<u32>,
+    nexts: Vec<NextEntry>,
+    candidates: BinaryHeap<Candidate<A>>,
+}
+
+impl<A: Amount, F: Fn(&A) -> bool> Growing<'_, A, F> {
+    /// Finds what may be grown below a node, whose chains these are. Returns the amount of the chains that end there, and what
+    /// is not to be grown.
+    fn look_below(&mut self, node: Option<usize>, chains: Range<usize>, depth: usize) -> (A, Rest<A>) {
+        let (mut own, mut rest) = (A::default(), Rest::<A>::default());
+        let mut first = chains.start;
+        let Some(part) = self.order.get_mut(chains) else { return (own, rest) };
         // Read once: deep chains come here once for each depth, mostly in order already.
-        nexts.clear();
-        nexts.extend(part.iter().map(|&chain| {
-            let flagged = chains.flagged(chain, depth);
+        self.nexts.clear();
+        self.nexts.extend(part.iter().map(|&chain| {
+            let flagged = self.chains.flagged(chain, depth);
             let approximate = flagged.is_some_and(|entry| entry & APPROXIMATE != 0);
             NextEntry { entry: flagged.map(|entry| entry & !APPROXIMATE), chain, approximate }
         }));
-        if !nexts.is_sorted() {
-            nexts.sort_unstable();
-            part.iter_mut().zip(&nexts).for_each(|(place, next)| *place = next.chain);
+        if !self.nexts.is_sorted() {
+            self.nexts.sort_unstable();
+            part.iter_mut().zip(&self.nexts).for_each(|(place, next)| *place = next.chain);
         }
-        let mut at = first;
-        let mut own = A::default();
-        let (mut children, mut rest) = (Vec::new(), Rest::<A>::default());
-        for group in nexts.chunk_by(|a, b| a.entry == b.entry) {
-            let (from, to) = (at, at + group.len());
-            at = to;
-            let all = chains.sum(group);
-            let Some(entry) = group.first().and_then(|next| next.entry) else {
-                own = all;
-                continue;
-            };
-            if !keep(&all) {
-                rest.subtrees += 1;
-                rest.amount.add(&all);
-                continue;
+        for group in self.nexts.chunk_by(|a, b| a.entry == b.entry) {
+            let end = first + group.len();
+            let all = self.chains.sum(group);
+            match group.first().and_then(|next| next.entry) {
+                None => own = all,
+                Some(_) if !(self.keep)(&all) => {
+                    rest.subtrees += 1;
+                    rest.amount.add(&all);
+                }
+                Some(entry) => self.candidates.push(Candidate {
+                    parent: node,
+                    entry,
+                    approximate: group.iter().any(|next| next.approximate),
+                    all,
+                    first,
+                    end,
+                    depth: depth + 1,
+                }),
             }
-            let id = forest.nodes.len();
-            forest.nodes.push(GrownNode {
-                parent: node,
-                entry,
-                approximate: group.iter().any(|next| next.approximate),
-                own: A::default(),
-                all,
-                children: Vec::new(),
-                rest: Rest::default(),
-            });
-            tasks.push(Task { node: Some(id), first: from, end: to, depth: depth + 1 });
-            children.push(id);
+            first = end;
         }
-        let key = |id: &usize| forest.nodes.get(*id).map(|node| (std::cmp::Reverse(node.all.order()), node.entry));
-        children.sort_by_key(key);
-        match node.and_then(|node| forest.nodes.get_mut(node)) {
-            Some(node) => (node.own, node.children, node.rest) = (own, children, rest),
-            None => (forest.roots, forest.rest) = (children, rest),
+        (own, rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy, Debug, Default, PartialEq)]
+    struct Weight(u64);
+
+    impl Amount for Weight {
+        fn add(&mut self, other: &Self) {
+            self.0 += other.0;
+        }
+
+        fn order(&self) -> u64 {
+            self.0
         }
     }
-    forest
+
+    #[test]
+    fn of_too_many_nodes_the_heaviest_are_grown() {
+        let mut chains = Chains::new();
+        (0..50).for_each(|light| chains.push([1, 100 + light, 200 + light], Weight(2)));
+        chains.push([1, 1_000, 3], Weight(100));
+        chains.push([1, 1_000], Weight(1));
+        let Forest { nodes, roots, rest } = grow_within(&chains, |_| true, 5);
+        assert_eq!(nodes.iter().map(|node| node.entry).collect::<Vec<_>>(), [1, 1_000, 3, 100, 101]);
+        assert!(roots == [0] && rest.subtrees == 0);
+        let node = |at: usize| (nodes[at].own.0, nodes[at].all.0, nodes[at].rest.subtrees, nodes[at].rest.amount.0);
+        assert_eq!(node(0), (0, 201, 48, 96));
+        assert_eq!([node(1), node(2), node(3)], [(1, 101, 0, 0), (100, 100, 0, 0), (0, 2, 1, 2)]);
+        assert_eq!(nodes[0].children, [1, 3, 4]);
+        let whole = grow(&chains, |_| true);
+        assert!(whole.nodes.len() == 103 && whole.nodes.iter().all(|node| node.rest.subtrees == 0));
+    }
 }
