@@ -1,5 +1,7 @@
 //! CPU time of the whole machine, as /proc/stat has it.
 
+use std::cell::Cell;
+
 use crate::clock::now_ns;
 use crate::procfs;
 
@@ -8,9 +10,19 @@ const TICK_NS: u64 = 10_000_000;
 /// Interrupts of idle CPUs are no idle time, and no program's: they may take one part in this many of it.
 const IDLE_PARTS: u64 = 50;
 
+/// Time after which what was spent is certain. The kernel's numbers are too coarse for less.
+const STRETCH_NS: u64 = 10_000_000_000;
+
+/// Adds up what the machine spends. It never falls.
+#[derive(Debug)]
+pub struct MachineTime(Cell<Sum>);
+
 #[derive(Clone, Copy, Debug)]
-pub struct MachineTime {
-    began: Reading,
+struct Sum {
+    /// What was spent until the last stretch began.
+    spent: MachineTimes,
+    stretch: Reading,
+    told: MachineTimes,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,18 +47,39 @@ struct Reading {
 
 impl MachineTime {
     pub fn begin() -> Option<MachineTime> {
-        Some(MachineTime { began: read()? })
+        Some(MachineTime::begin_at(read()?))
+    }
+
+    fn begin_at(stretch: Reading) -> MachineTime {
+        let nothing = MachineTimes::default();
+        MachineTime(Cell::new(Sum { spent: nothing, stretch, told: nothing }))
     }
 
     pub fn since(&self) -> Option<MachineTimes> {
-        Some(between(&self.began, &read()?))
+        Some(self.until(read()?))
+    }
+
+    fn until(&self, now: Reading) -> MachineTimes {
+        let Sum { mut spent, mut stretch, mut told } = self.0.get();
+        let both = |a: MachineTimes, b: MachineTimes, of: fn(u64, u64) -> u64| MachineTimes {
+            user: of(a.user, b.user),
+            busy: of(a.busy, b.busy),
+            idle: of(a.idle, b.idle),
+        };
+        let sum = both(spent, between(&stretch, &now), u64::saturating_add);
+        if now.cpus != stretch.cpus || now.at.saturating_sub(stretch.at) >= STRETCH_NS {
+            (spent, stretch) = (sum, now);
+        }
+        told = both(told, sum, u64::max);
+        self.0.set(Sum { spent, stretch, told });
+        told
     }
 }
 
 /// What was spent from one reading to another one.
 ///
 /// Most kernels take a CPU for busy by who runs when it ticks, and know when it was idle. A program that sleeps at each tick
-/// is in neither: what is left of all CPUs' time is busy, too.
+/// is in neither: what is left of all CPUs' time is busy, too, where that is more. (So is what a host takes without telling.)
 fn between(began: &Reading, now: &Reading) -> MachineTimes {
     let passed = |of: fn(&Reading) -> u64| of(now).saturating_sub(of(began));
     let (user, ticked, idle) = (passed(|it| it.times.user), passed(|it| it.times.busy), passed(|it| it.times.idle));
@@ -113,6 +146,25 @@ mod tests {
         let now = Reading { cpus: 3, ..reading(9, 16, 20, 5, 110) };
         assert_eq!(between(&began, &now), MachineTimes { user: 4 * S, busy: 6 * S, idle: 0 });
         assert_eq!(between(&began, &Reading::default()), MachineTimes::default());
+    }
+
+    #[test]
+    fn what_was_spent_stays() {
+        const S: u64 = 1_000_000_000;
+        let reading = |busy, idle, cpus, at| {
+            let times = MachineTimes { user: 0, busy: busy * S, idle: idle * S };
+            Reading { times, stolen: 0, cpus, at: at * S }
+        };
+        let time = MachineTime::begin_at(reading(0, 0, 2, 0));
+        // Who sleeps when CPUs tick has both for ten seconds, and then all sleep for long.
+        assert_eq!(time.until(reading(0, 0, 2, 10)).busy, 20 * S);
+        for at in 11..1_000 {
+            assert_eq!(time.until(reading(0, 2 * (at - 10), 2, at)).busy, 20 * S, "{at}");
+        }
+        // One CPU less, and then one is busy.
+        assert_eq!(time.until(reading(0, 1_981, 1, 1_001)).busy, 20 * S);
+        assert_eq!(time.until(reading(4, 1_981, 1, 1_005)).busy, 24 * S);
+        assert_eq!(time.until(reading(4, 1_981, 2, 1_005)).busy, 24 * S);
     }
 
     #[test]

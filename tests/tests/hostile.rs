@@ -159,7 +159,10 @@ fn main() -> ExitCode {
             let recorded = collecting.wait();
             recorded.assert_whole();
             assert_known(&recorded);
-            assert!(recorded.samples("bottom").own >= 50, "{:?}", recorded.names());
+            // Each new mapping costs much here: on a busy machine most samples are lost.
+            let accounting = recorded.profile.accounting();
+            let bottom = recorded.samples("bottom").own;
+            assert!(bottom >= 5 && bottom * 10 >= accounting.received * 9, "{bottom}: {accounting:?}");
         })
         .test("more_libraries_than_files_may_be_open", &[CC, PRLIMIT], || {
             // More libraries than open files: the program and the C library are read. (A ring takes files on each CPU.)

@@ -51,9 +51,8 @@ pub fn text(shown: &Presentation<'_>) -> String {
         Some(hint) => say(Tone::Warning, hint),
         None => say(Tone::Strong, &headline(shown, &view)),
     }
-    for hint in hints::hints(shown.profile, shown.watch, &view, interpreter.is_some()) {
-        say(Tone::Warning, &hint);
-    }
+    let hints = hints::hints(shown.profile, shown.watch, &view, interpreter.is_some());
+    hints.iter().for_each(|hint| say(Tone::Warning, hint));
     if view.chain.len() > 1 {
         text.push('\n');
         text.push_str(&chain(&view).render(layout));
@@ -66,7 +65,8 @@ pub fn text(shown: &Presentation<'_>) -> String {
         }
     }
     text.push('\n');
-    text.push_str(&functions(shown, &view).render(layout));
+    // All fits on a screen with one hint.
+    text.push_str(&functions(shown, &view, hints.len().saturating_sub(1)).render(layout));
     text
 }
 
@@ -221,7 +221,8 @@ fn chain(view: &SummaryView) -> TextTable {
     table
 }
 
-fn functions(shown: &Presentation<'_>, view: &SummaryView) -> TextTable {
+/// `fewer`: rows of functions that are not the program's own which have no room.
+fn functions(shown: &Presentation<'_>, view: &SummaryView, fewer: usize) -> TextTable {
     let scale = UnitScale::new(shown.metric.unit, view.total.weight);
     let mut columns = vec![
         TableColumn::number(format!("total {}", scale.unit)),
@@ -235,8 +236,8 @@ fn functions(shown: &Presentation<'_>, view: &SummaryView) -> TextTable {
     let (mut left_out, mut own_rows) = ((0, 0u64), 0);
     for (part, own) in [(&view.own, true), (&view.others, false)] {
         // Others have half as many rows, plus those that the program's own leave unused.
-        let most =
-            if own { shown.limit } else { shown.limit.map(|most| most.saturating_add(most.div_ceil(2)) - own_rows) };
+        let of_others = |most: usize| most.saturating_add(most.div_ceil(2)).saturating_sub(own_rows + fewer);
+        let most = if own { shown.limit } else { shown.limit.map(of_others) };
         let (kept, rest) = part.split_at(most.map_or(part.len(), |most| most.min(part.len())));
         own_rows = kept.len();
         if !own && !kept.is_empty() && !view.own.is_empty() {

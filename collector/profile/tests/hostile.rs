@@ -203,7 +203,7 @@ fn many_routes_of_a_deep_stack() {
                 out = message;
             }
             let text = String::from_utf8_lossy(&out);
-            let says = ["they have too many call sites", "too deep to be listed in full"].map(|it| text.contains(it));
+            let says = ["they have too many call sites", "too long to be listed in full"].map(|it| text.contains(it));
             // A list of stacks has most of them in part only.
             let calls = !is_known && format == Format::Callgrind;
             assert_eq!(says, [calls, !is_known && !calls], "{count} {}", format.name());

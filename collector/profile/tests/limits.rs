@@ -354,8 +354,42 @@ fn many_calls_of_long_names_leave_room_for_others() {
     assert!(folded.contains("[elided]") && folded.len() < 200 << 20, "{}", folded.len());
     let whole = folded.lines().find(|line| line.contains("other44")).unwrap();
     assert!((0..45).all(|i| whole.contains(&format!("other{i}_"))), "{whole}");
-    let graph = GraphView::new(&profile, &all);
+}
+
+#[test]
+fn names_of_many_arcs_are_cut() {
+    const FUNCTIONS: u32 = 130;
+    let mut profile = Profile::new(session(), ProfileLimits::default());
+    let image = profile.add_image(Image { name: "/bin/p".to_owned(), build_id: Vec::new() });
+    let functions: Vec<_> = (0..FUNCTIONS)
+        .map(|i| {
+            profile.add_cost_centre(CostCentre {
+                image,
+                linkage_name: Some(format!("f{i}_{}", "x".repeat(4_000))),
+                display_name: None,
+                start: None,
+                file: None,
+                line: 0,
+                local: false,
+            })
+        })
+        .collect();
+    let process = profile.add_process(Process::new(1, 1, "p"));
+    let thread = profile.add_thread(Thread { process, tid: 1, name: "p".to_owned() });
+    for &caller in &functions {
+        for &callee in &functions {
+            let context = profile.contexts_mut().push(ContextId::ROOT, caller);
+            let context = profile.contexts_mut().push(context, callee);
+            profile.charge(thread, context, LineId::UNKNOWN, &[1]);
+        }
+    }
+    let graph = GraphView::new(&profile, &Selection::all());
+    assert!(graph.nodes.iter().all(|node| node.name.len() > 4_000));
     let arcs = || graph.nodes.iter().flat_map(|node| node.callers.iter().chain(&node.callees));
-    assert!(arcs().count() > 2_000 && graph.nodes.iter().any(|node| node.name.len() > 4_000));
-    assert!(arcs().map(|arc| arc.name.len()).sum::<usize>() <= ccsd_profile::view::room_for_names(&profile));
+    let bytes: usize = arcs().map(|arc| arc.name.len()).sum();
+    let room = ccsd_profile::view::room_for_names(&profile);
+    assert!(arcs().count() > 30_000 && bytes <= room && bytes * 2 > room, "{bytes} of {room}");
+    let (label, end) = ("y".repeat(5_000), " (file.c:12)");
+    let in_arc = graph.in_arc(&format!("{label}{end}")).into_owned();
+    assert!(in_arc.len() < 2_000 && in_arc.ends_with(end) && in_arc.contains('…'), "{in_arc}");
 }

@@ -446,7 +446,7 @@ impl EventSet {
 
     /// What the machine has spent since [`EventSet::count_machine`].
     pub fn machine_times(&self) -> Option<MachineTimes> {
-        self.machine.and_then(|machine| machine.since())
+        self.machine.as_ref().and_then(MachineTime::since)
     }
 
     /// What is counted where one event counts and another one samples.

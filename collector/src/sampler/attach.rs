@@ -99,6 +99,8 @@ impl<'a> Attach<'a> {
         let before = self.scan.count();
         for pid in all {
             self.source.channels.watchdog.beat();
+            // Rings fill while processes are asked, which may take long to answer.
+            self.source.read_recent();
             match self.source.pipeline.tracker.may_follow(pid) {
                 Ok(()) => {}
                 Err(denied) => {
@@ -128,8 +130,6 @@ impl<'a> Attach<'a> {
             }
             self.enter_threads(&mut process);
             opened?;
-            // Its rings fill while the next one is asked, which may take long to answer.
-            self.source.read_recent();
         }
         // Those of a process that may not be entered yet count, too: the next round looks at it again.
         Ok(self.scan.count() > before)

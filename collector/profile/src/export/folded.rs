@@ -13,14 +13,14 @@ use super::walk::{ChargedStack, GAP_FRAME, frame_index, frame_name, walk, walk_w
 pub(super) const MOST_BYTES: usize = 256 << 20;
 
 /// Every stack with its weight, ordered by text. Semicolons in names become colons. Stacks of more than `most` bytes are first
-/// given to `full`, which makes room, or says that no more are wanted. `is_cut`: the middle of the longest is left out, so that
-/// all have about half of that.
+/// given to `full`, which makes room, or says that no more are wanted. With `is_cut` the middle of the longest is left out, so
+/// that all have about half of that. Returns the weight of those, too.
 fn stacks(
     export: &Export<'_>,
     most: usize,
     is_cut: bool,
     mut full: impl FnMut(&mut BTreeMap<String, u64>) -> bool,
-) -> BTreeMap<String, u64> {
+) -> (BTreeMap<String, u64>, u64) {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     let (mut bytes, mut are_wanted) = (0, true);
     let profile = export.profile;
@@ -47,12 +47,13 @@ fn stacks(
             are_wanted = full(&mut lines);
         }
     };
-    if is_cut {
+    let cut = if is_cut {
         walk_within(export, most / 2, visit)
     } else {
-        walk(export, visit)
+        walk(export, visit);
+        0
     };
-    lines
+    (lines, cut)
 }
 
 /// Every stack with its weight, ordered by text.
@@ -60,18 +61,18 @@ fn stacks(
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`] if they have more than `most` bytes: too much to draw.
 pub(super) fn lines(export: &Export<'_>, most: usize) -> io::Result<BTreeMap<String, u64>> {
-    all_lines(export, most, false)
+    all_lines(export, most, false).map(|(lines, _)| lines)
 }
 
-/// The same, without the middle of the longest if they have more.
+/// The same, without the middle of the longest if they have more, and the weight of those.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`] if they are too many even so.
-pub(super) fn cut_lines(export: &Export<'_>, most: usize) -> io::Result<BTreeMap<String, u64>> {
+pub(super) fn cut_lines(export: &Export<'_>, most: usize) -> io::Result<(BTreeMap<String, u64>, u64)> {
     all_lines(export, most, false).or_else(|_| all_lines(export, most, true))
 }
 
-fn all_lines(export: &Export<'_>, most: usize, is_cut: bool) -> io::Result<BTreeMap<String, u64>> {
+fn all_lines(export: &Export<'_>, most: usize, is_cut: bool) -> io::Result<(BTreeMap<String, u64>, u64)> {
     let mut fits = true;
     let lines = stacks(export, most, is_cut, |lines| {
         lines.clear();
@@ -103,7 +104,7 @@ fn write_within(export: &Export<'_>, most: usize, out: &mut impl Write) -> io::R
         std::mem::take(lines).into_iter().try_for_each(|(stack, weight)| writeln!(out, "{stack} {weight}"))
     };
     let mut written = Ok(());
-    let mut rest = stacks(export, most, false, |lines| {
+    let (mut rest, _) = stacks(export, most, false, |lines| {
         written = write(lines);
         written.is_ok()
     });
@@ -180,10 +181,13 @@ mod tests {
         let profile = profile(&["x".repeat(300), "y".repeat(300)]);
         let selection = Selection::all();
         let export = Export::new(&profile, &selection);
-        assert!(lines(&export, 10_000).is_err() && cut_lines(&export, 100).is_err());
-        let cut = cut_lines(&export, 10_000).unwrap();
-        assert_eq!((cut.len(), cut.values().sum::<u64>()), (20, 2 * 210));
+        assert!(lines(&export, 10_000).is_err());
+        // Not even the function that ran has room.
+        assert_eq!(cut_lines(&export, 100).unwrap(), (BTreeMap::from([("[elided]".to_owned(), 420)]), 420));
+        let (cut, weight) = cut_lines(&export, 10_000).unwrap();
+        assert_eq!((cut.len(), cut.values().sum::<u64>(), weight), (20, 2 * 210, 2 * 210));
         assert!(cut.keys().all(|stack| stack.starts_with("main;[elided];f")), "{cut:?}");
-        assert!(cut_lines(&export, MOST_BYTES).unwrap().keys().all(|stack| stack.len() > 600));
+        let (whole, weight) = cut_lines(&export, MOST_BYTES).unwrap();
+        assert!(weight == 0 && whole.keys().all(|stack| stack.len() > 600));
     }
 }

@@ -71,8 +71,8 @@ impl Export<'_> {
         if shortened > 0 {
             let total = Total::of(self.profile, self.selection).weight.max(1);
             remarks.push(format!(
-                "stacks with {:.1}% of the weight are too deep to be listed in full: where every stack is listed, their inner \
-                 part is [elided]",
+                "stacks with {:.1}% of the weight are too long to be listed in full: where every stack is listed, their middle \
+                 is [elided]",
                 100.0 * shortened as f64 / total as f64
             ));
         }

@@ -65,8 +65,8 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     // As in a page, what only starts the program is left out.
     let selection = export.selection.clone().hide(profile.startup_functions());
     let export = &Export { selection: &selection, ..*export };
-    let stacks = folded::cut_lines(export, folded::MOST_BYTES)?;
-    total(&stacks)?;
+    let (stacks, cut) = folded::cut_lines(export, folded::MOST_BYTES)?;
+    let all = total(&stacks)?.max(1);
     let lines: Vec<String> = stacks.into_iter().map(|(stack, weight)| format!("{stack} {weight}")).collect();
     if lines.is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no samples are selected: there is nothing to draw"));
@@ -90,6 +90,12 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     options.count_name = unit_name(metric.unit).to_owned();
     options.deterministic = true;
     options.notes = notes(export);
+    if cut > 0 {
+        let share = 100.0 * cut as f64 / all as f64;
+        options.notes.push_str(&format!(
+            "; of stacks with {share:.1}% of the weight the middle has no room here and is [elided]"
+        ));
+    }
     drawn(&mut options, &lines, out)
 }
 

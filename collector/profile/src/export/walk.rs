@@ -114,14 +114,19 @@ impl<'a> StackRoom<'a> {
         functions.take(most_entries).take_while(|function| fits(function)).count()
     }
 
-    /// The outer and the inner part of a stack, and `[elided]` between them.
-    fn shorten(&mut self, functions: &[CostCentreId]) -> Vec<CostCentreId> {
+    /// The outer and the inner part of a stack, and `[elided]` between them. `None` if these are all of it.
+    fn shorten(&mut self, functions: &[CostCentreId]) -> Option<Vec<CostCentreId>> {
         let (outer, rest) = functions.split_at(self.fitting(functions.iter()).min(functions.len() / 2));
-        // The function that ran is kept however long its name is.
-        let (_, inner) = rest.split_at(rest.len() - self.fitting(rest.iter().rev()).clamp(1, rest.len()));
+        // The function that ran may have more than half.
+        let leaf = rest.last().is_some_and(|&leaf| self.length(leaf) <= self.most_bytes);
+        let kept = self.fitting(rest.iter().rev()).max(usize::from(leaf));
+        let (omitted, inner) = rest.split_at(rest.len() - kept.min(rest.len()));
+        if omitted.is_empty() {
+            return None;
+        }
         // An earlier `[elided]` is dropped with what is before it, so that there is only one.
         let elided = inner.iter().rposition(|&function| function == CostCentreId::ELIDED).map_or(0, |at| at + 1);
-        [outer, &[CostCentreId::ELIDED], inner.get(elided..).unwrap_or_default()].concat()
+        Some([outer, &[CostCentreId::ELIDED], inner.get(elided..).unwrap_or_default()].concat())
     }
 }
 
@@ -201,9 +206,9 @@ pub(super) fn walk(export: &Export<'_>, visit: impl FnMut(&ChargedStack<'_>)) ->
     walk_rows(export, false, None, visit).0
 }
 
-/// The same where names have so many bytes together.
-pub(super) fn walk_within(export: &Export<'_>, bytes: usize, visit: impl FnMut(&ChargedStack<'_>)) -> Total {
-    walk_rows(export, false, Some(bytes), visit).0
+/// The same where names have so many bytes together, of each context once. Returns the weight of the stacks that are truncated.
+pub(super) fn walk_within(export: &Export<'_>, bytes: usize, visit: impl FnMut(&ChargedStack<'_>)) -> u64 {
+    walk_rows(export, false, Some(bytes), visit).1
 }
 
 pub(super) fn walk_routes(export: &Export<'_>, visit: impl FnMut(&ChargedStack<'_>)) -> Total {
@@ -268,27 +273,23 @@ fn walk_rows(
     let mut room = StackRoom::new(profile);
     walk.visit(|id, visible| {
         frames(visible, &mut functions);
-        room.count(&functions, in_rows(id).count());
+        let rows = in_rows(id).count();
+        room.count(&functions, if bytes.is_some() { rows.min(1) } else { rows });
     });
     room.share(rows.len(), bytes);
     let mut shortened = 0u64;
     let total = walk.visit(|id, visible| {
         frames(visible, &mut functions);
-        let mut short = None;
-        let is_whole = room.is_whole(&functions);
+        let short = if room.is_whole(&functions) { None } else { room.shorten(&functions) };
         for row in in_rows(id) {
             let weights = weights.get(row.weights..row.weights + metrics).unwrap_or(&[]);
             let weight = weights.get(selection.metric_index()).copied().unwrap_or(0);
             if weight == 0 && row.samples == 0 {
                 continue;
             }
-            let whole = &functions;
-            let functions = if is_whole {
-                whole
-            } else {
-                shortened = shortened.saturating_add(weight);
-                &*short.get_or_insert_with(|| room.shorten(&functions))
-            };
+            let (is_whole, whole) = (short.is_none(), &functions);
+            let functions = short.as_ref().unwrap_or(whole);
+            shortened = shortened.saturating_add(if is_whole { 0 } else { weight });
             let &StackLevel { thread, samples, .. } = row;
             // A route also has the call sites of omitted functions.
             let route = if is_whole { row.route } else { RouteId::EMPTY };

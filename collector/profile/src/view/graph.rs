@@ -28,6 +28,8 @@ use crate::selection::Selection;
 
 /// Bytes of the name of an arc's function that are shown however many arcs there are.
 const LEAST_NAME: usize = 100;
+/// Bytes beyond that of a label, which has more than the name.
+const MOST_APART: usize = 60;
 
 /// An arc to a caller or a callee, as seen from one function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -89,7 +91,7 @@ impl GraphNode {
 }
 
 /// All functions, by inherited weight, largest first.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GraphView {
     /// All of it.
     pub total: Total,
@@ -209,10 +211,18 @@ impl GraphView {
         }
     }
 
-    /// A name as arcs show it: the beginning where arcs are many and names are long, see [`room_for_names`].
+    /// A label as arcs show it: the beginning where arcs are many and names are long, see [`room_for_names`], and then its end,
+    /// which tells functions of one name apart.
     #[must_use]
-    pub fn in_arc<'a>(&self, name: &'a str) -> Cow<'a, str> {
-        shortened(name, self.most)
+    pub fn in_arc<'a>(&self, label: &'a str) -> Cow<'a, str> {
+        if label.len() <= self.most.saturating_add(MOST_APART) {
+            return label.into();
+        }
+        let mut end = label.len() - MOST_APART / 2;
+        while !label.is_char_boundary(end) {
+            end += 1;
+        }
+        format!("{}{}", shortened(label, self.most), label.get(end..).unwrap_or_default()).into()
     }
 
     /// A function with its callers and callees.

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::super::request::Export;
 use super::packed::{pack, pack_ascending};
-use super::stacks::Stacks;
+use super::stacks::{BEYOND, Stacks};
 use crate::cgroup;
 use crate::gaps::MARK;
 use crate::ids::{CostCentreId, ProcessId, ThreadId};
@@ -97,7 +97,7 @@ struct PackedLayer {
 }
 
 impl Cells {
-    pub(super) fn from_metrics(exports: &[&Export<'_>], stacks: &Stacks) -> Self {
+    pub(super) fn from_metrics(exports: &[&Export<'_>], stacks: &mut Stacks) -> Self {
         // The columns of the first export are those of all.
         let timeline = exports.first().map_or(Timeline::none(), |export| export.timeline);
         let timeline = if timeline.columns().len() < 2 { Timeline::none() } else { timeline };
@@ -106,7 +106,8 @@ impl Cells {
         for (layer, export) in exports.iter().enumerate() {
             threads.known.clear();
             let side = (export.profile, export.selection, layer);
-            add_cells(side, timeline, |entries| stacks.find(entries), &mut threads, &mut cells);
+            let place = |entries: &[u32]| stacks.place(entries.iter().copied());
+            add_cells(side, timeline, place, &mut threads, &mut cells);
         }
         let Threads { threads, processes, groups, .. } = threads;
         let columns = timeline.columns().to_vec();
@@ -116,7 +117,7 @@ impl Cells {
     /// Layers: the profile after, then before. Two runs have their own threads and no common time.
     pub(super) fn from_difference(
         tree: &DiffTree,
-        stacks: &Stacks,
+        stacks: &mut Stacks,
         matching: &Matching,
         [after, before]: [&Export<'_>; 2],
     ) -> Self {
@@ -129,14 +130,12 @@ impl Cells {
                 let ids = (0..).map(CostCentreId::new).take(profile.cost_centres().len());
                 let common: Vec<Option<u32>> =
                     ids.map(|id| numbers.get(&matching.function(profile, id)).copied()).collect();
-                let find = |entries: &[u32]| {
-                    let number = |&entry: &u32| {
-                        let number = common.get(function(entry).index()).copied().flatten()?;
-                        Some(number | (entry & (MARK | GAP)))
-                    };
-                    stacks.find(&entries.iter().map(number).collect::<Option<Vec<u32>>>()?)
+                let number = |&entry: &u32| {
+                    let number = common.get(function(entry).index()).copied().flatten();
+                    number.map_or(BEYOND, |number| number | (entry & (MARK | GAP)))
                 };
-                add_cells((profile, selection, layer), Timeline::none(), find, &mut threads, &mut cells);
+                let place = |entries: &[u32]| stacks.place(entries.iter().map(number));
+                add_cells((profile, selection, layer), Timeline::none(), place, &mut threads, &mut cells);
             });
         }
         let Threads { threads, processes, groups, .. } = threads;
@@ -226,19 +225,19 @@ impl Cells {
     }
 }
 
-/// Adds what a profile charged as one layer. `find` finds the node of a stack.
+/// Adds what a profile charged as one layer. `place` tells the node of a stack.
 fn add_cells(
     (profile, selection, layer): (&Profile, &Selection, usize),
     timeline: &Timeline,
-    find: impl Fn(&[u32]) -> Option<usize>,
+    mut place: impl FnMut(&[u32]) -> Option<usize>,
     threads: &mut Threads,
     cells: &mut Vec<CostCell>,
 ) {
     let walk = profile.walk(selection);
     let mut places: Vec<Option<usize>> = vec![None; walk.table().len()];
     walk.visit(|id, visible| {
-        if let Some(place) = places.get_mut(id.index()) {
-            *place = find(visible.entries());
+        if let Some(known) = places.get_mut(id.index()) {
+            *known = place(visible.entries());
         }
     });
     walk.charges(|context, charge| {
@@ -381,5 +380,50 @@ mod tests {
         let packed = both.packed(Some);
         assert_eq!((packed.layers[1].unit, &packed.layers[1].weights), (7, &pack([0, 0, 0, 0, 1])));
         assert_eq!(packed.layers[0].weights, pack([1, 2, 3, 5, 0]));
+    }
+
+    #[test]
+    fn stacks_beyond_a_tree_keep_their_weight() {
+        use crate::{ContextId, CostCentre, Image, LineId, ProfileLimits, SessionInfo};
+        let metric = crate::Metric { name: "cpu-clock".to_owned(), unit: crate::Unit::Nanoseconds };
+        let info = SessionInfo { metrics: vec![metric], ..SessionInfo::default() };
+        let mut profile = Profile::new(info, ProfileLimits::default());
+        let image = profile.add_image(Image { name: "p".to_owned(), build_id: Vec::new() });
+        let process = profile.add_process(Process::new(1, 1, "p"));
+        let thread = profile.add_thread(Thread { process, tid: 1, name: "p".to_owned() });
+        let function = |profile: &mut Profile, name: String| {
+            let (linkage_name, display_name, file) = (Some(name), None, None);
+            profile.add_cost_centre(CostCentre {
+                image,
+                linkage_name,
+                display_name,
+                start: None,
+                file,
+                line: 0,
+                local: false,
+            })
+        };
+        for (root, weight) in [("main", 10), ("other", 1)] {
+            for leaf in 0..5 {
+                let functions = [root.to_owned(), format!("f{leaf}")].map(|name| function(&mut profile, name));
+                let push = |context, function: CostCentreId| profile.contexts_mut().push(context, function);
+                let context = functions.into_iter().fold(ContextId::ROOT, push);
+                profile.charge(thread, context, LineId::UNKNOWN, &[weight + leaf]);
+            }
+        }
+        let selection = Selection::all();
+        let mut tree = crate::view::TreeView::new(&profile, &selection);
+        tree.limit(3);
+        let mut stacks = Stacks::default();
+        stacks.add_tree(&tree);
+        let export = Export::new(&profile, &selection);
+        let cells = Cells::from_metrics(&[&export], &mut stacks);
+        assert_eq!(cells.cells.iter().map(|cell| cell.weight).sum::<u64>(), tree.total.weight);
+        // Of both, which have one callee together.
+        assert!(stacks.has_beyond() && stacks.nodes.len() == 5);
+        let kept = stacks.heaviest(usize::MAX);
+        assert_eq!(kept.iter().filter(|&&kept| kept).count(), 3);
+        let (beyond, share) = cells.own(|node| !kept[node]);
+        assert!(beyond.len() == 2 && (share - 61.0 / 75.0).abs() < 1e-9, "{share}");
     }
 }

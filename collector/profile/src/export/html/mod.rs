@@ -217,7 +217,7 @@ pub(super) fn write(export: &Export<'_>, out: &mut impl Write) -> io::Result<()>
     let trees: Vec<TreeView> = exports.iter().map(|it| TreeView::new(it.profile, it.selection)).collect();
     let mut stacks = Stacks::default();
     trees.iter().for_each(|tree| stacks.add_tree(tree));
-    let cells = Cells::from_metrics(&exports, &stacks);
+    let cells = Cells::from_metrics(&exports, &mut stacks);
     let profile = export.profile;
     let samples = trees.first().map_or(0, |tree| tree.total.samples);
     let labels = profile.labels();
@@ -327,8 +327,8 @@ pub(super) fn write_difference(before: &Export<'_>, after: &Export<'_>, out: &mu
         layer,
         is_same_program: is_same_program(function),
     });
-    let stacks = Stacks::from_difference(&tree);
-    let cells = Cells::from_difference(&tree, &stacks, &matching, [after, before]);
+    let mut stacks = Stacks::from_difference(&tree);
+    let cells = Cells::from_difference(&tree, &mut stacks, &matching, [after, before]);
     let (old, new) = (facts(before, tree.before.samples), facts(after, tree.after.samples));
     let contents = Contents {
         title: difference_title(&before.title(), &after.title()),
@@ -507,8 +507,9 @@ impl Contents<'_> {
         if left_out {
             let all = self.stacks.nodes.len();
             remarks.push(format!(
-                "{} of {all} stacks, {:.2}% of the weight, are too many for this file and stand as {PRUNED} in their callers; \
+                "{}{} of {all} stacks, {:.2}% of the weight, are too many for this file and stand as {PRUNED} in their callers; \
                  --max-size allows more",
+                if self.stacks.has_beyond() { "at least " } else { "" },
                 all - places.len(),
                 100.0 * left_out_share,
             ));

@@ -14,7 +14,12 @@ pub(super) struct StackNode {
     pub(super) approximate: bool,
     /// The largest share of a total that this stack and all that go on from it have in any layer.
     pub(super) share: f64,
+    /// Stands for all stacks of its caller that a tree had no room for. It is never kept.
+    pub(super) is_beyond: bool,
 }
+
+/// The entry of a node that [`StackNode::is_beyond`], and of functions that no node has.
+pub(super) const BEYOND: u32 = !APPROXIMATE;
 
 #[derive(Default)]
 pub(super) struct Stacks {
@@ -48,6 +53,7 @@ impl Stacks {
             gap: node.gap,
             approximate: node.approximate,
             share: share(node.before.weight, tree.before.weight).max(share(node.after.weight, tree.after.weight)),
+            is_beyond: false,
         }));
         for (at, node) in stacks.nodes.iter().enumerate() {
             let entry = node.function | if node.marked { MARK } else { 0 } | if node.gap { GAP } else { 0 };
@@ -67,20 +73,34 @@ impl Stacks {
                 gap: is_gap(entry),
                 approximate: false,
                 share: 0.0,
+                is_beyond: entry == BEYOND,
             });
         }
         at
     }
 
-    pub(super) fn find(&self, entries: &[u32]) -> Option<usize> {
-        let below = |at, &entry: &u32| self.index.get(&(at, entry & !APPROXIMATE)).copied();
-        entries.iter().try_fold(None, |at, entry| below(at, entry).map(Some)).flatten()
+    /// The node of a stack, or the one that stands for it below the callers that have nodes. `None` for no stack.
+    pub(super) fn place(&mut self, entries: impl IntoIterator<Item = u32>) -> Option<usize> {
+        let mut at = None;
+        for entry in entries {
+            match self.index.get(&(at, entry & !APPROXIMATE)) {
+                Some(&below) => at = Some(below),
+                None => return Some(self.add(at, BEYOND)),
+            }
+        }
+        at
+    }
+
+    /// Whether trees had no room for some.
+    pub(super) fn has_beyond(&self) -> bool {
+        self.nodes.iter().any(|node| node.is_beyond)
     }
 
     /// Whether each node is among the `most` heaviest. Callers come first among equals, so a kept node's caller is
     /// kept.
     pub(super) fn heaviest(&self, most: usize) -> Vec<bool> {
-        let mut order: Vec<usize> = (0..self.nodes.len()).collect();
+        let is_known = |i: &usize| self.nodes.get(*i).is_some_and(|node| !node.is_beyond);
+        let mut order: Vec<usize> = (0..self.nodes.len()).filter(is_known).collect();
         if most < order.len() {
             let share = |i: usize| self.nodes.get(i).map_or(0.0, |node| node.share);
             order.sort_by(|&a, &b| share(b).total_cmp(&share(a)).then(a.cmp(&b)));
