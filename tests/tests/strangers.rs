@@ -260,7 +260,9 @@ fn shown_elsewhere() {
             functions
         };
         collecting.wait_until(|profile| functions(profile).values().sum::<u64>() > 200);
-        let found = functions(&collecting.stop().profile);
+        let mut found = functions(&collecting.stop().profile);
+        // Stubs have the names of what they lead to, and where it begins is known, as the program itself says.
+        found.retain(|(_, name), _| !name.as_deref().is_some_and(|name| name == "_start" || name.ends_with("@plt")));
         assert_eq!(found.into_keys().collect::<Vec<_>>(), [(path.display().to_string(), None)]);
     }
 }
