@@ -140,7 +140,7 @@ mod tests {
         // All is accounted for, but for what interrupts of idle CPUs took.
         assert_eq!(busy(9, 16, 33, 3, 110).busy, 7 * S - 13 * S / 50);
         assert_eq!(busy(9, 16, 34, 3, 110), MachineTimes { user: 4 * S, busy: 6 * S, idle: 14 * S });
-        // Half of the busy time is of one who sleeps when CPUs tick, and what the host takes is nobody's.
+        // A program that sleeps at each tick has two thirds of the busy time. The time that the host takes is not busy.
         assert_eq!(busy(9, 16, 20, 5, 110), MachineTimes { user: 12 * S, busy: 18 * S, idle: 0 });
         // A CPU has come.
         let now = Reading { cpus: 3, ..reading(9, 16, 20, 5, 110) };

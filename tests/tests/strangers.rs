@@ -127,7 +127,7 @@ fn endless_maps() {
     assert!(notes.iter().any(|note| note.starts_with(&said)), "{notes:?}");
     assert!(recorded.samples("first").own > 0, "{:?}", recorded.names());
     let accounting = recorded.profile.accounting();
-    // Nobody waited for a map: while one was read, more would be lost than was received.
+    // If sampling waited for one of these maps, more than half of the samples would be lost.
     assert!(accounting.lost * 10 < accounting.received, "{accounting:?} {notes:?}");
     for stranger in &strangers {
         let _ = fs::remove_file(format!("/tmp/perf-{}.map", stranger.pid()));

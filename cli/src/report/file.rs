@@ -250,7 +250,7 @@ impl LoadedFile {
         let length = self.intervals.map_or(self.profile.accounting().duration_ns, |it| it.end_ns);
         let shown = match length {
             0 if self.profile.charge_count() == 0 => "it holds no sample".to_owned(),
-            0 => "of what time its samples are is not known".to_owned(),
+            0 => "the time of its samples is not known".to_owned(),
             ns => format!("its first {} can be read", nanoseconds(ns)),
         };
         match &self.recovery {

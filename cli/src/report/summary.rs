@@ -65,7 +65,7 @@ pub fn text(shown: &Presentation<'_>) -> String {
         }
     }
     text.push('\n');
-    // All fits on a screen with one hint.
+    // With one hint, all rows fit on a screen. Each further hint takes the place of a row.
     text.push_str(&functions(shown, &view, hints.len().saturating_sub(1)).render(layout));
     text
 }
@@ -221,7 +221,7 @@ fn chain(view: &SummaryView) -> TextTable {
     table
 }
 
-/// `fewer`: rows of functions that are not the program's own which have no room.
+/// The table has so many rows `fewer` of functions that are not the program's own.
 fn functions(shown: &Presentation<'_>, view: &SummaryView, fewer: usize) -> TextTable {
     let scale = UnitScale::new(shown.metric.unit, view.total.weight);
     let mut columns = vec![

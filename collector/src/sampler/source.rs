@@ -38,7 +38,7 @@ impl RecordSource {
 
     /// Enters a process that was found running, where all that runs is the target.
     pub fn enter_found(&mut self, pid: u32) {
-        // No record tells of what it has mapped. Kernel threads have no mappings.
+        // It mapped its files before the session, so no record has them. Kernel threads have no mappings.
         if !self.pipeline.tracker.knows_process(pid) && procfs::stat(pid).is_ok_and(|stat| !stat.kernel_thread) {
             // One that ended meanwhile, or does not fit, is left out.
             let _ = self.pipeline.tracker.enter(pid);

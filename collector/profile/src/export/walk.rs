@@ -90,7 +90,7 @@ impl<'a> StackRoom<'a> {
         *self.by_bytes.entry(bytes).or_default() += rows;
     }
 
-    /// All have been counted, and their names have `bytes` of room, if that is known.
+    /// Finds how long stacks may be, once all have been counted. Their names have `bytes` of room, or the usual room.
     fn share(&mut self, rows: usize, bytes: Option<usize>) {
         let entries = FREE_ENTRIES.saturating_add(rows.saturating_mul(ENTRIES_PER_ROW));
         self.most_entries = most_shown(&std::mem::take(&mut self.by_entries), entries, SHORT_ENTRIES);

@@ -97,7 +97,7 @@ pub struct GraphView {
     pub total: Total,
     /// The functions.
     pub nodes: Vec<GraphNode>,
-    /// Bytes of names that arcs show.
+    /// Most bytes of a name that an arc shows.
     #[serde(skip)]
     most: usize,
 }

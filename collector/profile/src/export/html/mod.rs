@@ -508,7 +508,7 @@ impl Contents<'_> {
             let all = self.stacks.nodes.len();
             remarks.push(format!(
                 "{}{} of {all} stacks, {:.2}% of the weight, are too many for this file and stand as {PRUNED} in their callers; \
-                 --max-size allows more",
+                 --max-size allows more, up to a million",
                 if self.stacks.has_beyond() { "at least " } else { "" },
                 all - places.len(),
                 100.0 * left_out_share,
