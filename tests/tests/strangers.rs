@@ -329,8 +329,8 @@ fn files_in_turn() {
         collecting.wait_for_samples(3_000);
         let recorded = collecting.stop();
         let accounting = recorded.profile.accounting();
-        // Without bounds, two thirds and more: 1.7 to 2.6 of those received. At first there is some time.
-        assert!(accounting.lost * 2 < accounting.received, "{accounting:?}");
+        // Where questions about files took more than their user's time, 0.8 to 1.9 of those received.
+        assert!(accounting.lost * 4 < accounting.received, "{accounting:?}");
         // Both burn a CPU.
         assert!(recorded.samples("forever").own * 4 > accounting.received, "{:?}", recorded.names());
     }

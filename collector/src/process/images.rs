@@ -14,7 +14,7 @@ pub use super::image::{ImageIndex, MappedImage};
 use super::jit_code::{self, JitCode, JitCodes};
 use super::mapped_file::MappedFile;
 use super::owner::Owner;
-use super::process_files::ProcessFiles;
+use super::process_files::{FoundFile, ProcessFiles};
 use super::recent_files::RecentFiles;
 use super::recorded_files::{MappedObject, RecordedFiles};
 use super::shared_room::SharedRoom;
@@ -226,11 +226,11 @@ impl Images {
         let user = self.process_files.other_user(mapped.pid);
         let found = self.process_files.open(mapped, user);
         let shown_by = match &found {
-            Some((key, _)) => self.shown_by(&mapped, user, key, &name),
+            Some(found) => self.shown_by(&mapped, user, &found.key, &name),
             None => self.process_files.shown_by(&mapped, user, None, Principal::Own),
         };
-        let may_keep = |(key, file): &(FileKey, File)| self.may_keep(file, payer(mapped.pid, Some(key)));
-        let Some((key, file)) = found.filter(may_keep) else {
+        let may_keep = |found: &FoundFile| self.may_keep(&found.file, payer(mapped.pid, Some(&found.key)));
+        let Some(FoundFile { key, file, namespace }) = found.filter(may_keep) else {
             let identity = (ImageFile::Name(name.clone()), shown_by);
             return self.intern(identity, &name, mapped.pid, || OpenedImage::NoImage);
         };
@@ -240,7 +240,8 @@ impl Images {
         if let Some(file) = kept.filter(|_| index != ImageIndex::UNKNOWN) {
             let shown_to = user.filter(|_| shown_by.is_some());
             if shown_to == shown_by {
-                self.recent.keep(&mapped, (file, key), index, (user, shown_to));
+                let found = FoundFile { key, file, namespace };
+                self.recent.keep(&mapped, found, index, (user, shown_to));
             }
         }
         index
@@ -282,7 +283,8 @@ impl Images {
             images.jit.own(code, mapped.pid, start_time, &mut images.process_files, add)
         };
         if jit_code::is_dump(mapped.path)
-            && let Some((_, file)) = self.process_files.open(mapped, self.process_files.other_user(mapped.pid))
+            && let Some(FoundFile { file, .. }) =
+                self.process_files.open(mapped, self.process_files.other_user(mapped.pid))
             && let Some(index) = own(self)
         {
             self.jit.add_dump(index, file);

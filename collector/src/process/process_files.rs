@@ -28,6 +28,15 @@ const FILES: Duration = Duration::from_millis(400);
 /// A process is read again when there is so much for it: if not all of its files were found each time, some never would.
 const FILES_OF_PROCESS: Duration = Duration::from_millis(50);
 
+/// A file that a process has mapped.
+#[derive(Debug)]
+pub struct FoundFile {
+    pub key: FileKey,
+    pub file: File,
+    /// The mount namespace of the process; none of one that has ended.
+    pub namespace: Option<u64>,
+}
+
 /// Asks processes about their files.
 #[derive(Debug)]
 pub struct ProcessFiles {
@@ -37,7 +46,7 @@ pub struct ProcessFiles {
     maps_time: TimeBudget,
     files_time: TimeBudget,
     late_maps: LateAnswers<u32, Vec<MapEntry>>,
-    late_files: LateAnswers<(u32, u64), Option<(FileKey, File)>>,
+    late_files: LateAnswers<(u32, u64), Option<FoundFile>>,
     /// See [`ProcessFiles::take_unanswered`].
     unanswered: Option<Principal>,
 }
@@ -161,11 +170,11 @@ impl ProcessFiles {
     }
 
     /// Opens what a process of `user` has mapped, and says which file it is.
-    pub fn open(&mut self, mapped: MappedFile<'_>, user: Option<Principal>) -> Option<(FileKey, File)> {
+    pub fn open(&mut self, mapped: MappedFile<'_>, user: Option<Principal>) -> Option<FoundFile> {
         let opened = |file: Option<File>, pid: u32| {
             let file = file?;
-            let pid = Some(pid).filter(|&pid| !is_free(pid));
-            Some((ccsd_worker::file_key(&file, pid).ok()?, file))
+            let key = ccsd_worker::file_key(&file, Some(pid).filter(|&pid| !is_free(pid))).ok()?;
+            Some(FoundFile { key, file, namespace: procfs::mount_namespace(pid) })
         };
         let Some(user) = user else { return opened(mapped.open(&self.door), mapped.pid) };
         if !self.may_find_files(user, LEAST) {
@@ -180,7 +189,7 @@ impl ProcessFiles {
         };
         let began = Instant::now();
         let opened = self.deadline.ask_again(user, &mut self.late_files, (pid, start), open);
-        // Whose it is, and what is in it, takes as long again.
+        // What is in it takes as long again.
         self.files_time.spend(Some(user), 2 * began.elapsed(), Duration::ZERO);
         if opened.is_none() {
             self.unanswered = Some(user);
@@ -208,11 +217,13 @@ impl ProcessFiles {
             return None;
         }
         let (pid, start, end) = (mapped.pid, mapped.start, mapped.end);
+        let began = Instant::now();
         let is_here = self.deadline.ask(by, move || {
             let is_there = FileIdentity::from_link(&path).is_ok_and(|file| key.is_of(&file))
                 || MappedFile::was_there(pid, start, end, &path);
             is_there && (is_own || is_put_there(&path, owner))
         });
+        self.files_time.spend(Some(by), began.elapsed(), Duration::ZERO);
         if is_here.is_none() {
             self.unanswered = Some(by);
         }

@@ -10,6 +10,7 @@ use ccsd_worker::{FileKey, Principal};
 
 use super::image::ImageIndex;
 use super::mapped_file::MappedFile;
+use super::process_files::FoundFile;
 use crate::{other_process, procfs};
 
 /// How many there are at most: a compiler, an assembler and a shell with their libraries. Programs that map many files once
@@ -66,16 +67,15 @@ impl RecentFiles {
         .flatten()
     }
 
-    /// Keeps the file that a process of `user` maps; `None` for root's and the session's own.
+    /// Keeps the file that a process of `user` has mapped; `None` for root's and the session's own.
     pub fn keep(
         &mut self,
         mapped: &MappedFile<'_>,
-        (file, key): (File, FileKey),
+        FoundFile { key, file, namespace }: FoundFile,
         image: ImageIndex,
         (user, shown_to): (Option<Principal>, Option<Principal>),
     ) {
-        let &MappedFile { pid, device, inode, path, .. } = mapped;
-        let namespace = procfs::mount_namespace(pid);
+        let &MappedFile { device, inode, path, .. } = mapped;
         let recent = RecentFile { namespace, device, inode, path: path.into(), file, key, image, shown_to };
         let list = if user.is_some() { &mut self.others } else { &mut self.own };
         let same = |old: &RecentFile| {
@@ -117,8 +117,13 @@ mod tests {
             MappedFile { pid, start: 0, end: 4096, device, inode: meta.ino(), build_id: &[], path: path_bytes };
         let key = ccsd_worker::file_key(&file, None).unwrap();
         let mut recent = RecentFiles::default();
+        let found = |pid| FoundFile {
+            key: key.clone(),
+            file: file.try_clone().unwrap(),
+            namespace: procfs::mount_namespace(pid),
+        };
         let keep = |recent: &mut RecentFiles, mapped: &MappedFile<'_>| {
-            recent.keep(mapped, (file.try_clone().unwrap(), key.clone()), ImageIndex(7), (None, None));
+            recent.keep(mapped, found(mapped.pid), ImageIndex(7), (None, None));
         };
         let image = |recent: &RecentFiles, mapped: &MappedFile<'_>| recent.image(mapped, || None);
         keep(&mut recent, &mapped);
@@ -144,7 +149,7 @@ mod tests {
         assert_eq!(image(&recent, &mapped), None, "those of another mount namespace have it from elsewhere");
         recent.clear();
         let (user, other) = (Principal::User(7), Principal::User(8));
-        recent.keep(&mapped, (file.try_clone().unwrap(), key.clone()), ImageIndex(9), (Some(user), Some(user)));
+        recent.keep(&mapped, found(pid), ImageIndex(9), (Some(user), Some(user)));
         let images = [None, Some(other), Some(user)].map(|asks| recent.image(&mapped, || asks));
         assert_eq!(images, [None, None, Some(ImageIndex(9))], "what a user shows is his processes' alone");
         recent.clear();
@@ -157,7 +162,7 @@ mod tests {
         // Nor do others' files.
         for inode in 0..2 * MOST as u64 {
             let others = MappedFile { inode, ..mapped };
-            recent.keep(&others, (file.try_clone().unwrap(), key.clone()), ImageIndex(8), (Some(user), None));
+            recent.keep(&others, found(pid), ImageIndex(8), (Some(user), None));
         }
         assert_eq!((image(&recent, &mapped), recent.others.files.len()), (Some(ImageIndex(7)), MOST));
         keep(&mut recent, &MappedFile { inode: 1 << 60, ..mapped });
