@@ -22,6 +22,7 @@ pub mod service;
 pub mod sessions;
 pub mod store;
 pub mod supervisor;
+mod trusted_path;
 pub mod upkeep;
 mod users;
 pub mod watch;

@@ -23,7 +23,7 @@ fn main() -> ExitCode {
         .test("a_child_is_judged_by_the_same_rule", &[CC], child)
         .test("another_user_ends_it", &[CC, Need::Root], || becomes_nobody("uid"))
         .test("another_user_after_its_main_thread_ended_ends_it", &[CC, Need::Root], || becomes_nobody("leader"))
-        .test("a_configuration_that_everybody_may_write", &[CC], writable_configuration)
+        .test("a_configuration_that_others_may_write", &[CC], writable_configuration)
         .test("names_of_other_users_programs_are_shown_harmless", &[CC, Need::Root], hostile_names)
         .run()
 }
@@ -196,6 +196,11 @@ fn writable_configuration() {
     let check = || EndedProgram::of(service.command().arg("--check-config"));
     check().assert_refused(2, &["is writable for everybody"]);
     mode(0o644);
+    if nix::unistd::geteuid().is_root() {
+        std::os::unix::fs::chown(&config, Some(NOBODY), None).unwrap();
+        check().assert_refused(2, &[&format!("belongs to user {NOBODY}")]);
+        std::os::unix::fs::chown(&config, Some(0), None).unwrap();
+    }
     let checked = check();
     let path: &Path = &service.program;
     let shown = format!("watch busy: processes of user root, exe {}: ", path.display());

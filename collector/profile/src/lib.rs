@@ -18,6 +18,7 @@ mod context;
 mod crash;
 mod error;
 pub mod export;
+mod fair_length;
 mod fold;
 mod gaps;
 mod generation;

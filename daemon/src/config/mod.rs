@@ -12,6 +12,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::trusted_path::{self, Stranger};
+
 pub use values::{
     AbsolutePath, Age, CpuPercent, Interval, MemoryBytes, Rate, SelectorPattern, StoreBytes, UserSelector, WatchEvent,
     WatchLayout, WatchMatch, WatchName, WatchOverhead, Window, bytes,
@@ -218,6 +220,8 @@ pub enum ConfigError {
     NotAFile { path: PathBuf },
     #[error("{} is writable for everybody, so ccsd does not trust it: chmod o-w", path.display())]
     WritableByAll { path: PathBuf },
+    #[error("{} belongs to user {owner}, so ccsd does not trust {}: give it to root, or keep the file elsewhere", part.display(), path.display())]
+    Stranger { path: PathBuf, part: PathBuf, owner: u32 },
     #[error("{} has more than {MAX_BYTES} bytes: no configuration of ccsd is that large", path.display())]
     TooLarge { path: PathBuf },
     #[error("{}:{line}:{column}: {message}", path.display())]
@@ -303,8 +307,12 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
     if !meta.is_file() {
         return Err(ConfigError::NotAFile { path: path.to_owned() });
     }
+    // Whoever decides what is read has the service read and watch what he likes.
     if meta.mode() & 0o002 != 0 {
         return Err(ConfigError::WritableByAll { path: path.to_owned() });
+    }
+    if let Err(Stranger { part, owner }) = trusted_path::check(path) {
+        return Err(ConfigError::Stranger { path: path.to_owned(), part, owner });
     }
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(read)?;

@@ -4,14 +4,10 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use ccsd_worker::Principal;
-
 use crate::lock_file::{self, LockError};
+use crate::trusted_path;
 
 const NAME: &str = ".daemon";
-
-/// Links on the way to the directory that are followed.
-const MAX_LINKS: usize = 40;
 
 /// Another daemon uses the state directory.
 #[derive(Debug, thiserror::Error)]
@@ -60,10 +56,10 @@ pub struct StateLock {
 impl StateLock {
     /// Locks the directory, and creates it if needed. `None` if that fails: writing will report why.
     pub fn take(dir: &Path) -> Result<Option<StateLock>, StateDirError> {
-        check_owners(dir)?;
+        check(dir)?;
         let _ = DirBuilder::new().recursive(true).mode(0o750).create(dir);
         // Others may have been faster.
-        if let Some(part) = check_owners(dir)? {
+        if let Some(part) = check(dir)? {
             let (dir, part) = (dir.display(), part.display());
             tracing::warn!("all users may change {part}: they can put links in place of what ccsd keeps in {dir}");
         }
@@ -90,47 +86,12 @@ impl StateLock {
     }
 }
 
-/// Checks that neither a directory, nor one above it, nor a link on the way there is another user's, as far as they exist.
-/// Returns one in which all users may replace files.
-fn check_owners(dir: &Path) -> Result<Option<PathBuf>, StateDirError> {
-    let mut open_to_all = None;
-    let mut path = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
-    for _ in 0..MAX_LINKS {
-        let Some((link, to)) = check_parts(dir, &path, &mut open_to_all)? else { break };
-        let rest = path.strip_prefix(&link).unwrap_or(Path::new(""));
-        path = link.parent().unwrap_or(Path::new("/")).join(to).join(rest);
-    }
-    Ok(open_to_all)
-}
-
-/// Checks the parts of a path from the root on. Returns the first link, and where it leads.
-fn check_parts(
-    dir: &Path,
-    path: &Path,
-    open_to_all: &mut Option<PathBuf>,
-) -> Result<Option<(PathBuf, PathBuf)>, StateDirError> {
-    let parts: Vec<&Path> = path.ancestors().collect();
-    for part in parts.into_iter().rev() {
-        let Ok(meta) = part.symlink_metadata() else { return Ok(None) };
-        if ccsd_worker::principal_of(meta.uid()) != Principal::Own && !is_unmapped(meta.uid()) {
-            return Err(StateDirError::Stranger { dir: dir.to_owned(), part: part.to_owned(), owner: meta.uid() });
-        }
-        if meta.is_symlink() {
-            return Ok(part.read_link().ok().map(|to| (part.to_owned(), to)));
-        }
-        // With the sticky bit (inode(7)) others may add files but not replace any: harmless above the directory.
-        if meta.mode() & 0o002 != 0 && (meta.mode() & 0o1000 == 0 || part == path) {
-            *open_to_all = Some(part.to_owned());
-        }
-    }
-    Ok(None)
-}
-
-/// Whether a user is one that this process's user namespace does not have, as root outside is.
-fn is_unmapped(uid: u32) -> bool {
-    const OVERFLOW: u32 = 65_534;
-    let whole = |map: String| map.split_ascii_whitespace().eq(["0", "0", "4294967295"]);
-    uid == OVERFLOW && !std::fs::read_to_string("/proc/self/uid_map").is_ok_and(whole)
+fn check(dir: &Path) -> Result<Option<PathBuf>, StateDirError> {
+    trusted_path::check(dir).map_err(|stranger| StateDirError::Stranger {
+        dir: dir.to_owned(),
+        part: stranger.part,
+        owner: stranger.owner,
+    })
 }
 
 #[cfg(test)]
@@ -160,10 +121,10 @@ mod tests {
         let set = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
         for (mode, is_open) in [(0o777, true), (0o1777, false), (0o755, false)] {
             set(&shared, mode);
-            assert_eq!(check_owners(&state).unwrap(), is_open.then(|| shared.clone()), "{mode:o}");
+            assert_eq!(check(&state).unwrap(), is_open.then(|| shared.clone()), "{mode:o}");
         }
         set(&state, 0o1777);
-        assert_eq!(check_owners(&state).unwrap(), Some(state.clone()));
+        assert_eq!(check(&state).unwrap(), Some(state.clone()));
         if !nix::unistd::geteuid().is_root() {
             return;
         }

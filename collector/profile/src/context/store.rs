@@ -6,8 +6,11 @@
 //! checkpoint claims: storing costs at most about 5 bytes per context, however contexts branch, and nothing where
 //! chains are shorter than 64. A replay has at most K pushes of at most `entries` steps each.
 
+use std::collections::BTreeMap;
+
 use hashbrown::HashMap;
 
+use crate::fair_length::fair_length;
 use crate::gaps::MARK;
 use crate::ids::{ContextId, CostCentreId};
 use crate::limits::MAX_HISTORY_ENTRIES;
@@ -264,25 +267,15 @@ impl Store {
         if all.saturating_mul(longest) <= room {
             return longest;
         }
-        let mut by_length = vec![0usize; longest + 1];
+        let mut by_length: BTreeMap<usize, usize> = BTreeMap::new();
         self.walk(|step| {
             if let ContextVisit::At(id, entries) = step
                 && wanted(id)
-                && let Some(count) = by_length.get_mut(entries.len().min(longest))
             {
-                *count += 1;
+                *by_length.entry(entries.len()).or_default() += 1;
             }
         });
-        // With a limit of `most`, each history takes one entry for each length up to `most` that it has.
-        let (mut longer, mut total) = (all, 0usize);
-        for (length, count) in by_length.into_iter().enumerate() {
-            total = total.saturating_add(if length == 0 { 0 } else { longer });
-            if total > room {
-                return (length - 1).max(LEAST_ENTRIES);
-            }
-            longer = longer.saturating_sub(count);
-        }
-        longest
+        fair_length(&by_length, room, LEAST_ENTRIES)
     }
 
     /// Calls `visit` with every context and its history.

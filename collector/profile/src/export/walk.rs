@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 
 use super::request::Export;
+use crate::fair_length::fair_length;
 use crate::ids::{ContextId, CostCentreId, LineId, RouteId, ThreadId};
 use crate::labels::Labels;
 use crate::profile::Profile;
 use crate::routed::{CallBudget, CallerLines};
 use crate::text::sanitise;
-use crate::view::{SQUEEZED_OUT, Total, Visible, function, is_gap, most_shown, room_for_names};
+use crate::view::{SQUEEZED_OUT, Total, Visible, function, is_gap, room_for_names};
 
 /// The frame between two functions where recursion was squeezed out, so that the upper may not have called the lower.
 /// No function has this number.
@@ -93,10 +94,10 @@ impl<'a> StackRoom<'a> {
     /// Finds how long stacks may be, once all have been counted. Their names have `bytes` of room, or the usual room.
     fn share(&mut self, rows: usize, bytes: Option<usize>) {
         let entries = FREE_ENTRIES.saturating_add(rows.saturating_mul(ENTRIES_PER_ROW));
-        self.most_entries = most_shown(&std::mem::take(&mut self.by_entries), entries, SHORT_ENTRIES);
+        self.most_entries = fair_length(&std::mem::take(&mut self.by_entries), entries, SHORT_ENTRIES);
         let usual = || (room_for_names(self.profile).saturating_mul(4), SHORT_BYTES);
         let (bytes, least) = bytes.map_or_else(usual, |bytes| (bytes, 0));
-        self.most_bytes = most_shown(&std::mem::take(&mut self.by_bytes), bytes, least);
+        self.most_bytes = fair_length(&std::mem::take(&mut self.by_bytes), bytes, least);
     }
 
     fn is_whole(&mut self, functions: &[CostCentreId]) -> bool {

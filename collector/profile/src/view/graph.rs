@@ -17,10 +17,11 @@ use serde::Serialize;
 
 use super::column::ViewColumn;
 use super::interval::Share;
-use super::names::{most_shown, room_for_names, shortened};
+use super::names::{room_for_names, shortened};
 use super::sums::Sums;
 use super::total::Total;
 use super::visible::{function, is_approximate, is_marked};
+use crate::fair_length::fair_length;
 use crate::ids::CostCentreId;
 use crate::labels::{Definition, Labels};
 use crate::profile::Profile;
@@ -174,7 +175,7 @@ impl GraphView {
         for function in arcs.keys().flat_map(|&(caller, callee)| [caller, callee]) {
             *lengths.entry(profile.name(function).len()).or_default() += 1;
         }
-        let most = most_shown(&lengths, room_for_names(profile), LEAST_NAME);
+        let most = fair_length(&lengths, room_for_names(profile), LEAST_NAME);
         for ((caller, callee), sums) in arcs {
             let arc = |function, part: Parts| GraphArc {
                 function,

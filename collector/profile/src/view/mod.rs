@@ -49,7 +49,6 @@ pub use graph::{GraphArc, GraphNode, GraphView};
 pub use interval::Share;
 pub use lines::{FunctionLines, LineRow, LinesView};
 pub use matching::{DiffFunction, Matching};
-pub(crate) use names::most_shown;
 pub use names::{Definitions, FunctionNames, room_for_names};
 pub use significance::{LEVEL as SIGNIFICANCE_LEVEL, WORDS as SIGNIFICANCE};
 pub use stacks::{OtherStacks, StackRow, StacksView};
