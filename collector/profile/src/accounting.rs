@@ -265,13 +265,21 @@ impl Accounting {
         later
     }
 
+    fn has_samples(&self) -> bool {
+        [self.received, self.lost, self.throttled, self.dropped_by_us].into_iter().any(|samples| samples > 0)
+    }
+
     /// Adds another session's (I7).
     pub fn merge(&mut self, other: &Self) {
         let add = |to: &mut u64, more: u64| *to = to.saturating_add(more);
+        // What one does not know, the sum does not: a part would stand beside the samples of both.
+        let has_samples = [self.has_samples(), other.has_samples()];
         let add_known = |to: &mut Option<u64>, more: Option<u64>| {
             *to = match (*to, more) {
                 (Some(a), Some(b)) => Some(a.saturating_add(b)),
-                (a, b) => a.or(b),
+                (Some(known), None) if !has_samples[1] => Some(known),
+                (None, Some(known)) if !has_samples[0] => Some(known),
+                _ => None,
             };
         };
         add_known(&mut self.expected, other.expected);
@@ -297,6 +305,32 @@ impl Accounting {
                 Fold::Sum => add(to, more),
                 Fold::Largest => *to = (*to).max(more),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_does_not_know_the_sum_does_not() {
+        let of =
+            |received, expected| Accounting { received, expected, target_cpu_ns: expected, ..Accounting::default() };
+        for (one, other, sum) in [
+            (of(7, Some(8)), of(3, Some(4)), Some(12)),
+            (of(56, Some(56)), of(600, None), None),
+            // Who has no samples keeps nothing from being known.
+            (of(56, Some(56)), of(0, None), Some(56)),
+            (of(0, None), of(0, None), None),
+        ] {
+            let merged = |one: &Accounting, other: &Accounting| {
+                let mut sum = one.clone();
+                sum.merge(other);
+                (sum.received, sum.expected, sum.target_cpu_ns)
+            };
+            assert_eq!(merged(&one, &other), (one.received + other.received, sum, sum));
+            assert_eq!(merged(&one, &other), merged(&other, &one));
         }
     }
 }

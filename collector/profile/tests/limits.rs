@@ -283,13 +283,14 @@ fn merging_adds_accounting_and_keeps_the_earlier_start() {
     b.profile.add_note("another note");
     a.profile.accounting_mut().own.peak_rss_bytes = 10;
     b.profile.accounting_mut().own.peak_rss_bytes = 7;
+    a.profile.accounting_mut().expected = Some(1);
     b.profile.accounting_mut().expected = Some(3);
     let mut merged = a.profile;
     merged.merge(&b.profile).unwrap();
     assert_eq!((merged.session().started_unix_ns, &merged.session().pids[..]), (5, &[7, 8][..]));
     assert_eq!(merged.session().notes.len(), 2);
     let accounting = merged.accounting();
-    assert_eq!((accounting.received, accounting.own.peak_rss_bytes, accounting.expected), (2, 10, Some(3)));
+    assert_eq!((accounting.received, accounting.own.peak_rss_bytes, accounting.expected), (2, 10, Some(4)));
 }
 
 /// What exceeds a reader's limits is `[elided]` in its accounting, too, in all of a file and in a part of its time.
