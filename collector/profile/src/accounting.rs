@@ -89,7 +89,7 @@ pub struct OwnCost {
 pub struct Accounting {
     /// Time collected, nanoseconds.
     pub duration_ns: u64,
-    /// Samples that should have arrived, if known: `received + lost + throttled + dropped + undelivered`.
+    /// Samples that should have arrived, if known (of a merge: of all that have samples): `received + lost + throttled + dropped + undelivered`.
     pub expected: Option<u64>,
     /// Samples charged.
     pub received: u64,

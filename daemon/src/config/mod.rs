@@ -307,7 +307,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
     if !meta.is_file() {
         return Err(ConfigError::NotAFile { path: path.to_owned() });
     }
-    // Whoever decides what is read has the service read and watch what he likes.
+    // Who can change the configuration decides what the service watches and which files it writes.
     if meta.mode() & 0o002 != 0 {
         return Err(ConfigError::WritableByAll { path: path.to_owned() });
     }
