@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use ccsd_profile::view::{FlatView, GraphView, ProcessRow, Selection, StacksView, ThreadsView};
+use ccsd_profile::view::{FlatView, GraphView, ProcessRow, Selection, StackRow, StacksView, ThreadsView};
 use ccsd_profile::{CostCentreId, Loaded, Profile, Recovery, read_profile};
 use tempfile::TempDir;
 
@@ -139,6 +139,16 @@ impl Recorded {
         let flat = self.flat();
         let row = flat.row(function).unwrap();
         SampleCounts { own: row.samples_self, inherited: row.samples_inherited }
+    }
+
+    /// Samples whose stack has all of these functions.
+    #[must_use]
+    pub fn samples_with(&self, names: &[&str]) -> u64 {
+        let functions: Vec<_> = names.iter().map(|name| self.function(name)).collect();
+        let has = |row: &&StackRow| {
+            functions.iter().all(|wanted| row.entries.iter().any(|entry| Some(entry.function) == *wanted))
+        };
+        self.stacks().rows.iter().filter(has).map(|row| row.samples).sum()
     }
 
     /// Asserts the shares in which these functions divide the samples that they have together, each with what it has

@@ -127,6 +127,20 @@ fn main() -> ExitCode {
             assert_callers(&recorded, "odd", &["even"]);
             assert_callers(&recorded, "alpha", &["main"]);
         })
+        .test("recursions_in_turn_do_not_stand_outside_each_other_s_gaps", &[CC], || {
+            let recorded = record_at("1999", "in_turn", 10_000, 30);
+            let of = |functions: &[&str]| recorded.samples_with(functions);
+            let gap = "[gap: stack copy too small]";
+            let (a, b) = (of(&["in_turn_a", gap]), of(&["in_turn_b", gap]));
+            assert!(a.min(b) > 100, "{a} and {b} stacks with a gap");
+            // By chance at most 1.3%: see the unwinder on steady frames.
+            let false_callers = of(&["in_turn_a", "in_turn_b"]);
+            assert!(false_callers * 50 <= a + b, "{false_callers} of {a} and {b} stacks with a gap have both");
+            // What has called both is on each stack that has a root.
+            let accounting = recorded.profile.accounting();
+            let known = accounting.received - accounting.truncated_total();
+            assert_share("in_turn", recorded.samples("in_turn").inherited, known, 1.0, 0.05);
+        })
         .test("frames_on_another_stack_have_no_other_callers", &[CC], || {
             let recorded = record_late("stack", 12_000);
             assert_callers(&recorded, "inner", &["on_stack"]);

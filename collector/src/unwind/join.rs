@@ -57,14 +57,23 @@ impl StackUnwinder {
         // Goroutines' stacks lie side by side: one that ends at an address need not be the one that goes on there.
         let one_stack = !in_go;
         let generation = mappings.generation();
-        let joined = wanted.and_then(|address| shadow.join(address, generation, one_stack, stack));
+        let joined = wanted.and_then(|address| {
+            let same_function = |before, now| self.are_in_one_function(before, now, mappings, images);
+            shadow.join(address, generation, one_stack, stack, same_function)
+        });
+        let joined = joined.and_then(|ShadowJoin { common, gap, return_address }| {
+            // Of two gaps all that is between them is left out.
+            let inner = self.gap.unwrap_or(sure);
+            let gap = gap || self.gap.is_some() || {
+                let inner = frames.get(..inner).unwrap_or_default();
+                !self.may_have_called_last(return_address, inner, mappings, images)
+            };
+            let common = if gap { shadow.outside_gap(common)? } else { common };
+            Some((common, gap.then_some(Gap { outer: 0, reason }), inner))
+        });
         match joined {
-            Some(ShadowJoin { common, gap, return_address }) => {
-                // Of two gaps all that is between them is left out.
-                frames.truncate(self.gap.unwrap_or(sure));
-                let gap = gap || self.gap.is_some();
-                let gap = (gap || !self.may_have_called_last(return_address, frames, mappings, images))
-                    .then_some(Gap { outer: 0, reason });
+            Some((common, gap, inner)) => {
+                frames.truncate(inner);
                 let common = shadow.remember(common, &[], stack, generation, self.room);
                 Unwound { root: StackRoot::Complete, common, gap }
             }

@@ -47,6 +47,7 @@ mod recorded;
 mod return_addresses;
 mod rule;
 pub mod shadow;
+mod steady;
 mod step;
 #[cfg(test)]
 mod table_bytes;
@@ -214,6 +215,12 @@ impl StackUnwinder {
             Ok(CompleteStack { common, in_shadow: true }) if self.gap.is_none() => {
                 self.read_late += u64::from(self.known.last().is_some_and(|known| !known.is_copied(&stack)));
                 let common = common.unwrap_or_default();
+                let next = sample.regs.map_or(0, |regs| regs.ip.saturating_add(1));
+                let known = std::mem::take(&mut self.known);
+                shadow.learn(common, &known, next, mappings.generation(), |before, now| {
+                    self.are_in_one_function(before, now, mappings, images)
+                });
+                self.known = known;
                 let common = shadow.remember(common, &self.known, &stack, mappings.generation(), room);
                 let target = UnwindTarget { mappings, process, owner, goroutines, images };
                 self.remember_goroutine(sample, &stack, target, shadow, frames);

@@ -24,8 +24,11 @@
 //! A stack beyond the copy is kept in reserve ([`LastStack`]) when the thread returns out of it: recursion comes again,
 //! and reading megabytes for each sample would cost too much. Its words are compared before use.
 
+use std::cmp::Ordering;
+
 use crate::stack_delta::{Common, FEW_OWN, LastStack, Reserve};
 use crate::unwind::memory::{MAX_PROBES, NOTHING_READ, Now, StackWord, UserStack};
+use crate::unwind::steady::SteadyFrames;
 
 /// Samples in a row that make no use of the reserve before it is given up: 10 s of CPU time at the usual rate.
 const MAX_IDLE: u32 = 10_000;
@@ -104,6 +107,7 @@ pub struct ShadowStack {
     /// What was looked at in the target's memory last.
     seen: Seen,
     generation: u32,
+    steady: SteadyFrames,
 }
 
 /// Frames that the target's memory has been asked about, by all probes, and that were there as they are remembered.
@@ -247,13 +251,14 @@ impl ShadowStack {
     /// Where the copy ends: the last stack's outer part that was there before the sample and is now, as far as probed.
     /// If the stack is gone, what was there before has to do. Other frames may lie between it and the copy, unless the
     /// word at `address` is a return address of the last stack; only then can a thread with several stacks (`one_stack`
-    /// false), or whose last stack lies elsewhere, be joined.
+    /// false), or whose last stack lies elsewhere, be joined. `same_function`: whether two return addresses are of one.
     pub fn join(
         &mut self,
         address: u64,
         generation: u32,
         one_stack: bool,
         stack: &UserStack<'_>,
+        same_function: impl FnOnce(u64, u64) -> bool,
     ) -> Option<ShadowJoin> {
         if self.generation != generation {
             return None;
@@ -264,30 +269,77 @@ impl ShadowStack {
             0 => all.partition_point(further),
             own => all.len() + own,
         };
+        if count == 0 {
+            return None;
+        }
         let depths = nearest(count);
-        let up_to = |count: usize| Common {
-            shared: count.min(all.len()) as u32,
-            own: count.saturating_sub(all.len()) as u32,
-            reserve: Reserve::Stays,
-            few: false,
-        };
-        let common = up_to(count);
+        let common = self.outer(count);
         let slots = depths.map(|depth| self.get(common, depth).map_or(NOTHING_READ, ShadowFrame::return_slot));
         let (same, sure) = match stack.compare(&slots) {
             Now::Same => (count, true),
-            Now::Changed(changed) => (*depths.get(changed)?, true),
+            Now::Changed(changed) => {
+                let depth = *depths.get(changed)?;
+                let (slot, before) = *slots.get(changed)?;
+                let calls_another = stack.peek(slot).is_some_and(|[now, _]| same_function(before, now));
+                let same = depth + usize::from(calls_another);
+                self.steady.limit(same);
+                (same, !calls_another)
+            }
             // The last samples of a thread are looked at when it has ended.
             Now::Gone => (count, false),
             Now::Unknown => return None,
         };
+        self.steady.advance();
         let innermost = self.get(common, same.checked_sub(1)?)?;
         let distance = innermost.return_slot().0.checked_sub(address)?;
         let gap = !sure || distance != 0;
         (!gap || one_stack && distance <= MAX_GAP_BYTES).then_some(ShadowJoin {
-            common: up_to(same),
+            common: self.outer(same),
             gap,
             return_address: innermost.return_slot().1,
         })
+    }
+
+    /// The last stack's `count` outermost frames.
+    fn outer(&self, count: usize) -> Common {
+        let shared = count.min(self.last.shared());
+        Common { shared: shared as u32, own: (count - shared) as u32, reserve: Reserve::Stays, few: false }
+    }
+
+    /// What of the last stack may stand outside a gap: its [steady](super::steady) frames. `None` if there are none.
+    pub fn outside_gap(&self, common: Common) -> Option<Common> {
+        let count = (common.shared as usize + common.own as usize).min(self.steady.count());
+        (count > 0).then(|| self.outer(count))
+    }
+
+    /// Learns from a whole stack which frames are steady, before it is remembered: `common` and `frames` as for
+    /// [`remember`](ShadowStack::remember), `next` where the innermost function goes on, `same_function` as for
+    /// [`join`](ShadowStack::join). The function that has called another since the last stack is on both.
+    #[inline]
+    pub fn learn(
+        &mut self,
+        common: Common,
+        frames: &[ShadowFrame],
+        next: u64,
+        generation: u32,
+        same_function: impl FnOnce(u64, u64) -> bool,
+    ) {
+        let shared = self.last.shared();
+        // What lies in the reserve beyond the last stack has come again.
+        let (count, again) = match (common.shared as usize).cmp(&shared) {
+            Ordering::Equal => (shared + common.own as usize, None),
+            Ordering::Less => (common.shared as usize, None),
+            Ordering::Greater => (shared, self.last.reserve().get(shared)),
+        };
+        if self.generation != generation || self.last.depth() == 0 {
+            return;
+        }
+        if count < self.last.depth() && self.steady.is_new(count) {
+            let before = self.get(self.outer(self.last.depth()), count).map_or(0, |known| known.state.return_address);
+            let now = again.or(frames.last()).map_or(next, |known| known.state.return_address);
+            self.steady.limit(count + usize::from(same_function(before, now)));
+        }
+        self.steady.advance();
     }
 
     /// Remembers a whole stack: what it has in `common` with the one before, and its other frames, innermost first.

@@ -203,12 +203,88 @@ fn a_stack_that_goes_on_as_the_last_one_is_remembered_whole() {
         let address = model.shadow.outermost().last().unwrap().0;
         model.memory.begin(std::process::id(), now_ns() + 1_000_000);
         let stack = UserStack::new(Bytes::new(&[]), address, &mut model.memory);
-        let Some(ShadowJoin { common, .. }) = model.shadow.join(address, 0, true, &stack) else { panic!("not joined") };
+        let Some(ShadowJoin { common, .. }) = model.shadow.join(address, 0, true, &stack, |_, _| false) else {
+            panic!("not joined")
+        };
         assert_eq!(common.own as usize, remembered);
         let common = model.shadow.remember(common, &[], &stack, 0, room);
         assert_eq!((common.few, common.reserve), (!room, Reserve::Stays));
         assert_eq!(model.shadow.remembered(), expected);
     }
+}
+
+/// A sample of the whole stack, without unwinding.
+fn learn(model: &mut ThreadModel, same_function: bool) {
+    let (mut search, base) = (model.shadow.search(0), model.words.as_ptr() as u64);
+    let known = frames(model);
+    model.time = model.time.max(now_ns()) + 1_000_000;
+    model.memory.begin(std::process::id(), model.time);
+    let words: Vec<u8> = model.words[model.sp..].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let stack = UserStack::new(Bytes::new(&words), base + 8 * model.sp as u64, &mut model.memory);
+    let mut own = 0;
+    let mut found = None;
+    while found.is_none() && own < known.len() {
+        match model.shadow.find(&mut search, &known[own].state) {
+            Some(common) => match model.shadow.check(common, &mut search, &stack) {
+                Check::Same => found = Some(common),
+                Check::Changed => {}
+            },
+            None => own += 1,
+        }
+    }
+    let common = found.unwrap_or_default();
+    model.shadow.learn(common, &known[..own], 0, 0, |_, _| same_function);
+    model.shadow.remember(common, &known[..own], &stack, 0, true);
+}
+
+/// The frames behind return addresses, innermost first.
+fn frames(model: &ThreadModel) -> Vec<ShadowFrame> {
+    let at = |index: usize| model.address(index);
+    let calls = model.calls.windows(2).rev();
+    let frame = |calls: &[(u64, usize, u64)]| {
+        let (caller, (_, sp, bp)) = (calls[0].0, calls[1]);
+        let state = UnwindState { return_address: return_into(caller), sp: at(sp), bp };
+        ShadowFrame::new(state, at(sp) - 64, [NOTHING_READ; 2], None)
+    };
+    calls.map(frame).collect()
+}
+
+/// Frames that stand outside of a gap after a thread was seen with `stacks` in turn, `times` times in all, each time
+/// with the last one in memory still.
+fn outside_gap(stacks: &[&[u64]], times: usize, same_function: bool) -> Option<usize> {
+    let mut model = ThreadModel::new();
+    for calls in stacks.iter().cycle().take(times) {
+        model.leave_all();
+        model.calls(calls);
+        learn(&mut model, same_function);
+    }
+    let address = model.shadow.outermost().last().unwrap().0 - 64;
+    model.time += 1_000_000;
+    model.memory.begin(std::process::id(), model.time);
+    let stack = UserStack::new(Bytes::new(&[]), address, &mut model.memory);
+    let joined = model.shadow.join(address, 0, true, &stack, |_, _| same_function).expect("all is as it was");
+    assert!(joined.gap);
+    assert_eq!(joined.common.shared as usize + joined.common.own as usize, model.calls.len() - 1);
+    let common = model.shadow.outside_gap(joined.common)?;
+    Some(common.shared as usize + common.own as usize)
+}
+
+/// Frames behind a return address: the outermost is 0's, which has called all.
+#[test]
+fn outside_a_gap_stands_what_was_on_all_of_the_last_stacks() {
+    let (a, b): (&[u64], &[u64]) = (&[3, 3, 3, 2, 2, 2, 2], &[3, 3, 3, 5, 5, 5, 5, 5]);
+    assert_eq!(outside_gap(&[a], 10, true), Some(7));
+    // 0, and 3 three times; then 2 and 5 have been called from the same place, and may be one function.
+    assert_eq!(outside_gap(&[a, b], 10, false), Some(4));
+    assert_eq!(outside_gap(&[a, b], 10, true), Some(5));
+    // One that comes once differs from the one before and the one after. That counts for 64 to 128 stacks.
+    for (stacks, expected) in [(60, 4), (200, 7)] {
+        let mut others = vec![a; stacks];
+        others[2] = b;
+        assert_eq!(outside_gap(&others, stacks, false), Some(expected), "{stacks}");
+    }
+    // Without a call there is no frame behind a return address.
+    assert_eq!(outside_gap(&[&[2, 2, 2], &[]], 5, false), None);
 }
 
 #[test]

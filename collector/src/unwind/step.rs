@@ -187,17 +187,31 @@ impl StackUnwinder {
         let slot = at.pointers.sp.wrapping_sub(8);
         let Some(now) = walk.stack.word_now(slot).filter(|_| at.called) else { return false };
         let Some(mapping) = walk.mappings.find(now.wrapping_sub(1)) else { return false };
-        let Some(image) = self.images.get(frame.image, walk.images) else { return false };
-        let start = |address: u64| tables::entry_range(image.tables(), address).map(|range| range.start);
-        let function = start(frame.address);
-        let is_same = mapping.image == frame.image
-            && function.is_some()
-            && function == start(now.wrapping_sub(1).wrapping_add(mapping.to_svma))
+        let now_in = Frame { image: mapping.image, address: now.wrapping_sub(1).wrapping_add(mapping.to_svma) };
+        let is_same = self.is_one_function(frame, now_in, walk.images)
             && self.return_addresses.contains(now, walk.mappings, walk.images);
         if is_same {
             walk.stack.anchor_now((slot, now));
         }
         is_same
+    }
+
+    #[cold]
+    fn is_one_function(&mut self, a: Frame, b: Frame, images: &Images) -> bool {
+        let Some(image) = self.images.get(a.image, images).filter(|_| a.image == b.image) else { return false };
+        let start = |address: u64| tables::entry_range(image.tables(), address).map(|range| range.start);
+        start(a.address).is_some_and(|function| start(b.address) == Some(function))
+    }
+
+    /// Whether two addresses are of one function, the next instructions there or what calls return to.
+    #[cold]
+    pub(super) fn are_in_one_function(&mut self, a: u64, b: u64, mappings: &mut Mappings, images: &Images) -> bool {
+        let mut frame = |address: u64| {
+            let before = address.wrapping_sub(1);
+            let mapping = mappings.find(before)?;
+            Some(Frame { image: mapping.image, address: before.wrapping_add(mapping.to_svma) })
+        };
+        frame(a).zip(frame(b)).is_some_and(|(a, b)| self.is_one_function(a, b, images))
     }
 
     #[inline]
