@@ -32,7 +32,7 @@ fn main() -> ExitCode {
             assert!(recorded.profile.has_generations());
             assert!(accounting.elided * 100 <= accounting.received, "{accounting:?}");
             // That of the C library is too much, if a sample is in it.
-            let mut full = recorded.ended.stderr.lines().filter(|line| line.contains("no room within"));
+            let mut full = recorded.ended.stderr.lines().filter(|line| line.contains("no room for all"));
             assert!(full.all(|line| line.contains("for all debug information (1 times)")), "{:?}", recorded.ended);
             let shown = recorded.samples("main").inherited;
             assert!(shown * 100 >= accounting.received * 99, "{shown} {accounting:?}");

@@ -352,13 +352,16 @@ fn limits(accounting: &Accounting) -> Option<String> {
         .collect();
     let budget = match accounting.own.memory_bytes {
         0 => String::new(),
-        bytes_of_all => format!(" within {} of memory (--memory)", bytes(bytes_of_all)),
+        bytes_of_all => {
+            let parts = if full.len() == 1 { "its part" } else { "their parts" };
+            format!(" within {parts} of {} of memory (--memory)", bytes(bytes_of_all))
+        }
     };
     let lost = match accounting.shed.get(Shed::Queue) {
         0 => "no weight is lost, detail is",
         _ => "the weight of dropped samples is lost, and otherwise detail alone",
     };
-    (!full.is_empty()).then(|| format!("no room{budget} for all {}: {lost}; see --stats", full.join(", ")))
+    (!full.is_empty()).then(|| format!("no room for all {}{budget}: {lost}; see --stats", full.join(", ")))
 }
 
 fn is_lossy(accounting: &Accounting) -> bool {

@@ -67,6 +67,11 @@ impl Aggregator {
             accounting.expected = expected.map(own).map(|samples| samples.saturating_add(expected_of_groups));
         }
         accounting.lost = lost_samples(counts, accounting.expected);
+        if !spec.kernel {
+            // An estimate, but no fewer samples than were taken.
+            let taken = accounting.received.saturating_add(accounting.known_missing());
+            accounting.expected = accounting.expected.map(|expected| expected.max(taken));
+        }
         let charged = self.charge_unseen(counts, last);
         if last {
             let accounting = self.profile.accounting();

@@ -164,6 +164,8 @@ struct Follower {
     refused_cpus: bool,
     /// Since when processes match and nothing is stored, as far as not yet counted.
     uncovered_since: Option<Instant>,
+    /// Why the session was ended that the next one follows, if it could not take a process.
+    begun_again: Option<String>,
     unstored: Unstored,
     running: Option<RunningSession>,
     retry_at: Instant,
@@ -191,6 +193,7 @@ impl Follower {
             turnover: Turnover::default(),
             refused_cpus: false,
             uncovered_since: None,
+            begun_again: None,
             unstored: Unstored::default(),
             running: None,
             retry_at: Instant::now(),
@@ -295,6 +298,7 @@ impl Follower {
                 Err(error) => {
                     let name = &self.watch.name.0;
                     tracing::info!(watch = %name, "watch {name}: a new segment, because {error}");
+                    self.begun_again = Some(error.to_string());
                     self.restart();
                 }
             },
@@ -373,6 +377,7 @@ impl Follower {
                 let mut info = session.info().clone();
                 info.notes.extend(self.shed());
                 info.notes.extend(self.unstored.note(unix_ns()));
+                info.notes.extend(self.begun_again.take().map(|why| format!("the session was begun again: {why}")));
                 if let Some(why) = self.too_short.as_ref().filter(|_| by_cpu && !self.watch.samples_cpus()) {
                     info.notes.push(format!("ccsd samples CPUs and drops samples of other processes: {why}"));
                 }
