@@ -71,6 +71,11 @@ fn growth() {
         ended.status.code()
     };
     assert_eq!(status(&["--fail-above", "5"], &[&old], &[&new]), Some(3));
+    // Runs after without runs before are refused, whatever else is compared.
+    for others in [vec![&old, &old], vec![]] {
+        let ended = EndedProgram::of(ccsd(["diff", "--fail-above", "5"]).args(others).arg("--after").arg(&new));
+        assert_eq!(ended.status.code(), Some(2), "{ended:?}");
+    }
     assert_eq!(status(&["--fail-above", "19.9%", "--tree"], &[&old], &[&new]), Some(3));
     assert_eq!(status(&["--fail-above", "20.1"], &[&old], &[&new]), Some(0));
     assert_eq!(status(&["--fail-above", "5", "--function", "g"], &[&old], &[&new]), Some(0));

@@ -27,7 +27,7 @@ pub struct DiffArgs {
     #[arg(long, value_name = "SOURCE", num_args = 1.., value_parser = ProfileSource::parser(), requires = "after", conflicts_with_all = ["watch", "against", "since", "until"])]
     pub before: Vec<ProfileSource>,
     /// Several runs after
-    #[arg(long, value_name = "SOURCE", num_args = 1.., value_parser = ProfileSource::parser(), requires = "before")]
+    #[arg(long, value_name = "SOURCE", num_args = 1.., value_parser = ProfileSource::parser(), requires = "before", conflicts_with_all = ["sources", "watch", "against", "since", "until"])]
     pub after: Vec<ProfileSource>,
     #[command(flatten)]
     pub stored: StoredArgs,
