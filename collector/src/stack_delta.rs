@@ -33,6 +33,13 @@ pub struct Common {
 }
 
 impl Common {
+    /// The outermost `count` frames of what is in common, or all.
+    pub fn outermost(&self, count: usize) -> Common {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let shared = self.shared.min(count);
+        Common { shared, own: self.own.min(count - shared), ..Common::default() }
+    }
+
     /// Frames beyond the reserve that are to be remembered of the new stack, at most.
     pub const fn most(&self) -> usize {
         if self.few { FEW_OWN } else { MAX_OWN }

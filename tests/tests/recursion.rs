@@ -141,6 +141,14 @@ fn main() -> ExitCode {
             let known = accounting.received - accounting.truncated_total();
             assert_share("in_turn", recorded.samples("in_turn").inherited, known, 1.0, 0.05);
         })
+        .test("callers_of_a_deep_recursion_are_not_exchanged", &[CC], || {
+            let recorded = record_at("999", "callers", 500, 40);
+            let of = |functions: &[&str]| recorded.samples_with(functions);
+            let right = of(&["caller_a", "bottom_of_a"]) + of(&["caller_b", "bottom_of_b"]);
+            let wrong = of(&["caller_a", "bottom_of_b"]) + of(&["caller_b", "bottom_of_a"]);
+            // On a busy machine some turns pass between two looks. Without comparing looks it is a third.
+            assert!(right > 500 && wrong * 20 <= right, "{right} right, {wrong} wrong");
+        })
         .test("frames_on_another_stack_have_no_other_callers", &[CC], || {
             let recorded = record_late("stack", 12_000);
             assert_callers(&recorded, "inner", &["on_stack"]);

@@ -5,7 +5,7 @@ use ccsd_profile::TruncationReason;
 use super::frame::{Frame, Gap, StackRoot, Unwound};
 use super::memory::UserStack;
 use super::outcome::{UnwindStop, late_reason};
-use super::shadow::{ShadowJoin, ShadowStack};
+use super::shadow::{ShadowFrame, ShadowJoin, ShadowStack};
 use super::{StackUnwinder, UnwindTarget};
 use crate::perf::record::Sample;
 use crate::process::images::Images;
@@ -86,6 +86,60 @@ impl StackUnwinder {
                 Unwound { root, common: Common::default(), gap }
             }
         }
+    }
+
+    /// Leaves out of a whole stack what lies beyond the copy if it was another one shortly before: it may be that of an
+    /// earlier or a later call. `None` if there is nothing of that kind.
+    #[inline]
+    pub(super) fn leave_out_unsure(
+        &mut self,
+        common: Common,
+        sample: &Sample<'_>,
+        stack: &UserStack<'_>,
+        (mappings, images): (&mut Mappings, &Images),
+        shadow: &mut ShadowStack,
+        frames: &mut Vec<Frame>,
+    ) -> Option<Unwound> {
+        let in_common = common.shared as usize + common.own as usize;
+        if self.dying || self.changed.is_none() && !shadow.has_looked() {
+            return None;
+        }
+        let (known, changed) = (std::mem::take(&mut self.known), self.changed);
+        let at = |shadow: &ShadowStack, depth: usize| {
+            let frame = match depth.checked_sub(in_common) {
+                None => shadow.frame(common, depth),
+                Some(inner) => known.iter().rev().nth(inner),
+            };
+            frame.filter(|frame| !frame.is_copied(stack)).map(ShadowFrame::return_slot)
+        };
+        let same_function = |before, now| self.are_in_one_function(before, now, mappings, images);
+        let sure = shadow.unsure(changed, at, same_function, stack);
+        self.known = known;
+        let sure = sure?;
+        let late = self.known.iter().rev().take_while(|known| !known.is_copied(stack)).count();
+        let beyond = if late > 0 { in_common + late } else { shadow.uncopied(common, stack) };
+        if sure >= beyond {
+            return None;
+        }
+        self.read_too_late += 1;
+        // Sure ones that were not on the last stack follow the gap.
+        let (kept, outer) = (sure.min(in_common), sure.saturating_sub(in_common).min(late));
+        let end = frames.len().saturating_sub(outer);
+        frames.drain(end.saturating_sub(late - outer)..end);
+        for address in shadow.return_addresses(common, beyond.min(in_common)..in_common) {
+            let lookup = address.wrapping_sub(1);
+            let Some(mapping) = mappings.find(lookup) else { break };
+            frames.push(Frame { image: mapping.image, address: lookup.wrapping_add(mapping.to_svma) });
+        }
+        let reason = late_reason(sample);
+        if kept + outer == 0 {
+            shadow.interrupt();
+            return Some(Unwound { root: StackRoot::Truncated(reason), common: Common::default(), gap: None });
+        }
+        let (common, generation) = (common.outermost(kept), mappings.generation());
+        let known = self.known.get(self.known.len() - outer..).unwrap_or_default();
+        let common = shadow.remember(common, known, stack, generation, self.room);
+        Some(Unwound { root: StackRoot::Complete, common, gap: Some(Gap { outer: outer as u32, reason }) })
     }
 
     /// For a thread that dies with its stack pointer beyond its stack, nothing can be read. The kernel's chain is taken

@@ -76,7 +76,7 @@ use loaded::LoadedImages;
 use memory::{Memory, MemoryRefusals, UserStack};
 use outcome::{CompleteStack, UnwindStop};
 use return_addresses::ReturnAddresses;
-use shadow::{ShadowFrame, ShadowStack};
+use shadow::{ChangedFrame, ShadowFrame, ShadowStack};
 use tables::RowContext;
 use walk::StackWalk;
 
@@ -126,6 +126,8 @@ pub struct StackUnwinder {
     room: bool,
     /// After how many of its frames some are missing.
     gap: Option<usize>,
+    /// A frame of the last stack that was looked for and has changed since.
+    changed: Option<ChangedFrame>,
     /// The goroutine that has called C code, if it has noted that: the address of its record, and one of its stack.
     goroutine: Option<(u64, u64)>,
     read_late: u64,
@@ -174,6 +176,7 @@ impl StackUnwinder {
             late_from: None,
             room: true,
             gap: None,
+            changed: None,
             goroutine: None,
             read_late: 0,
             read_too_late: 0,
@@ -198,6 +201,7 @@ impl StackUnwinder {
         self.late_from = None;
         self.room = room;
         self.gap = None;
+        self.changed = None;
         self.goroutine = None;
         self.generated.begin(sample.pid, sample.time);
         // Taken out for the time of this call, because the stack borrows it beside all else.
@@ -213,7 +217,6 @@ impl StackUnwinder {
         stack.touch(shadow.outermost().next().map_or(0, |slot| slot.0));
         let unwound = match self.find_root(sample, &stack, mappings, images, shadow, frames) {
             Ok(CompleteStack { common, in_shadow: true }) if self.gap.is_none() => {
-                self.read_late += u64::from(self.known.last().is_some_and(|known| !known.is_copied(&stack)));
                 let common = common.unwrap_or_default();
                 let next = sample.regs.map_or(0, |regs| regs.ip.saturating_add(1));
                 let known = std::mem::take(&mut self.known);
@@ -221,10 +224,17 @@ impl StackUnwinder {
                     self.are_in_one_function(before, now, mappings, images)
                 });
                 self.known = known;
-                let common = shadow.remember(common, &self.known, &stack, mappings.generation(), room);
-                let target = UnwindTarget { mappings, process, owner, goroutines, images };
-                self.remember_goroutine(sample, &stack, target, shadow, frames);
-                Unwound { root: StackRoot::Complete, common, gap: None }
+                if let Some(unsure) = self.leave_out_unsure(common, sample, &stack, (mappings, images), shadow, frames)
+                {
+                    unsure
+                } else {
+                    let common = shadow.remember(common, &self.known, &stack, mappings.generation(), room);
+                    let outermost = shadow.outermost().next();
+                    self.read_late += u64::from(outermost.is_some_and(|slot| stack.copied(slot.0).is_none()));
+                    let target = UnwindTarget { mappings, process, owner, goroutines, images };
+                    self.remember_goroutine(sample, &stack, target, shadow, frames);
+                    Unwound { root: StackRoot::Complete, common, gap: None }
+                }
             }
             Ok(_) => {
                 // What has left that stack for another depends on more than the shadow stack knows.

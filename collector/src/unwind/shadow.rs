@@ -25,6 +25,7 @@
 //! and reading megabytes for each sample would cost too much. Its words are compared before use.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 
 use crate::stack_delta::{Common, FEW_OWN, LastStack, Reserve};
 use crate::unwind::memory::{MAX_PROBES, NOTHING_READ, Now, StackWord, UserStack};
@@ -108,6 +109,8 @@ pub struct ShadowStack {
     seen: Seen,
     generation: u32,
     steady: SteadyFrames,
+    /// What lay beyond the copy when the target's memory was looked at last, where that was unlike the time before.
+    look: Option<Look>,
 }
 
 /// Frames that the target's memory has been asked about, by all probes, and that were there as they are remembered.
@@ -132,8 +135,28 @@ pub struct Search {
 pub enum Check {
     /// All of it that was looked at.
     Same,
-    /// A word has changed: what has been searched is now less.
-    Changed,
+    /// A word has changed: what has been searched is now less. Which, if the copied frames were the same.
+    Changed(Option<ChangedFrame>),
+}
+
+/// A frame of the last stack that lay beyond the copy and is not in memory any more.
+#[derive(Clone, Copy, Debug)]
+pub struct ChangedFrame {
+    /// How many frames were further out.
+    pub depth: usize,
+    /// Where its return address lay, and that.
+    pub word: StackWord,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    /// A frame, counted from the root, that was another one at the look before, and its return address.
+    depth: usize,
+    word: StackWord,
+    /// When it was (nanoseconds).
+    until: u64,
+    /// How many frames were the same in both.
+    same: usize,
 }
 
 impl ShadowStack {
@@ -181,7 +204,7 @@ impl ShadowStack {
     }
 
     /// A frame of what is common, counted from the root.
-    fn get(&self, common: Common, depth: usize) -> Option<&ShadowFrame> {
+    pub fn frame(&self, common: Common, depth: usize) -> Option<&ShadowFrame> {
         match depth.checked_sub(common.shared as usize) {
             None => self.last.reserve().get(depth),
             Some(depth) => self.last.own().get(depth),
@@ -195,7 +218,7 @@ impl ShadowStack {
             self.compare_copied(common, (common.shared as usize + common.own as usize).saturating_sub(1), stack);
         if !same {
             limit(search, common, left.saturating_sub(1));
-            return Check::Changed;
+            return Check::Changed(None);
         }
         if left == 0 {
             return Check::Same;
@@ -210,7 +233,7 @@ impl ShadowStack {
                 (probes(left, self.turn), true)
             }
         };
-        let slots = depths.map(|depth| self.get(common, depth).map_or(NOTHING_READ, ShadowFrame::return_slot));
+        let slots = depths.map(|depth| self.frame(common, depth).map_or(NOTHING_READ, ShadowFrame::return_slot));
         match stack.compare(&slots) {
             Now::Same => {
                 if all {
@@ -219,10 +242,64 @@ impl ShadowStack {
                 return Check::Same;
             }
             // Further in than this it is another stack.
-            Now::Changed(changed) => limit(search, common, depths.get(changed).copied().unwrap_or(0)),
+            Now::Changed(changed) => {
+                let depth = depths.get(changed).copied().unwrap_or(0);
+                limit(search, common, depth);
+                let innermost = self.frame(common, (common.shared as usize + common.own as usize).saturating_sub(1));
+                let is_copied = innermost.is_some_and(|known| known.is_copied(stack));
+                let frame = |&word: &StackWord| ChangedFrame { depth, word };
+                return Check::Changed(slots.get(changed).map(frame).filter(|_| is_copied));
+            }
             Now::Gone | Now::Unknown => limit(search, common, 0),
         }
-        Check::Changed
+        Check::Changed(None)
+    }
+
+    /// Compares a whole stack with what was found when the target's memory was looked at last: `at` gives its frame at a
+    /// depth if that lies beyond the copy, `changed` is one that is not as on the last stack. If the two looks disagree, the stack may be either, and
+    /// so may be all up to this look. Returns how many frames, counted from the root, are the same in both, if this
+    /// stack is one of those.
+    pub fn unsure(
+        &mut self,
+        changed: Option<ChangedFrame>,
+        at: impl Fn(&ShadowStack, usize) -> Option<StackWord>,
+        same_function: impl FnOnce(u64, u64) -> bool,
+        stack: &UserStack<'_>,
+    ) -> Option<usize> {
+        let known = self.look.map(|look| (look.depth, look.word));
+        let before = changed.map(|changed| (changed.depth, changed.word));
+        // What has changed since the last stack may be as the last look has found it.
+        let before = before.filter(|&(depth, _)| known.is_none_or(|known| known.0 != depth)).or(known);
+        if let Some((depth, word)) = before
+            && let Some(now) = at(self, depth).filter(|&now| now != word)
+        {
+            let same = depth + usize::from(same_function(word.1, now.1));
+            self.look = Some(Look { depth, word: now, until: stack.read_at(), same });
+        }
+        self.look.filter(|look| stack.time() < look.until).map(|look| look.same)
+    }
+
+    /// Whether looks have disagreed.
+    pub fn has_looked(&self) -> bool {
+        self.look.is_some()
+    }
+
+    /// How many of the outermost frames lie beyond the copy.
+    pub fn uncopied(&self, common: Common, stack: &UserStack<'_>) -> usize {
+        let (mut beyond, mut copied) = (0, common.shared as usize + common.own as usize);
+        while beyond < copied {
+            let middle = beyond.midpoint(copied);
+            match self.frame(common, middle) {
+                Some(known) if !known.is_copied(stack) => beyond = middle + 1,
+                _ => copied = middle,
+            }
+        }
+        beyond
+    }
+
+    /// Where the frames of what is common return to, from one depth to another, innermost first.
+    pub fn return_addresses(&self, common: Common, depths: Range<usize>) -> impl Iterator<Item = u64> {
+        depths.rev().filter_map(move |depth| self.frame(common, depth)).map(|known| known.state.return_address)
     }
 
     /// Compares the outermost `left` frames with the copy, innermost first. Returns how many are left and whether all
@@ -236,7 +313,7 @@ impl ShadowStack {
             left -= same_in_piece(self.last.reserve().get(..left).unwrap_or_default(), stack);
         }
         // What is left has changed, or lies beyond the copy, or in the other piece of it.
-        while let Some(known) = left.checked_sub(1).and_then(|depth| self.get(common, depth)) {
+        while let Some(known) = left.checked_sub(1).and_then(|depth| self.frame(common, depth)) {
             let (slot, word) = known.return_slot();
             let Some(copied) = stack.copied(slot) else { break };
             let same = |(slot, word)| stack.copied(slot).is_none_or(|copied| copied == word);
@@ -274,7 +351,7 @@ impl ShadowStack {
         }
         let depths = nearest(count);
         let common = self.outer(count);
-        let slots = depths.map(|depth| self.get(common, depth).map_or(NOTHING_READ, ShadowFrame::return_slot));
+        let slots = depths.map(|depth| self.frame(common, depth).map_or(NOTHING_READ, ShadowFrame::return_slot));
         let (same, sure) = match stack.compare(&slots) {
             Now::Same => (count, true),
             Now::Changed(changed) => {
@@ -290,7 +367,7 @@ impl ShadowStack {
             Now::Unknown => return None,
         };
         self.steady.advance();
-        let innermost = self.get(common, same.checked_sub(1)?)?;
+        let innermost = self.frame(common, same.checked_sub(1)?)?;
         let distance = innermost.return_slot().0.checked_sub(address)?;
         let gap = !sure || distance != 0;
         (!gap || one_stack && distance <= MAX_GAP_BYTES).then_some(ShadowJoin {
@@ -302,8 +379,8 @@ impl ShadowStack {
 
     /// The last stack's `count` outermost frames.
     fn outer(&self, count: usize) -> Common {
-        let shared = count.min(self.last.shared());
-        Common { shared: shared as u32, own: (count - shared) as u32, reserve: Reserve::Stays, few: false }
+        let own = self.last.own().len() as u32;
+        Common { shared: self.last.shared() as u32, own, ..Common::default() }.outermost(count)
     }
 
     /// What of the last stack may stand outside a gap: its [steady](super::steady) frames. `None` if there are none.
@@ -335,7 +412,7 @@ impl ShadowStack {
             return;
         }
         if count < self.last.depth() && self.steady.is_new(count) {
-            let before = self.get(self.outer(self.last.depth()), count).map_or(0, |known| known.state.return_address);
+            let before = self.frame(self.outer(self.last.depth()), count).map_or(0, |known| known.state.return_address);
             let now = again.or(frames.last()).map_or(next, |known| known.state.return_address);
             self.steady.limit(count + usize::from(same_function(before, now)));
         }
@@ -357,7 +434,7 @@ impl ShadowStack {
         let stale = self.generation != generation || self.idle > MAX_IDLE;
         self.generation = generation;
         let own = common.own as usize + frames.len();
-        let outermost = self.get(common, 0).filter(|_| common != Common::default()).or(frames.last());
+        let outermost = self.frame(common, 0).filter(|_| common != Common::default()).or(frames.last());
         let deep = outermost.is_some_and(|known| !known.is_copied(stack));
         if deep && own > MANY_OWN && room && !frames.is_empty() {
             common.reserve = Reserve::Replaced;

@@ -120,7 +120,7 @@ impl ThreadModel {
         let outside = common.shared as usize + common.own as usize;
         let shared: Vec<u64> = (0..outside)
             .rev()
-            .map(|depth| (self.shadow.get(common, depth).unwrap().state.return_address - 0x40_0000) / 16)
+            .map(|depth| (self.shadow.frame(common, depth).unwrap().state.return_address - 0x40_0000) / 16)
             .collect();
         functions.extend(shared);
         let common = self.shadow.remember(common, &known, &stack, 0, true);
@@ -227,7 +227,7 @@ fn learn(model: &mut ThreadModel, same_function: bool) {
         match model.shadow.find(&mut search, &known[own].state) {
             Some(common) => match model.shadow.check(common, &mut search, &stack) {
                 Check::Same => found = Some(common),
-                Check::Changed => {}
+                Check::Changed(_) => {}
             },
             None => own += 1,
         }
@@ -285,6 +285,39 @@ fn outside_a_gap_stands_what_was_on_all_of_the_last_stacks() {
     }
     // Without a call there is no frame behind a return address.
     assert_eq!(outside_gap(&[&[2, 2, 2], &[]], 5, false), None);
+}
+
+/// A stack whose outer part was another one at the look before may be either, and so may all that were taken before the
+/// look that found the change.
+#[test]
+fn what_has_changed_between_two_looks_is_not_sure() {
+    let mut model = ThreadModel::new();
+    model.calls(&[2, 3, 3, 3]);
+    let mut unsure = |first: u64, taken_after: bool, is_copied: bool| {
+        let time = model.read_at + u64::from(taken_after);
+        model.memory.begin(std::process::id(), model.time);
+        let base = model.words.as_ptr() as u64;
+        let mut memory = std::mem::take(&mut model.memory);
+        let stack = UserStack::new(Bytes::new(&[]), base, &mut memory);
+        // Reads memory, so that it is known when that was.
+        stack.peek(base);
+        model.read_at = stack.read_at();
+        memory.begin(std::process::id(), if taken_after { model.read_at } else { time });
+        let stack = UserStack::new(Bytes::new(&[]), base, &mut memory);
+        let changed = Some(ChangedFrame { depth: 1, word: (base, return_into(2)) });
+        let at = |_: &ShadowStack, _| (!is_copied).then_some((base, return_into(first)));
+        let found = model.shadow.unsure(changed, at, |_, _| false, &stack);
+        model.memory = memory;
+        found
+    };
+    // As on the last stack after all, or in the copy.
+    assert_eq!(unsure(2, false, false), None);
+    assert_eq!(unsure(5, false, true), None);
+    // Another one: the outermost frame alone is in both.
+    assert_eq!(unsure(5, false, false), Some(1));
+    // What is taken after the look that has found it is what that has found.
+    assert_eq!(unsure(5, true, false), None);
+    assert_eq!(unsure(2, false, false), Some(1));
 }
 
 #[test]

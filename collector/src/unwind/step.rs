@@ -83,7 +83,7 @@ impl StackUnwinder {
                         match shadow.check(common, &mut search, walk.stack) {
                             Check::Same => return Ok(CompleteStack { common: Some(common), ..CompleteStack::WHOLE }),
                             // What has been searched is now less; the same state may be in the reserve too.
-                            Check::Changed => {}
+                            Check::Changed(changed) => self.changed = changed.or(self.changed),
                         }
                     }
                     self.known.push(ShadowFrame::new(state, at.pointers.sp, walk.stack.recent(), cfa_slot));
