@@ -6,19 +6,20 @@ use ccsd_daemon::destination::{self, AllowedContents, DestinationError};
 
 use crate::exit::Failure;
 
-/// First bytes of the export formats, and text near the start, ignoring case. `folded` has none: see [`is_ours`].
+/// First bytes of the export formats, and text near the start that only ccsd writes, ignoring case. `gprof` and, without
+/// comments, `folded` have none: they are like files of others.
 const FORMATS: [(&[u8], &[u8]); 10] = [
     // A gzip header without file name and time, from an unknown system.
     (b"\x1f\x8b\x08\0\0\0\0\0\0\xff", b""),
-    (b"<!doctype html>", b"ccsd"),
-    (b"<?xml", b"<!doctype svg"),
-    (b"{", b"\"schema\""),
-    (b"{", b"\"$schema\":\"https://www.speedscope.app/"),
-    (b"# callgrind format", b""),
+    (b"<!doctype html>", b"<meta name=\"generator\" content=\"ccsd\">"),
+    (b"<?xml", b"<!--notes: ccsd "),
+    (b"{\"schema\":", b"\"remarks\":[\"ccsd "),
+    (b"{\"$schema\":\"https://www.speedscope.app/", b"\"exporter\":\"ccsd "),
+    (b"# callgrind format", b"\ncreator: ccsd "),
     (b"{\"meta\":{\"importedfrom\":\"ccsd\"", b""),
     (b"// ccsd ", b"digraph"),
-    (b"flat profile:", b""),
     (b"# ccsd ", b"samples received"),
+    (b"function,image,self_", b",inherited_"),
 ];
 
 /// Contents that may be overwritten without `--force`.
@@ -37,16 +38,7 @@ pub fn write(path: &Path, bytes: &[u8], force: bool) -> Result<(), Failure> {
 fn is_ours(start: &[u8]) -> bool {
     let start = start.to_ascii_lowercase();
     let has = |part: &[u8]| part.is_empty() || start.windows(part.len()).any(|it| it == part);
-    if FORMATS.iter().any(|(beginning, part)| start.starts_with(beginning) && has(part)) {
-        return true;
-    }
-    if start.starts_with(b"function,image,self_") {
-        return true;
-    }
-    // Folded stacks: `a;b;c 12`.
-    let line = start.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    let number = line.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
-    line.len() < start.len() && number.len() < line.len() && !number.is_empty() && number.iter().all(u8::is_ascii_digit)
+    FORMATS.iter().any(|(beginning, part)| start.starts_with(beginning) && has(part))
 }
 
 #[cfg(test)]
@@ -61,14 +53,20 @@ mod tests {
         fs::create_dir_all(&dir).unwrap();
         let path = dir.join("x");
         for (old, ours) in [
-            (&b"a;b;c 12\nd 1\n"[..], true),
-            (b"function,image,self_nanoseconds", true),
-            (b"<?xml version?><!DOCTYPE svg", true),
-            (b"<?xml version?><project>", false),
-            (b"<!DOCTYPE html><title>x - ccsd", true),
-            (b"<!DOCTYPE html><title>x", false),
-            (b"{\"schema\":1}", true),
-            (b"{\"name\":1}", false),
+            (&b"# ccsd 0.1.0: cpu-clock of x 0\n# 7 samples received 0\na;b;c 12\n"[..], true),
+            (b"a;b;c 12\nd 1\n", false),
+            (b"Meeting notes, Nov 28\n", false),
+            (b"# ccsd notes\n", false),
+            (b"function,image,self_nanoseconds,inherited_nanoseconds", true),
+            (b"<?xml version?><!DOCTYPE svg><!--NOTES: ccsd 0.1.0", true),
+            (b"<?xml version?><!DOCTYPE svg", false),
+            (b"<!DOCTYPE html><meta name=\"generator\" content=\"ccsd\">", true),
+            (b"<!DOCTYPE html><title>x - ccsd", false),
+            (b"{\"schema\":1,\"remarks\":[\"ccsd 0.1.0", true),
+            (b"{\"schema\":1}", false),
+            (b"# callgrind format\nversion: 1\ncreator: ccsd 0.1.0", true),
+            (b"# callgrind format\nversion: 1\ncreator: callgrind-3.19", false),
+            (b"Flat profile:\n\nEach sample counts as 0.01 seconds.\n", false),
             (b"\x1f\x8b\x08\0\0\0\0\0\0\xffx", true),
             (b"\x1f\x8b\x08\0\0\0\0\0\0\x03x", false),
             (b"int main(void) { return 0; }\n", false),

@@ -36,7 +36,8 @@ pub struct ExportArgs {
     pub stored: StoredArgs,
     /// Where to write; - for standard output [default: -]
     ///
-    /// The file appears when it is complete. An existing file that ccsd did not export is overwritten only with --force.
+    /// The file appears when it is complete. An existing file that ccsd did not export is overwritten only with --force, and
+    /// so are exports that do not say that they are ccsd's: gprof, and folded with --no-comments.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Leave the accounting out of folded and csv, and print it on standard error
