@@ -66,7 +66,7 @@ impl StackUnwinder {
             let inner = self.gap.unwrap_or(sure);
             let gap = gap || self.gap.is_some() || {
                 let inner = frames.get(..inner).unwrap_or_default();
-                !self.may_have_called_last(return_address, inner, mappings, images)
+                !self.may_have_called_last(return_address, inner, stack, mappings, images)
             };
             let common = if gap { shadow.outside_gap(common)? } else { common };
             Some((common, gap.then_some(Gap { outer: 0, reason }), inner))

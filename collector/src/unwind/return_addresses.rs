@@ -19,6 +19,8 @@ pub struct ReturnAddresses {
     calls: HashMap<(ImageIndex, u64, u64), bool>,
     /// Whether a frame may have been called from where it is to return to.
     callers: HashMap<(Frame, Frame), bool>,
+    /// Whether a call of a function of an image may lead to another one of it, by both addresses.
+    leads: HashMap<(ImageIndex, u64, u64), bool>,
 }
 
 impl ReturnAddresses {
@@ -66,37 +68,79 @@ impl ReturnAddresses {
 
     /// Whether a frame that may have been read at another time than its callee, `frames`' outermost, and returns to an
     /// address there, may have called that: by a direct call, by jumps of other functions, or in a way that cannot be told.
+    /// `word` is what the process's memory holds: calls into other images go through slots there.
     pub fn may_have_called(
         &mut self,
         address: u64,
         frames: &[Frame],
         mappings: &mut Mappings,
-        loaded: &mut LoadedImages,
-        images: &Images,
+        (loaded, images): (&mut LoadedImages, &Images),
+        word: impl FnOnce(u64) -> Option<u64>,
     ) -> bool {
         let Some(&callee) = frames.last() else { return true };
         let Some(mapping) = address.checked_sub(1).and_then(|before| mappings.find(before)) else { return false };
         let caller = Frame { image: mapping.image, address: address.wrapping_add(mapping.to_svma) };
-        if let Some(&known) = self.callers.get(&(callee, caller)) {
-            return known;
+        let may = match self.callers.get(&(callee, caller)) {
+            Some(&known) => known,
+            None => {
+                if self.callers.len() >= MAX_ANSWERS {
+                    self.callers.clear();
+                }
+                let restores =
+                    loaded.get(caller.image, images).is_some_and(|image| image.restores_signal(caller.address));
+                let may = restores
+                    || self.contains(address, mappings, images)
+                        && may_call(caller, callee, loaded, images).unwrap_or(true);
+                self.callers.insert((callee, caller), may);
+                may
+            }
+        };
+        may && (callee.image == caller.image
+            || self.leads_there(caller, mapping.to_svma, callee, mappings, (loaded, images), word).unwrap_or(true))
+    }
+
+    /// Whether the slot through which a call has gone into another image holds a function that may lead to the one of
+    /// `callee`; `None` where that cannot be told. Slots are each process's own.
+    fn leads_there(
+        &mut self,
+        caller: Frame,
+        to_svma: u64,
+        callee: Frame,
+        mappings: &mut Mappings,
+        (loaded, images): (&mut LoadedImages, &Images),
+        word: impl FnOnce(u64) -> Option<u64>,
+    ) -> Option<bool> {
+        let elf = images.get(caller.image)?.elf.as_ref()?;
+        let code = |address: u64, len: u64| elf.code(address, len);
+        if code::is_indirect_call_before(caller.address, &code) {
+            return None;
         }
-        if self.callers.len() >= MAX_ANSWERS {
-            self.callers.clear();
+        let slot = calls::jump_slot(code::call_target_before(caller.address, &code)?, &code)?;
+        let called = word(slot.wrapping_sub(to_svma))?;
+        // Until it is called for the first time, a slot leads to what looks the function up.
+        let mapping = mappings.find(called).filter(|mapping| mapping.image == callee.image)?;
+        let called = called.wrapping_add(mapping.to_svma);
+        let elf = images.get(callee.image)?.elf.as_ref()?;
+        let image = loaded.get(callee.image, images)?;
+        let wanted = tables::entry_range(image.tables(), callee.address)?.start;
+        if self.leads.len() >= MAX_ANSWERS {
+            self.leads.clear();
         }
-        let restores = loaded.get(caller.image, images).is_some_and(|image| image.restores_signal(caller.address));
-        let may = restores
-            || self.contains(address, mappings, images) && may_call(caller, callee, loaded, images).unwrap_or(true);
-        self.callers.insert((callee, caller), may);
-        may
+        Some(*self.leads.entry((callee.image, called, wanted)).or_insert_with(|| {
+            let code = |address: u64, len: u64| elf.code(address, len);
+            calls::may_lead(called, Some(wanted), &mut |at| tables::entry_range(image.tables(), at), &code)
+        }))
     }
 
     pub fn bytes(&self) -> usize {
-        self.known.allocation_size() + self.calls.allocation_size() + self.callers.allocation_size()
+        let answers = self.known.allocation_size() + self.calls.allocation_size();
+        answers + self.callers.allocation_size() + self.leads.allocation_size()
     }
 
     pub fn forget(&mut self, image: ImageIndex) {
         self.known.retain(|&(of, _), _| of != image);
         self.calls.retain(|&(of, ..), _| of != image);
+        self.leads.retain(|&(of, ..), _| of != image);
         self.callers.retain(|(callee, caller), _| callee.image != image && caller.image != image);
     }
 }

@@ -8,6 +8,7 @@ use ccsd_profile::TruncationReason;
 use super::StackUnwinder;
 use super::frame::Frame;
 use super::image_unwind::RuleSource;
+use super::memory::UserStack;
 use super::outcome::{CompleteStack, UnwindStop, locate};
 use super::rule::FrameRule;
 use super::shadow::{Check, ShadowFrame, ShadowStack, UnwindState};
@@ -71,7 +72,7 @@ impl StackUnwinder {
                         return Err(UnwindStop::Because(TruncationReason::TooDeep));
                     }
                     if let Some(late) = walk.stack.first_unsure()
-                        && !self.may_have_called_last(caller.ip, walk.frames, walk.mappings, walk.images)
+                        && !self.may_have_called_last(caller.ip, walk.frames, walk.stack, walk.mappings, walk.images)
                     {
                         return Err(UnwindStop::Unreadable(late));
                     }
@@ -114,10 +115,12 @@ impl StackUnwinder {
         &mut self,
         address: u64,
         frames: &[Frame],
+        stack: &UserStack<'_>,
         mappings: &mut Mappings,
         images: &Images,
     ) -> bool {
-        self.return_addresses.may_have_called(address, frames, mappings, &mut self.images, images)
+        let word = |address: u64| stack.peek(address).map(|[word, _]| word);
+        self.return_addresses.may_have_called(address, frames, mappings, (&mut self.images, images), word)
     }
 
     /// Leaves the frame at a position, by the first source that says how.

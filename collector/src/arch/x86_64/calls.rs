@@ -45,6 +45,18 @@ pub fn may_lead(
     true
 }
 
+/// Where the address lies that a stub for calls into other images jumps to, if the code at `target` is one: an entry of a
+/// procedure linkage table (System V ABI for x86-64, section 5.2).
+pub fn jump_slot(target: u64, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Option<u64> {
+    let mut text = Text::new(code);
+    let mut instruction = text.decode(target)?;
+    if instruction.mnemonic() == Mnemonic::Endbr64 {
+        instruction = text.decode(instruction.next_ip())?;
+    }
+    let jumps = instruction.flow_control() == FlowControl::IndirectBranch && instruction.is_ip_rel_memory_operand();
+    jumps.then(|| instruction.ip_rel_memory_address())
+}
+
 /// Where a function goes outside of itself without a call: by jumps, or at its end. `None` if that cannot be told, as where
 /// it jumps by a register.
 fn jumps_out(function: Range<u64>, code: &impl Fn(u64, u64) -> Option<Arc<[u8]>>) -> Option<Vec<u64>> {
@@ -99,6 +111,23 @@ mod tests {
         };
         let mut function = |at: u64| (0x1000..end).contains(&at).then(|| at / 16 * 16..at / 16 * 16 + 16);
         may_lead(address(target), wanted.map(address), &mut function, &code)
+    }
+
+    #[test]
+    fn stubs_jump_by_their_slots() {
+        let slot = |bytes: &'static [u8]| {
+            let code = move |at: u64, len: u64| {
+                let rest = bytes.get(usize::try_from(at.checked_sub(0x1000)?).ok()?..)?;
+                Some(rest.iter().copied().take(len as usize).collect())
+            };
+            jump_slot(0x1000, &code)
+        };
+        // jmp [rip+0x2fe2]; bnd, behind endbr64; a jump elsewhere; by a register; another instruction first
+        assert_eq!(slot(&[0xff, 0x25, 0xe2, 0x2f, 0, 0]), Some(0x3fe8));
+        assert_eq!(slot(&[0xf3, 0x0f, 0x1e, 0xfa, 0xf2, 0xff, 0x25, 0xe2, 0x2f, 0, 0]), Some(0x3fed));
+        assert_eq!(slot(&[0xe9, 0, 1, 0, 0]), None);
+        assert_eq!(slot(&[0xff, 0xe0]), None);
+        assert_eq!(slot(&[0x90, 0xff, 0x25, 0xe2, 0x2f, 0, 0]), None);
     }
 
     #[test]
