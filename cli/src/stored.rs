@@ -112,7 +112,7 @@ impl About {
         }
         (!self.gaps.is_empty()).then(|| {
             format!(
-                "nothing stored for {} in {} (no process matched, the service was down or began a session again, or it could not write): {}",
+                "nothing stored for {} in {} (no process matched, the service was down or restarted a session, or it could not write): {}",
                 nanoseconds(all),
                 counted(self.gaps.len() as u64, "gap", "gaps"),
                 names.join(", ")

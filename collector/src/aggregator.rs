@@ -489,7 +489,9 @@ impl Aggregator {
             (StackRoot::Complete, Some((gap, place))) if !outer.is_empty() => {
                 found.root = StackRoot::Truncated(gap.reason);
                 found.gap = (gap.outer > 0).then_some(place);
-                found.earlier = outer;
+                // The last whole stack says more than what is left of it outside later gaps.
+                let whole = self.whole_stacks.of(thread);
+                found.earlier = if whole.starts_with(&outer) { whole.to_vec() } else { outer };
             }
             (StackRoot::Truncated(_), _) if is_last_whole => found.earlier = state.last_frames().collect(),
             (StackRoot::Truncated(_), _) => found.earlier = self.whole_stacks.of(thread).to_vec(),

@@ -459,9 +459,10 @@ impl Sampler {
         let closing: Vec<OwnedFd> = pipeline.events.take_redundant().flat_map(|id| events.take_late(id)).collect();
         close_elsewhere(closing);
         let counts = pipeline.counts();
-        let (samples, in_time) = (counts.samples.received, counts.unwind.read_late);
-        let missed = pipeline.unwinding.read_too_late();
-        self.hurry.review(now_ns(), LateReads { samples, in_time, missed });
+        let (samples, unwinding) = (counts.samples.received, &pipeline.unwinding);
+        let (in_time, missed) = (unwinding.read_anew(), unwinding.read_too_late());
+        let reads = LateReads { samples, in_time, missed, disagreed: unwinding.disagreed() };
+        self.hurry.review(now_ns(), reads);
         pipeline.end_round(sorter.late(), horizon == u64::MAX);
     }
 

@@ -114,6 +114,14 @@ impl Unwinding {
         self.unwinder.read_too_late()
     }
 
+    pub fn read_anew(&self) -> u64 {
+        self.unwinder.read_anew()
+    }
+
+    pub fn disagreed(&self) -> u64 {
+        self.unwinder.disagreed()
+    }
+
     pub fn held_bytes(&self) -> u64 {
         self.unwinder.held_bytes()
     }

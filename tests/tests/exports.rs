@@ -376,7 +376,7 @@ fn main() -> ExitCode {
                 let file = recorded.dir.path().join("again");
                 for number in 1..=2 {
                     let ended = EndedProgram::of(ccsd(["export", format]).arg(&recorded.file).arg("-o").arg(&file));
-                    // That of gprof itself is like it.
+                    // gprof's own output looks the same, so ccsd does not overwrite it.
                     let written = number == 1 || format != "gprof";
                     assert_eq!(ended.status.success(), written, "{format} {number}: {ended:?}");
                 }

@@ -68,7 +68,7 @@ impl Aggregator {
         }
         accounting.lost = lost_samples(counts, accounting.expected);
         if !spec.kernel {
-            // An estimate, but no fewer samples than were taken.
+            // The estimate can be below the samples taken.
             let taken = accounting.received.saturating_add(accounting.known_missing());
             accounting.expected = accounting.expected.map(|expected| expected.max(taken));
         }

@@ -7,6 +7,9 @@
 const SLEEP_MS: u16 = 1;
 /// How long a hurry lasts after a stack was missed, nanoseconds.
 const HURRY_NS: u64 = 20_000_000;
+/// How long one lasts after two looks disagreed about a stack, nanoseconds: where callers take turns, looks must be closer
+/// than those.
+const DISAGREED_NS: u64 = 1_000_000_000;
 /// Shortest and longest pause after a hurry in vain, nanoseconds. It doubles with each further one.
 const PAUSE_NS: u64 = 20_000_000;
 const LONGEST_PAUSE_NS: u64 = 2_560_000_000;
@@ -37,6 +40,8 @@ pub struct LateReads {
     pub in_time: u64,
     /// Stacks that were not.
     pub missed: u64,
+    /// Stacks between looks that disagree.
+    pub disagreed: u64,
 }
 
 impl Hurry {
@@ -50,7 +55,13 @@ impl Hurry {
         let missed = reads.missed > self.before.missed;
         self.samples += reads.samples.saturating_sub(self.before.samples);
         self.missed += reads.missed.saturating_sub(self.before.missed);
+        let disagreed = reads.disagreed > self.before.disagreed;
         self.before = reads;
+        if disagreed {
+            self.pause = 0;
+            self.begin(now, reads, DISAGREED_NS);
+            return;
+        }
         let many = self.samples < FEW_SAMPLES || self.missed * WORTH >= self.samples;
         if self.samples >= MANY_SAMPLES {
             (self.samples, self.missed) = (self.samples / 2, self.missed / 2);
@@ -58,11 +69,11 @@ impl Hurry {
         match self.current {
             Some((_, before)) if reads.in_time > before => {
                 self.pause = 0;
-                self.begin(now, reads);
+                self.begin(now, reads, HURRY_NS);
             }
             _ if missed && many => {
                 self.pause = 0;
-                self.begin(now, reads);
+                self.begin(now, reads, HURRY_NS);
             }
             Some((until, _)) if now >= until => {
                 self.pause = (2 * self.pause).clamp(PAUSE_NS, LONGEST_PAUSE_NS);
@@ -72,12 +83,13 @@ impl Hurry {
             _ => {}
         }
         if missed && self.current.is_none() && now >= self.paused_until {
-            self.begin(now, reads);
+            self.begin(now, reads, HURRY_NS);
         }
     }
 
-    fn begin(&mut self, now: u64, reads: LateReads) {
-        self.current = Some((now.saturating_add(HURRY_NS), reads.in_time));
+    fn begin(&mut self, now: u64, reads: LateReads, ns: u64) {
+        let until = self.current.map_or(0, |(until, _)| until);
+        self.current = Some((until.max(now.saturating_add(ns)), reads.in_time));
     }
 }
 
@@ -103,6 +115,17 @@ mod tests {
             hurry.review(ms * MS, reads);
         }
         count
+    }
+
+    #[test]
+    fn looks_that_disagree_make_a_hurry_of_a_second() {
+        let (mut hurry, mut reads) = (Hurry::default(), LateReads::default());
+        reads.disagreed = 1;
+        for ms in 0..3_000 {
+            reads.samples += 1;
+            hurry.review(ms * MS, reads);
+            assert_eq!(hurry.sleep_ms(ms * MS, 100) == SLEEP_MS, ms < 1_000, "{ms}");
+        }
     }
 
     #[test]

@@ -68,7 +68,8 @@ impl StackUnwinder {
                 let inner = frames.get(..inner).unwrap_or_default();
                 !self.may_have_called_last(return_address, inner, stack, mappings, images)
             };
-            let common = if gap { shadow.outside_gap(common)? } else { common };
+            // A thread dies once: no later stack will show how it had come there.
+            let common = if gap && !self.dying { shadow.outside_gap(common)? } else { common };
             Some((common, gap.then_some(Gap { outer: 0, reason }), inner))
         });
         match joined {
@@ -88,10 +89,10 @@ impl StackUnwinder {
         }
     }
 
-    /// Leaves out of a whole stack what lies beyond the copy if it was another one shortly before: it may be that of an
-    /// earlier or a later call. `None` if there is nothing of that kind.
+    /// Cuts what lies beyond the copy from a whole stack if two looks disagree about it: it may belong to an earlier or a
+    /// later call. `None` if none do.
     #[inline]
-    pub(super) fn leave_out_unsure(
+    pub(super) fn cut_where_looks_disagree(
         &mut self,
         common: Common,
         sample: &Sample<'_>,
@@ -113,16 +114,17 @@ impl StackUnwinder {
             frame.filter(|frame| !frame.is_copied(stack)).map(ShadowFrame::return_slot)
         };
         let same_function = |before, now| self.are_in_one_function(before, now, mappings, images);
-        let sure = shadow.unsure(changed, at, same_function, stack);
+        let agreed = shadow.agreed_frames(changed, at, same_function, stack);
         self.known = known;
-        let sure = sure?;
+        // A frame that has changed further out than was looked at is not on the last stack; its function may be there.
+        let sure = if changed.is_some() { agreed?.min(in_common + 1) } else { agreed? };
         let late = self.known.iter().rev().take_while(|known| !known.is_copied(stack)).count();
         let beyond = if late > 0 { in_common + late } else { shadow.uncopied(common, stack) };
         if sure >= beyond {
             return None;
         }
-        self.read_too_late += 1;
-        // Sure ones that were not on the last stack follow the gap.
+        self.disagreed += 1;
+        // Those that the last stack had not are sent, outside the gap.
         let (kept, outer) = (sure.min(in_common), sure.saturating_sub(in_common).min(late));
         let end = frames.len().saturating_sub(outer);
         frames.drain(end.saturating_sub(late - outer)..end);

@@ -91,7 +91,7 @@ pub struct UnwindStats {
     pub refused_images: u64,
     /// Times that what was remembered of all addresses for unwinding was forgotten, because there was too much.
     pub forgotten_rules: u64,
-    /// Stacks completed with what was read from the target's memory, later than the sample.
+    /// Whole stacks that go on beyond what was copied, as the target's memory says later than the sample.
     pub read_late: u64,
     /// Stacks that were not followed to their root because they took too long.
     pub cut_stacks: u64,
@@ -126,12 +126,14 @@ pub struct StackUnwinder {
     room: bool,
     /// After how many of its frames some are missing.
     gap: Option<usize>,
-    /// A frame of the last stack that was looked for and has changed since.
+    /// A frame of the last stack that memory does not hold any more.
     changed: Option<ChangedFrame>,
     /// The goroutine that has called C code, if it has noted that: the address of its record, and one of its stack.
     goroutine: Option<(u64, u64)>,
     read_late: u64,
     read_too_late: u64,
+    read_anew: u64,
+    disagreed: u64,
 }
 
 /// What is known of a process beside its threads' stacks.
@@ -180,6 +182,8 @@ impl StackUnwinder {
             goroutine: None,
             read_late: 0,
             read_too_late: 0,
+            read_anew: 0,
+            disagreed: 0,
         }
     }
 
@@ -224,13 +228,16 @@ impl StackUnwinder {
                     self.are_in_one_function(before, now, mappings, images)
                 });
                 self.known = known;
-                if let Some(unsure) = self.leave_out_unsure(common, sample, &stack, (mappings, images), shadow, frames)
+                if let Some(unsure) =
+                    self.cut_where_looks_disagree(common, sample, &stack, (mappings, images), shadow, frames)
                 {
                     unsure
                 } else {
+                    let of_last = shadow.frame(common, 0).filter(|_| common != Common::default());
+                    let is_late = |known: &ShadowFrame| !known.is_copied(&stack);
+                    self.read_anew += u64::from(self.known.last().is_some_and(is_late));
+                    self.read_late += u64::from(of_last.or(self.known.last()).is_some_and(is_late));
                     let common = shadow.remember(common, &self.known, &stack, mappings.generation(), room);
-                    let outermost = shadow.outermost().next();
-                    self.read_late += u64::from(outermost.is_some_and(|slot| stack.copied(slot.0).is_none()));
                     let target = UnwindTarget { mappings, process, owner, goroutines, images };
                     self.remember_goroutine(sample, &stack, target, shadow, frames);
                     Unwound { root: StackRoot::Complete, common, gap: None }
@@ -335,6 +342,16 @@ impl StackUnwinder {
         }
         let chain = FrameChain::new(sample.user_chain, start.bp);
         self.follow(&mut StackWalk { start, chain, stack, mappings, images, frames }, shadow)
+    }
+
+    /// Whole stacks whose part beyond what was copied was not on the thread's last stack.
+    pub fn read_anew(&self) -> u64 {
+        self.read_anew
+    }
+
+    /// Stacks about whose part beyond the copy two looks disagree.
+    pub fn disagreed(&self) -> u64 {
+        self.disagreed
     }
 
     /// Stacks whose outer part lies beyond what was copied, and was not there any more when it was read.

@@ -19,8 +19,10 @@ pub struct ReturnAddresses {
     calls: HashMap<(ImageIndex, u64, u64), bool>,
     /// Whether a frame may have been called from where it is to return to.
     callers: HashMap<(Frame, Frame), bool>,
-    /// Whether a call of a function of an image may lead to another one of it, by both addresses.
+    /// Whether a call that enters an image at one address may reach the function at another.
     leads: HashMap<(ImageIndex, u64, u64), bool>,
+    /// Whether two addresses of an image are of one function.
+    functions: HashMap<(Frame, u64), bool>,
 }
 
 impl ReturnAddresses {
@@ -99,8 +101,8 @@ impl ReturnAddresses {
             || self.leads_there(caller, mapping.to_svma, callee, mappings, (loaded, images), word).unwrap_or(true))
     }
 
-    /// Whether the slot through which a call has gone into another image holds a function that may lead to the one of
-    /// `callee`; `None` where that cannot be told. Slots are each process's own.
+    /// Whether the slot of a call into another image leads to the function of `callee`; `None` where that cannot be told.
+    /// Slots are not kept: each process has its own.
     fn leads_there(
         &mut self,
         caller: Frame,
@@ -112,7 +114,8 @@ impl ReturnAddresses {
     ) -> Option<bool> {
         let elf = images.get(caller.image)?.elf.as_ref()?;
         let code = |address: u64, len: u64| elf.code(address, len);
-        if code::is_indirect_call_before(caller.address, &code) {
+        let restores = loaded.get(caller.image, images)?.restores_signal(caller.address);
+        if restores || code::is_indirect_call_before(caller.address, &code) {
             return None;
         }
         let slot = calls::jump_slot(code::call_target_before(caller.address, &code)?, &code)?;
@@ -132,15 +135,28 @@ impl ReturnAddresses {
         }))
     }
 
+    /// What is known of whether a frame's function has another address of its image, too.
+    pub fn same_function(&self, frame: Frame, other: u64) -> Option<bool> {
+        self.functions.get(&(frame, other)).copied()
+    }
+
+    pub fn keep_same_function(&mut self, frame: Frame, other: u64, same: bool) {
+        if self.functions.len() >= MAX_ANSWERS {
+            self.functions.clear();
+        }
+        self.functions.insert((frame, other), same);
+    }
+
     pub fn bytes(&self) -> usize {
         let answers = self.known.allocation_size() + self.calls.allocation_size();
-        answers + self.callers.allocation_size() + self.leads.allocation_size()
+        answers + self.callers.allocation_size() + self.leads.allocation_size() + self.functions.allocation_size()
     }
 
     pub fn forget(&mut self, image: ImageIndex) {
         self.known.retain(|&(of, _), _| of != image);
         self.calls.retain(|&(of, ..), _| of != image);
         self.leads.retain(|&(of, ..), _| of != image);
+        self.functions.retain(|(frame, _), _| frame.image != image);
         self.callers.retain(|(callee, caller), _| callee.image != image && caller.image != image);
     }
 }

@@ -19,7 +19,9 @@
 //! What the memory holds now is true of every earlier sample of the thread: frames looked at since a sample was taken
 //! are not looked at again for it, but for the words next to the copy if that ends elsewhere.
 //!
-//! Where a word differs, only what lies further out can be shared, and unwinding goes on to there.
+//! Where a word differs, only what lies further out can be shared, and unwinding goes on to there. Samples between two
+//! looks that disagree may have had either stack ([`ShadowStack::agreed_frames`]). Outside a gap stand only
+//! [steady](super::steady) frames.
 //!
 //! A stack beyond the copy is kept in reserve ([`LastStack`]) when the thread returns out of it: recursion comes again,
 //! and reading megabytes for each sample would cost too much. Its words are compared before use.
@@ -27,6 +29,7 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
+use crate::clock::now_ns;
 use crate::stack_delta::{Common, FEW_OWN, LastStack, Reserve};
 use crate::unwind::memory::{MAX_PROBES, NOTHING_READ, Now, StackWord, UserStack};
 use crate::unwind::steady::SteadyFrames;
@@ -135,7 +138,8 @@ pub struct Search {
 pub enum Check {
     /// All of it that was looked at.
     Same,
-    /// A word has changed: what has been searched is now less. Which, if the copied frames were the same.
+    /// A word has changed: what has been searched is now less. With the changed frame if the innermost compared one was
+    /// copied.
     Changed(Option<ChangedFrame>),
 }
 
@@ -144,17 +148,20 @@ pub enum Check {
 pub struct ChangedFrame {
     /// How many frames were further out.
     pub depth: usize,
-    /// Where its return address lay, and that.
+    /// Where its return address lay on the last stack, and that.
     pub word: StackWord,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Look {
-    /// A frame, counted from the root, that was another one at the look before, and its return address.
+    /// Where the outermost frame's return address lay: which stack it was.
+    root: u64,
+    /// The depth, from the root, of a frame that differed from the look before.
     depth: usize,
+    /// Where its return address lay, and that.
     word: StackWord,
     /// When it was (nanoseconds).
-    until: u64,
+    at: u64,
     /// How many frames were the same in both.
     same: usize,
 }
@@ -255,28 +262,32 @@ impl ShadowStack {
         Check::Changed(None)
     }
 
-    /// Compares a whole stack with what was found when the target's memory was looked at last: `at` gives its frame at a
-    /// depth if that lies beyond the copy, `changed` is one that is not as on the last stack. If the two looks disagree, the stack may be either, and
-    /// so may be all up to this look. Returns how many frames, counted from the root, are the same in both, if this
-    /// stack is one of those.
-    pub fn unsure(
+    /// Compares a whole stack with the last look at the thread's memory. `at` returns the stack's frame at a depth if that
+    /// lies beyond the copy; `changed` is one that differs from the last stack. If two looks disagree, every sample taken
+    /// between them may have had either stack. Returns how many of the outermost frames both looks share, if this sample
+    /// lies between them.
+    pub fn agreed_frames(
         &mut self,
         changed: Option<ChangedFrame>,
         at: impl Fn(&ShadowStack, usize) -> Option<StackWord>,
         same_function: impl FnOnce(u64, u64) -> bool,
         stack: &UserStack<'_>,
     ) -> Option<usize> {
-        let known = self.look.map(|look| (look.depth, look.word));
+        let (root, _) = at(self, 0)?;
+        // Of another stack of the thread, a goroutine's or a coroutine's, it says nothing.
+        let look = self.look.filter(|look| look.root == root);
+        let looked = look.map(|look| (look.depth, look.word));
         let before = changed.map(|changed| (changed.depth, changed.word));
         // What has changed since the last stack may be as the last look has found it.
-        let before = before.filter(|&(depth, _)| known.is_none_or(|known| known.0 != depth)).or(known);
+        let before = before.filter(|&(depth, _)| looked.is_none_or(|looked| looked.0 != depth)).or(looked);
         if let Some((depth, word)) = before
             && let Some(now) = at(self, depth).filter(|&now| now != word)
         {
             let same = depth + usize::from(same_function(word.1, now.1));
-            self.look = Some(Look { depth, word: now, until: stack.read_at(), same });
+            self.look = Some(Look { root, depth, word: now, at: now_ns(), same });
+            return Some(same);
         }
-        self.look.filter(|look| stack.time() < look.until).map(|look| look.same)
+        look.filter(|look| stack.time() < look.at).map(|look| look.same)
     }
 
     /// Whether looks have disagreed.
@@ -391,7 +402,7 @@ impl ShadowStack {
 
     /// Learns from a whole stack which frames are steady, before it is remembered: `common` and `frames` as for
     /// [`remember`](ShadowStack::remember), `next` where the innermost function goes on, `same_function` as for
-    /// [`join`](ShadowStack::join). The function that has called another since the last stack is on both.
+    /// [`join`](ShadowStack::join). A function that only called another one since counts as unchanged.
     #[inline]
     pub fn learn(
         &mut self,
@@ -402,7 +413,7 @@ impl ShadowStack {
         same_function: impl FnOnce(u64, u64) -> bool,
     ) {
         let shared = self.last.shared();
-        // What lies in the reserve beyond the last stack has come again.
+        // The stack may share more of the reserve than the last one did.
         let (count, again) = match (common.shared as usize).cmp(&shared) {
             Ordering::Equal => (shared + common.own as usize, None),
             Ordering::Less => (common.shared as usize, None),

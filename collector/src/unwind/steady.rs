@@ -1,12 +1,12 @@
-//! How many of a thread's outermost frames have been on all of its last stacks but one.
+//! How many of a thread's outermost frames have changed at most once in its last 64 to 128 stacks (in all, if it had
+//! fewer).
 //!
-//! What stands outside a gap is taken from the thread's last stack. Calls that alternate put other words at the same
-//! places and then the same ones again, so that the last stack's frames may be in memory when it is read although the
-//! sample had others. Where a share `p` of the stacks differs from the one before in a frame, `n` stacks differ at most
-//! once with the probability `(1 - p)^n + np(1 - p)^(n-1)`. By the 64 to 128 stacks that are looked back upon at most
-//! 1.3% of those with a gap have a frame by mistake, where stacks do not depend on each other.
+//! Only these stand outside a gap: calls that alternate put the same words back, so the last stack's frames may be in
+//! memory although the sample had others. If a frame differs between a share `p` of consecutive stacks, it differs at most
+//! once in `n` stacks with the probability `(1 - p)^n + np(1 - p)^(n-1)`. From 64 stacks on, at most 1.3% of the samples
+//! with a gap show a frame by mistake, if stacks are independent.
 //!
-//! One difference is no sign of calls that alternate: a program starts once, and each of its phases.
+//! One change is allowed: a program starts once, and so does each of its phases.
 
 /// Stacks of a window; those of the one before count, too.
 const WINDOW: u32 = 64;

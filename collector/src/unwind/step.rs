@@ -119,7 +119,9 @@ impl StackUnwinder {
         mappings: &mut Mappings,
         images: &Images,
     ) -> bool {
-        let word = |address: u64| stack.peek(address).map(|[word, _]| word);
+        // Code behind a new word may have to be followed.
+        let allowance = &mut self.allowance;
+        let word = |address: u64| allowance.has_time().then(|| stack.peek(address))?.map(|[word, _]| word);
         self.return_addresses.may_have_called(address, frames, mappings, (&mut self.images, images), word)
     }
 
@@ -203,7 +205,12 @@ impl StackUnwinder {
     fn is_one_function(&mut self, a: Frame, b: Frame, images: &Images) -> bool {
         let Some(image) = self.images.get(a.image, images).filter(|_| a.image == b.image) else { return false };
         let start = |address: u64| tables::entry_range(image.tables(), address).map(|range| range.start);
-        start(a.address).is_some_and(|function| start(b.address) == Some(function))
+        let known = self.return_addresses.same_function(a, b.address);
+        known.unwrap_or_else(|| {
+            let same = start(a.address).is_some_and(|function| start(b.address) == Some(function));
+            self.return_addresses.keep_same_function(a, b.address, same);
+            same
+        })
     }
 
     /// Whether two addresses are of one function, the next instructions there or what calls return to.

@@ -283,6 +283,7 @@ impl Follower {
         if self.found.is_empty() && !self.watch.samples_cpus() {
             let since = *self.idle_since.get_or_insert_with(Instant::now);
             if self.running.is_some() && since.elapsed() >= IDLE {
+                self.begun_again = None;
                 self.end();
             }
             return;
@@ -377,7 +378,7 @@ impl Follower {
                 let mut info = session.info().clone();
                 info.notes.extend(self.shed());
                 info.notes.extend(self.unstored.note(unix_ns()));
-                info.notes.extend(self.begun_again.take().map(|why| format!("the session was begun again: {why}")));
+                info.notes.extend(self.begun_again.take().map(|why| format!("the session was restarted: {why}")));
                 if let Some(why) = self.too_short.as_ref().filter(|_| by_cpu && !self.watch.samples_cpus()) {
                     info.notes.push(format!("ccsd samples CPUs and drops samples of other processes: {why}"));
                 }
