@@ -55,7 +55,7 @@ pub struct StackCounts {
     pub truncated: Truncations,
     /// Samples whose stack reaches its root and may lack frames in the middle.
     pub with_gap: u64,
-    /// Samples whose stack was completed with what was read from the target's memory a moment later.
+    /// Samples whose stack goes on beyond what was copied, as the target's memory had it a moment later.
     pub read_late: u64,
     /// Frames of all raw stacks.
     pub frames: u64,

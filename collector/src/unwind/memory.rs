@@ -16,8 +16,10 @@
 //!
 //! Frames that have returned leave their words until other calls overwrite them, those of their callers first. Then the
 //! chain read is that of a later call: a real chain of the same thread, moments later. The frames between the common
-//! function and the boundary are wrong then, and are believed only if their sizes agree to the byte. This is the one
-//! guess in a stack that is called complete; the sampler keeps the delay short where stacks are deep.
+//! function and the boundary are wrong then, and are believed only if their sizes agree to the byte. Where what lies
+//! beyond the copy has changed since it was looked at last, no stack between the two looks is called complete
+//! ([`ShadowStack`](super::shadow::ShadowStack)); what changes and changes back between them is not seen. The sampler keeps
+//! the delay short where stacks are deep.
 
 use std::cell::{Cell, RefCell};
 use std::io::IoSliceMut;

@@ -68,9 +68,9 @@ impl ReturnAddresses {
         })
     }
 
-    /// Whether a frame that may have been read at another time than its callee, `frames`' outermost, and returns to an
-    /// address there, may have called that: by a direct call, by jumps of other functions, or in a way that cannot be told.
-    /// `word` is what the process's memory holds: calls into other images go through slots there.
+    /// Whether the call that returns to `address` may have entered the outermost of `frames`: by a direct call, by jumps of
+    /// other functions, or in a way that the code does not show. Needed where the two may have been read at different
+    /// times. `word` reads the process's memory, where the slots for calls into other images are.
     pub fn may_have_called(
         &mut self,
         address: u64,
