@@ -529,7 +529,8 @@ fn main() -> ExitCode {
         .test("a_file_beyond_the_limit_of_its_size", &[CC], || {
             let dir = scratch();
             let kept = dir.path().join("kept");
-            fs::write(&kept, "a;b 1\n").unwrap();
+            let export = "# ccsd 0.1.0 0\n# 1 samples received 0\na;b 1\n";
+            fs::write(&kept, export).unwrap();
             // A block of the shell's is 512 bytes: the page is larger.
             let mut limited = Command::new("sh");
             limited.args(["-c", "ulimit -f 2; exec \"$@\"", "sh"]).arg(ccsd([""; 0]).get_program());
@@ -537,7 +538,7 @@ fn main() -> ExitCode {
             let ended = EndedProgram::of(&mut limited);
             ended.assert_no_panic();
             ended.assert_refused(1, &["kept"]);
-            assert_eq!(fs::read_to_string(&kept).unwrap(), "a;b 1\n");
+            assert_eq!(fs::read_to_string(&kept).unwrap(), export);
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         })
         .test("help_manual_and_completions", &[], || {
