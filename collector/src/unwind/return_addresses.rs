@@ -135,16 +135,12 @@ impl ReturnAddresses {
         }))
     }
 
-    /// What is known of whether a frame's function has another address of its image, too.
-    pub fn same_function(&self, frame: Frame, other: u64) -> Option<bool> {
-        self.functions.get(&(frame, other)).copied()
-    }
-
-    pub fn keep_same_function(&mut self, frame: Frame, other: u64, same: bool) {
+    /// Whether an address of a frame's image is of the frame's function. `find` is asked once for each pair.
+    pub fn is_one_function(&mut self, frame: Frame, other: u64, find: impl FnOnce() -> bool) -> bool {
         if self.functions.len() >= MAX_ANSWERS {
             self.functions.clear();
         }
-        self.functions.insert((frame, other), same);
+        *self.functions.entry((frame, other)).or_insert_with(find)
     }
 
     pub fn bytes(&self) -> usize {

@@ -205,12 +205,8 @@ impl StackUnwinder {
     fn is_one_function(&mut self, a: Frame, b: Frame, images: &Images) -> bool {
         let Some(image) = self.images.get(a.image, images).filter(|_| a.image == b.image) else { return false };
         let start = |address: u64| tables::entry_range(image.tables(), address).map(|range| range.start);
-        let known = self.return_addresses.same_function(a, b.address);
-        known.unwrap_or_else(|| {
-            let same = start(a.address).is_some_and(|function| start(b.address) == Some(function));
-            self.return_addresses.keep_same_function(a, b.address, same);
-            same
-        })
+        let is_same = || start(a.address).is_some_and(|function| start(b.address) == Some(function));
+        self.return_addresses.is_one_function(a, b.address, is_same)
     }
 
     /// Whether two addresses are of one function, the next instructions there or what calls return to.
