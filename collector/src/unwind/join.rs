@@ -5,8 +5,9 @@ use ccsd_profile::TruncationReason;
 use super::frame::{Frame, Gap, StackRoot, Unwound};
 use super::memory::UserStack;
 use super::outcome::{UnwindStop, late_reason};
-use super::shadow::{ShadowFrame, ShadowJoin, ShadowStack};
-use super::{StackUnwinder, UnwindTarget};
+use super::shadow::{ShadowFrame, ShadowStack, WholeStack};
+use super::steady::Alike;
+use super::{StackUnwinder, UnwindTarget, tables};
 use crate::perf::record::Sample;
 use crate::process::images::Images;
 use crate::process::mappings::Mappings;
@@ -61,21 +62,25 @@ impl StackUnwinder {
             let same_function = |before, now| self.are_in_one_function(before, now, mappings, images);
             shadow.join(address, generation, one_stack, stack, same_function)
         });
-        let joined = joined.and_then(|ShadowJoin { common, gap, return_address }| {
+        let joined = joined.and_then(|joined| {
             // Of two gaps all that is between them is left out.
             let inner = self.gap.unwrap_or(sure);
-            let gap = gap || self.gap.is_some() || {
+            let gap = joined.gap || self.gap.is_some() || {
                 let inner = frames.get(..inner).unwrap_or_default();
-                !self.may_have_called_last(return_address, inner, stack, mappings, images)
+                !self.may_have_called_last(joined.return_address, inner, stack, mappings, images)
             };
             // A thread dies once: no later stack will show how it had come there.
-            let common = if gap && !self.dying { shadow.outside_gap(common)? } else { common };
-            Some((common, gap.then_some(Gap { outer: 0, reason }), inner))
+            let (common, function) = shadow.outside_gap(joined, !gap || self.dying);
+            let function = function.and_then(|known| Some((known, self.function_of(&known, mappings, images)?)));
+            (common != Common::default() || function.is_some()).then_some((common, function, gap, inner))
         });
         match joined {
-            Some((common, gap, inner)) => {
+            Some((common, function, gap, inner)) => {
                 frames.truncate(inner);
-                let common = shadow.remember(common, &[], stack, generation, self.room);
+                frames.extend(function.map(|(_, frame)| frame));
+                let gap = gap.then_some(Gap { outer: u32::from(function.is_some()), reason });
+                let function = function.map(|(known, _)| known);
+                let common = shadow.remember(common, function.as_slice(), stack, generation, self.room);
                 Unwound { root: StackRoot::Complete, common, gap }
             }
             None => {
@@ -89,59 +94,54 @@ impl StackUnwinder {
         }
     }
 
-    /// Cuts what lies beyond the copy from a whole stack if two looks disagree about it: it may belong to an earlier or a
-    /// later call. `None` if none do.
-    #[inline]
-    pub(super) fn cut_where_looks_disagree(
+    /// Cuts what is not sure from a whole stack of which something is not.
+    #[cold]
+    pub(super) fn cut(
         &mut self,
-        common: Common,
+        (common, sure): (Common, Alike),
         sample: &Sample<'_>,
         stack: &UserStack<'_>,
         (mappings, images): (&mut Mappings, &Images),
         shadow: &mut ShadowStack,
         frames: &mut Vec<Frame>,
-    ) -> Option<Unwound> {
+    ) -> Unwound {
+        let whole = WholeStack { common, frames: &self.known };
+        let beyond = shadow.beyond(whole, stack);
+        let function = shadow.frame_of(whole, sure.frames as usize).filter(|_| sure.function);
+        let function = function.map(|known| known.of_another_call(None));
+        let function = function.and_then(|known| Some((known, self.function_of(&known, mappings, images)?)));
         let in_common = common.shared as usize + common.own as usize;
-        if self.dying || self.changed.is_none() && !shadow.has_looked() {
-            return None;
-        }
-        let (known, changed) = (std::mem::take(&mut self.known), self.changed);
-        let at = |shadow: &ShadowStack, depth: usize| {
-            let frame = match depth.checked_sub(in_common) {
-                None => shadow.frame(common, depth),
-                Some(inner) => known.iter().rev().nth(inner),
-            };
-            frame.filter(|frame| !frame.is_copied(stack)).map(ShadowFrame::return_slot)
-        };
-        let same_function = |before, now| self.are_in_one_function(before, now, mappings, images);
-        let agreed = shadow.agreed_frames(changed, at, same_function, stack);
-        self.known = known;
-        // A frame that has changed further out than was looked at is not on the last stack; its function may be there.
-        let sure = if changed.is_some() { agreed?.min(in_common + 1) } else { agreed? };
-        let late = self.known.iter().rev().take_while(|known| !known.is_copied(stack)).count();
-        let beyond = if late > 0 { in_common + late } else { shadow.uncopied(common, stack) };
-        if sure >= beyond {
-            return None;
-        }
-        self.disagreed += 1;
         // Those that the last stack had not are sent, outside the gap.
-        let (kept, outer) = (sure.min(in_common), sure.saturating_sub(in_common).min(late));
+        let (kept, outer) = ((sure.frames as usize).min(in_common), (sure.frames as usize).saturating_sub(in_common));
         let end = frames.len().saturating_sub(outer);
-        frames.drain(end.saturating_sub(late - outer)..end);
+        frames.drain(end.saturating_sub(beyond.saturating_sub(in_common + outer))..end);
         for address in shadow.return_addresses(common, beyond.min(in_common)..in_common) {
             let lookup = address.wrapping_sub(1);
             let Some(mapping) = mappings.find(lookup) else { break };
             frames.push(Frame { image: mapping.image, address: lookup.wrapping_add(mapping.to_svma) });
         }
+        frames.splice(frames.len() - outer..frames.len() - outer, function.map(|(_, frame)| frame));
         let reason = late_reason(sample);
-        if kept + outer == 0 {
+        if kept + outer == 0 && function.is_none() {
             shadow.interrupt();
-            return Some(Unwound { root: StackRoot::Truncated(reason), common: Common::default(), gap: None });
+            return Unwound { root: StackRoot::Truncated(reason), common: Common::default(), gap: None };
         }
-        let (common, generation) = (common.outermost(kept), mappings.generation());
-        let known = self.known.get(self.known.len() - outer..).unwrap_or_default();
-        let common = shadow.remember(common, known, stack, generation, self.room);
-        Some(Unwound { root: StackRoot::Complete, common, gap: Some(Gap { outer: outer as u32, reason }) })
+        self.known.drain(..self.known.len().saturating_sub(outer));
+        self.known.splice(..0, function.map(|(known, _)| known));
+        let generation = mappings.generation();
+        let common = shadow.remember(common.outermost(kept), &self.known, stack, generation, self.room);
+        let outer = self.known.len() as u32;
+        Unwound { root: StackRoot::Complete, common, gap: Some(Gap { outer, reason }) }
+    }
+
+    /// The function of a frame of which no more is known: where it begins.
+    #[cold]
+    fn function_of(&mut self, known: &ShadowFrame, mappings: &mut Mappings, images: &Images) -> Option<Frame> {
+        let lookup = known.return_slot().1.wrapping_sub(1);
+        let mapping = mappings.find(lookup)?;
+        let image = self.images.get(mapping.image, images)?;
+        let range = tables::entry_range(image.tables(), lookup.wrapping_add(mapping.to_svma))?;
+        Some(Frame { image: mapping.image, address: range.start })
     }
 
     /// For a thread that dies with its stack pointer beyond its stack, nothing can be read. The kernel's chain is taken

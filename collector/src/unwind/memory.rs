@@ -5,7 +5,7 @@
 //! target may have run on, so this is believed only if
 //!
 //! - the *anchors*, the last slots of the copy on the way out (the boundary frame's return address among them), hold
-//!   the same words now, read by the same system call, and
+//!   the same words now, read by the same system call (a frame larger than the copy has none), and
 //! - from there the stack leads to a real root, and each return address follows a call that may have led to the frame
 //!   within ([`calls`](crate::arch::calls)); [`StackUnwinder`](super::StackUnwinder) drops it otherwise. A zero is no
 //!   root there: it may have taken the place of a return address.
@@ -18,8 +18,9 @@
 //! chain read is that of a later call: a real chain of the same thread, moments later. The frames between the common
 //! function and the boundary are wrong then, and are believed only if their sizes agree to the byte. Where what lies
 //! beyond the copy has changed since it was looked at last, no stack between the two looks is called complete
-//! ([`ShadowStack`](super::shadow::ShadowStack)); what changes and changes back between them is not seen. The sampler keeps
-//! the delay short where stacks are deep.
+//! ([`ShadowStack`](super::shadow::ShadowStack)); what changes and changes back between them is not seen, but where it
+//! does so often, other looks find it changed ([`steady`](super::steady)). The sampler keeps the delay short where stacks
+//! are deep.
 
 use std::cell::{Cell, RefCell};
 use std::io::IoSliceMut;
@@ -151,6 +152,7 @@ impl Memory {
         self.pid = i32::try_from(pid).unwrap_or(0);
         self.process = None;
         self.time = time;
+        self.read_at = 0;
         self.piece.clear();
         self.next_piece = FIRST_PIECE;
         self.anchors = None;
@@ -442,10 +444,10 @@ impl<'a> UserStack<'a> {
             return None;
         }
         let mut memory = self.memory.borrow_mut();
-        // Without anchors there is no telling whether the memory is still that of the sample, unless the thread does not run.
         let anchors = match recent {
-            [_, NOTHING_READ] if memory.dying => [(address, memory.peek(address)?[0]); 2],
-            [_, NOTHING_READ] => return None,
+            // A frame larger than the copy.
+            [NOTHING_READ, _] => [(address, memory.peek(address)?[0]); 2],
+            [last, NOTHING_READ] => [last; 2],
             anchors => anchors,
         };
         let word = memory.word(address, anchors)?;
@@ -479,9 +481,14 @@ impl<'a> UserStack<'a> {
         self.memory.borrow().time
     }
 
-    /// When the target's memory was last read, or a little before (nanoseconds).
+    /// When the target's memory was last read for the sample, or a little before (nanoseconds).
     pub fn read_at(&self) -> u64 {
         self.memory.borrow().read_at
+    }
+
+    /// Whether the target's memory was read for the sample.
+    pub fn has_read(&self) -> bool {
+        self.read_at() != 0
     }
 
     /// The part of the copy that is in one piece, mostly all, and its address.

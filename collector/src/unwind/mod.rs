@@ -76,7 +76,8 @@ use loaded::LoadedImages;
 use memory::{Memory, MemoryRefusals, UserStack};
 use outcome::{CompleteStack, UnwindStop};
 use return_addresses::ReturnAddresses;
-use shadow::{ChangedFrame, ShadowFrame, ShadowStack};
+use shadow::{ShadowFrame, ShadowStack, WholeStack};
+use steady::Alike;
 use tables::RowContext;
 use walk::StackWalk;
 
@@ -126,8 +127,6 @@ pub struct StackUnwinder {
     room: bool,
     /// After how many of its frames some are missing.
     gap: Option<usize>,
-    /// A frame of the last stack that memory does not hold any more.
-    changed: Option<ChangedFrame>,
     /// The goroutine that has called C code, if it has noted that: the address of its record, and one of its stack.
     goroutine: Option<(u64, u64)>,
     read_late: u64,
@@ -178,7 +177,6 @@ impl StackUnwinder {
             late_from: None,
             room: true,
             gap: None,
-            changed: None,
             goroutine: None,
             read_late: 0,
             read_too_late: 0,
@@ -205,7 +203,6 @@ impl StackUnwinder {
         self.late_from = None;
         self.room = room;
         self.gap = None;
-        self.changed = None;
         self.goroutine = None;
         self.generated.begin(sample.pid, sample.time);
         // Taken out for the time of this call, because the stack borrows it beside all else.
@@ -224,20 +221,21 @@ impl StackUnwinder {
                 let common = common.unwrap_or_default();
                 let next = sample.regs.map_or(0, |regs| regs.ip.saturating_add(1));
                 let known = std::mem::take(&mut self.known);
-                shadow.learn(common, &known, next, mappings.generation(), |before, now| {
+                let (whole, generation) = (WholeStack { common, frames: &known }, mappings.generation());
+                let sure = shadow.learn(whole, next, generation, &stack, |before, now| {
                     self.are_in_one_function(before, now, mappings, images)
                 });
+                let beyond = if sure == Alike::ALL || self.dying { 0 } else { shadow.beyond(whole, &stack) };
                 self.known = known;
-                if let Some(unsure) =
-                    self.cut_where_looks_disagree(common, sample, &stack, (mappings, images), shadow, frames)
-                {
-                    unsure
+                if sure.functions() < beyond {
+                    self.disagreed += 1;
+                    self.cut((common, sure), sample, &stack, (mappings, images), shadow, frames)
                 } else {
                     let of_last = shadow.frame(common, 0).filter(|_| common != Common::default());
                     let is_late = |known: &ShadowFrame| !known.is_copied(&stack);
                     self.read_anew += u64::from(self.known.last().is_some_and(is_late));
                     self.read_late += u64::from(of_last.or(self.known.last()).is_some_and(is_late));
-                    let common = shadow.remember(common, &self.known, &stack, mappings.generation(), room);
+                    let common = shadow.remember(common, &self.known, &stack, generation, room);
                     let target = UnwindTarget { mappings, process, owner, goroutines, images };
                     self.remember_goroutine(sample, &stack, target, shadow, frames);
                     Unwound { root: StackRoot::Complete, common, gap: None }
@@ -349,7 +347,7 @@ impl StackUnwinder {
         self.read_anew
     }
 
-    /// Stacks about whose part beyond the copy two looks disagree.
+    /// Stacks whose part beyond the copy is not sure.
     pub fn disagreed(&self) -> u64 {
         self.disagreed
     }

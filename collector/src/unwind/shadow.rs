@@ -20,8 +20,8 @@
 //! are not looked at again for it, but for the words next to the copy if that ends elsewhere.
 //!
 //! Where a word differs, only what lies further out can be shared, and unwinding goes on to there. Samples between two
-//! looks that disagree may have had either stack ([`ShadowStack::agreed_frames`]). Outside a gap stand only
-//! [steady](super::steady) frames.
+//! looks that disagree may have had either stack ([`ShadowStack::learn`]). Which frames may be shown where they
+//! change often, [`steady`](super::steady) says.
 //!
 //! A stack beyond the copy is kept in reserve ([`LastStack`]) when the thread returns out of it: recursion comes again,
 //! and reading megabytes for each sample would cost too much. Its words are compared before use.
@@ -32,7 +32,7 @@ use std::ops::Range;
 use crate::clock::now_ns;
 use crate::stack_delta::{Common, FEW_OWN, LastStack, Reserve};
 use crate::unwind::memory::{MAX_PROBES, NOTHING_READ, Now, StackWord, UserStack};
-use crate::unwind::steady::SteadyFrames;
+use crate::unwind::steady::{Alike, LastingFrames, SteadyFrames};
 
 /// Samples in a row that make no use of the reserve before it is given up: 10 s of CPU time at the usual rate.
 const MAX_IDLE: u32 = 10_000;
@@ -85,6 +85,14 @@ impl ShadowFrame {
         [slot(self.bp_below, self.state.bp), slot(self.sp_below, self.state.sp)].into_iter().flatten()
     }
 
+    /// The frame of its function that waits for a call which is not known: the one that returns to `calls`, or this one's.
+    /// No stack goes on as from it, because no frame has its frame pointer.
+    pub fn of_another_call(&self, calls: Option<u64>) -> ShadowFrame {
+        let return_address = calls.unwrap_or(self.state.return_address);
+        let state = UnwindState { return_address, bp: u64::MAX, ..self.state };
+        ShadowFrame { state, bp_below: 0, sp_below: 0 }
+    }
+
     pub fn state(&self) -> UnwindState {
         self.state
     }
@@ -112,7 +120,8 @@ pub struct ShadowStack {
     seen: Seen,
     generation: u32,
     steady: SteadyFrames,
-    /// What lay beyond the copy when the target's memory was looked at last, where that was unlike the time before.
+    lasting: LastingFrames,
+    /// The last of those that found something else than the one before.
     look: Option<Look>,
 }
 
@@ -135,35 +144,30 @@ pub struct Search {
     reserve: usize,
 }
 
-pub enum Check {
-    /// All of it that was looked at.
-    Same,
-    /// A word has changed: what has been searched is now less. With the changed frame if the innermost compared one was
-    /// copied.
-    Changed(Option<ChangedFrame>),
-}
-
-/// A frame of the last stack that lay beyond the copy and is not in memory any more.
-#[derive(Clone, Copy, Debug)]
-pub struct ChangedFrame {
-    /// How many frames were further out.
-    pub depth: usize,
-    /// Where its return address lay on the last stack, and that.
-    pub word: StackWord,
-}
-
+/// A look at the target's memory that found a frame other than the look before.
 #[derive(Clone, Copy, Debug)]
 struct Look {
-    /// Where the outermost frame's return address lay: which stack it was.
-    root: u64,
-    /// The depth, from the root, of a frame that differed from the look before.
+    /// The depth, from the root, of the innermost frame beyond the copy, and where its return address lay. Where other frames
+    /// had led there, there may be no doubt which stack it was.
+    boundary: (usize, u64),
+    /// The depth of the frame that differed, its return address, and the place and the return address of the next.
     depth: usize,
-    /// Where its return address lay, and that.
-    word: StackWord,
+    word: u64,
+    callee: Option<StackWord>,
+    /// How far both looks were alike.
+    alike: Alike,
     /// When it was (nanoseconds).
     at: u64,
-    /// How many frames were the same in both.
-    same: usize,
+    /// How many more looks have found the same, and when the last one was.
+    held: u32,
+    held_at: u64,
+}
+
+/// A whole stack: what it has in common with the last one, and its other frames, innermost first.
+#[derive(Clone, Copy)]
+pub struct WholeStack<'a> {
+    pub common: Common,
+    pub frames: &'a [ShadowFrame],
 }
 
 impl ShadowStack {
@@ -218,22 +222,23 @@ impl ShadowStack {
         }
     }
 
-    /// Compares the words of what was found with the sample's copy and the target's memory.
-    pub fn check(&mut self, common: Common, search: &mut Search, stack: &UserStack<'_>) -> Check {
+    /// Compares the words of what was found with the sample's copy and the target's memory. Whether all of it that was looked
+    /// at is the same; else what has been searched is now less.
+    pub fn check(&mut self, common: Common, search: &mut Search, stack: &UserStack<'_>) -> bool {
         // The innermost has been found by its values; its own slots have just been read.
         let (left, same) =
             self.compare_copied(common, (common.shared as usize + common.own as usize).saturating_sub(1), stack);
         if !same {
             limit(search, common, left.saturating_sub(1));
-            return Check::Changed(None);
+            return false;
         }
         if left == 0 {
-            return Check::Same;
+            return true;
         }
         let reserve = left.min(common.shared as usize);
         let own = left - reserve;
         let (depths, all) = match self.seen.distance(reserve, own).filter(|_| self.seen.at >= stack.time()) {
-            Some(0) => return Check::Same,
+            Some(0) => return true,
             Some(..=NOT_FAR) => (nearest_to_copy(left), false),
             _ => {
                 self.turn = self.turn.wrapping_add(1);
@@ -246,61 +251,34 @@ impl ShadowStack {
                 if all {
                     self.seen = Seen { at: stack.read_at(), reserve, own, cut: 0 };
                 }
-                return Check::Same;
+                return true;
             }
             // Further in than this it is another stack.
-            Now::Changed(changed) => {
-                let depth = depths.get(changed).copied().unwrap_or(0);
-                limit(search, common, depth);
-                let innermost = self.frame(common, (common.shared as usize + common.own as usize).saturating_sub(1));
-                let is_copied = innermost.is_some_and(|known| known.is_copied(stack));
-                let frame = |&word: &StackWord| ChangedFrame { depth, word };
-                return Check::Changed(slots.get(changed).map(frame).filter(|_| is_copied));
-            }
+            Now::Changed(changed) => limit(search, common, depths.get(changed).copied().unwrap_or(0)),
             Now::Gone | Now::Unknown => limit(search, common, 0),
         }
-        Check::Changed(None)
+        false
     }
 
-    /// Compares a whole stack with the last look at the thread's memory. `at` returns the stack's frame at a depth if that
-    /// lies beyond the copy; `changed` is one that differs from the last stack. If two looks disagree, every sample taken
-    /// between them may have had either stack. Returns how many of the outermost frames both looks share, if this sample
-    /// lies between them.
-    pub fn agreed_frames(
-        &mut self,
-        changed: Option<ChangedFrame>,
-        at: impl Fn(&ShadowStack, usize) -> Option<StackWord>,
-        same_function: impl FnOnce(u64, u64) -> bool,
-        stack: &UserStack<'_>,
-    ) -> Option<usize> {
-        let (root, _) = at(self, 0)?;
-        // Of another stack of the thread, a goroutine's or a coroutine's, it says nothing.
-        let look = self.look.filter(|look| look.root == root);
-        let looked = look.map(|look| (look.depth, look.word));
-        let before = changed.map(|changed| (changed.depth, changed.word));
-        // What has changed since the last stack may be as the last look has found it.
-        let before = before.filter(|&(depth, _)| looked.is_none_or(|looked| looked.0 != depth)).or(looked);
-        if let Some((depth, word)) = before
-            && let Some(now) = at(self, depth).filter(|&now| now != word)
-        {
-            let same = depth + usize::from(same_function(word.1, now.1));
-            self.look = Some(Look { root, depth, word: now, at: now_ns(), same });
-            return Some(same);
+    /// A frame of a whole stack, counted from the root.
+    pub fn frame_of<'a>(&'a self, stack: WholeStack<'a>, depth: usize) -> Option<&'a ShadowFrame> {
+        match depth.checked_sub(stack.common.shared as usize + stack.common.own as usize) {
+            None => self.frame(stack.common, depth),
+            Some(inner) => stack.frames.iter().rev().nth(inner),
         }
-        look.filter(|look| stack.time() < look.at).map(|look| look.same)
     }
 
-    /// Whether looks have disagreed.
-    pub fn has_looked(&self) -> bool {
-        self.look.is_some()
-    }
-
-    /// How many of the outermost frames lie beyond the copy.
-    pub fn uncopied(&self, common: Common, stack: &UserStack<'_>) -> usize {
-        let (mut beyond, mut copied) = (0, common.shared as usize + common.own as usize);
+    /// How many of a whole stack's outermost frames lie beyond the copy.
+    #[inline]
+    pub fn beyond(&self, whole: WholeStack<'_>, stack: &UserStack<'_>) -> usize {
+        if self.frame_of(whole, 0).is_none_or(|known| known.is_copied(stack)) {
+            return 0;
+        }
+        let (mut beyond, mut copied) =
+            (0, whole.common.shared as usize + whole.common.own as usize + whole.frames.len());
         while beyond < copied {
             let middle = beyond.midpoint(copied);
-            match self.frame(common, middle) {
+            match self.frame_of(whole, middle) {
                 Some(known) if !known.is_copied(stack) => beyond = middle + 1,
                 _ => copied = middle,
             }
@@ -337,7 +315,7 @@ impl ShadowStack {
     }
 
     /// Where the copy ends: the last stack's outer part that was there before the sample and is now, as far as probed.
-    /// If the stack is gone, what was there before has to do. Other frames may lie between it and the copy, unless the
+    /// If the stack cannot be read, what was there before has to do. Other frames may lie between it and the copy, unless the
     /// word at `address` is a return address of the last stack; only then can a thread with several stacks (`one_stack`
     /// false), or whose last stack lies elsewhere, be joined. `same_function`: whether two return addresses are of one.
     pub fn join(
@@ -363,29 +341,28 @@ impl ShadowStack {
         let depths = nearest(count);
         let common = self.outer(count);
         let slots = depths.map(|depth| self.frame(common, depth).map_or(NOTHING_READ, ShadowFrame::return_slot));
-        let (same, sure) = match stack.compare(&slots) {
-            Now::Same => (count, true),
+        let mut calls = None;
+        let (alike, sure) = match stack.compare(&slots) {
+            Now::Same => (Alike::new(count, false), true),
             Now::Changed(changed) => {
                 let depth = *depths.get(changed)?;
                 let (slot, before) = *slots.get(changed)?;
-                let calls_another = stack.peek(slot).is_some_and(|[now, _]| same_function(before, now));
-                let same = depth + usize::from(calls_another);
-                self.steady.limit(same);
-                (same, !calls_another)
+                let now = stack.peek(slot).map(|[now, _]| now).filter(|&now| same_function(before, now));
+                let alike = Alike::new(depth, now.is_some());
+                self.steady.limit(alike);
+                calls = now;
+                (alike, now.is_none())
             }
-            // The last samples of a thread are looked at when it has ended.
-            Now::Gone => (count, false),
-            Now::Unknown => return None,
+            // The last samples of a thread are looked at when it has ended; and reading has a budget.
+            Now::Gone | Now::Unknown => (Alike::new(count, false), false),
         };
         self.steady.advance();
-        let innermost = self.frame(common, same.checked_sub(1)?)?;
+        self.lasting.advance();
+        let innermost = self.frame(common, alike.functions().checked_sub(1)?)?;
         let distance = innermost.return_slot().0.checked_sub(address)?;
         let gap = !sure || distance != 0;
-        (!gap || one_stack && distance <= MAX_GAP_BYTES).then_some(ShadowJoin {
-            common: self.outer(same),
-            gap,
-            return_address: innermost.return_slot().1,
-        })
+        let return_address = innermost.return_slot().1;
+        (!gap || one_stack && distance <= MAX_GAP_BYTES).then_some(ShadowJoin { alike, gap, return_address, calls })
     }
 
     /// The last stack's `count` outermost frames.
@@ -394,40 +371,106 @@ impl ShadowStack {
         Common { shared: self.last.shared() as u32, own, ..Common::default() }.outermost(count)
     }
 
-    /// What of the last stack may stand outside a gap: its [steady](super::steady) frames. `None` if there are none.
-    pub fn outside_gap(&self, common: Common) -> Option<Common> {
-        let count = (common.shared as usize + common.own as usize).min(self.steady.count());
-        (count > 0).then(|| self.outer(count))
+    /// What of the last stack may stand outside a gap: its [steady](super::steady) frames, or `all` that were joined. With
+    /// the function further in that has called another since.
+    pub fn outside_gap(&self, joined: ShadowJoin, all: bool) -> (Common, Option<ShadowFrame>) {
+        let alike = if all { joined.alike } else { joined.alike.min(self.steady.get()) };
+        let frames = alike.frames as usize;
+        let function = self.last_frame(frames).filter(|_| alike.function);
+        let calls = joined.calls.filter(|_| alike.frames == joined.alike.frames);
+        (self.outer(frames), function.map(|known| known.of_another_call(calls)))
     }
 
-    /// Learns from a whole stack which frames are steady, before it is remembered: `common` and `frames` as for
-    /// [`remember`](ShadowStack::remember), `next` where the innermost function goes on, `same_function` as for
-    /// [`join`](ShadowStack::join). A function that only called another one since counts as unchanged.
+    /// Learns from a whole stack how its frames change, before it is remembered. `next` is where the innermost function goes
+    /// on, `same_function` as for [`join`](ShadowStack::join). Returns how much of the stack is sure.
     #[inline]
     pub fn learn(
         &mut self,
-        common: Common,
-        frames: &[ShadowFrame],
+        whole: WholeStack<'_>,
         next: u64,
         generation: u32,
-        same_function: impl FnOnce(u64, u64) -> bool,
-    ) {
-        let shared = self.last.shared();
+        stack: &UserStack<'_>,
+        mut same_function: impl FnMut(u64, u64) -> bool,
+    ) -> Alike {
+        let (common, shared) = (whole.common, self.last.shared());
         // The stack may share more of the reserve than the last one did.
         let (count, again) = match (common.shared as usize).cmp(&shared) {
             Ordering::Equal => (shared + common.own as usize, None),
             Ordering::Less => (common.shared as usize, None),
             Ordering::Greater => (shared, self.last.reserve().get(shared)),
         };
-        if self.generation != generation || self.last.depth() == 0 {
-            return;
+        let beyond = self.beyond(whole, stack);
+        let mut changed = None;
+        if self.generation == generation && self.last.depth() > 0 {
+            if count < self.last.depth() && (beyond > 0 || self.steady.is_new(count)) {
+                let before = self.last_frame(count).map(ShadowFrame::return_slot);
+                let now = again.or(whole.frames.last()).map(ShadowFrame::return_slot);
+                // Of a call that was not known, no more than the function is.
+                if before != now {
+                    let returns = |slot: Option<StackWord>, other| slot.map_or(other, |slot| slot.1);
+                    let alike = Alike::new(count, same_function(returns(before, 0), returns(now, next)));
+                    self.steady.limit(alike);
+                    changed = now.map(|now| (alike, now.1));
+                }
+            }
+            self.steady.advance();
         }
-        if count < self.last.depth() && self.steady.is_new(count) {
-            let before = self.frame(self.outer(self.last.depth()), count).map_or(0, |known| known.state.return_address);
-            let now = again.or(frames.last()).map_or(next, |known| known.state.return_address);
-            self.steady.limit(count + usize::from(same_function(before, now)));
-        }
-        self.steady.advance();
+        if beyond == 0 { Alike::ALL } else { self.sure(whole, beyond, changed, stack, same_function) }
+    }
+
+    /// How much of a whole stack is sure, of which `beyond` frames lie beyond the copy. `changed`: how far it is like the last
+    /// one, and what it has instead of the next frame's return address.
+    ///
+    /// Every sample taken between two looks that disagree may have had either stack.
+    #[cold]
+    fn sure(
+        &mut self,
+        whole: WholeStack<'_>,
+        beyond: usize,
+        changed: Option<(Alike, u64)>,
+        stack: &UserStack<'_>,
+        mut same_function: impl FnMut(u64, u64) -> bool,
+    ) -> Alike {
+        let innermost = beyond.saturating_sub(1);
+        let place = |known: Option<&ShadowFrame>| known.map(|known| known.return_slot().0);
+        let boundary = place(self.frame_of(whole, innermost));
+        let changed = changed.filter(|_| place(self.last_frame(innermost)) == boundary);
+        // Of a stack that other frames have led to, it says nothing.
+        let look = self.look.filter(|look| place(self.frame_of(whole, look.boundary.0)) == Some(look.boundary.1));
+        let word = |depth| self.frame_of(whole, depth).map(|known| known.state.return_address);
+        let differs = look.and_then(|look| word(look.depth).filter(|&now| now != look.word).map(|now| (look, now)));
+        let changed = match differs {
+            Some((look, now)) => Some((Alike::new(look.depth, same_function(look.word, now)), now)),
+            None => changed,
+        };
+        self.lasting.advance();
+        let sure = match (changed, look) {
+            (Some((alike, word)), _) => {
+                let (depth, now) = (alike.frames as usize, now_ns());
+                let callee = self.frame_of(whole, depth + 1).map(ShadowFrame::return_slot);
+                // A function that has called the same one from another place is sure enough.
+                let is_other = |look: &Look| !(alike.function && look.depth == depth && look.callee == callee);
+                if let Some(look) = look.filter(|look| look.held == 0 && is_other(look)) {
+                    self.lasting.limit(alike.max(look.alike));
+                }
+                let boundary = (innermost, boundary.unwrap_or(0));
+                self.look = Some(Look { boundary, depth, word, callee, alike, at: now, held: 0, held_at: now });
+                alike
+            }
+            (None, Some(look)) => {
+                if stack.has_read() && stack.time() >= look.held_at {
+                    self.look = Some(Look { held: look.held.saturating_add(1), held_at: stack.read_at(), ..look });
+                }
+                if stack.time() < look.at { look.alike } else { Alike::ALL }
+            }
+            (None, None) => Alike::ALL,
+        };
+        sure.min(self.lasting.get())
+    }
+
+    /// A frame of the last stack, counted from the root.
+    fn last_frame(&self, depth: usize) -> Option<&ShadowFrame> {
+        self.frame(self.outer(self.last.depth()), depth).filter(|_| depth < self.last.depth())
     }
 
     /// Remembers a whole stack: what it has in `common` with the one before, and its other frames, innermost first.
@@ -517,13 +560,16 @@ fn same_in_piece(frames: &[ShadowFrame], stack: &UserStack<'_>) -> usize {
     frames.iter().rev().take_while(same).count()
 }
 
+/// How the last stack goes on where a copy ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShadowJoin {
-    pub common: Common,
+    pub alike: Alike,
     /// Whether there may be frames between it and the copy.
     pub gap: bool,
     /// To where the frame before returns in it.
     pub return_address: u64,
+    /// To where the function that has called another since is to return.
+    calls: Option<u64>,
 }
 
 /// The depths to look at among `count` frames to find the innermost unchanged ones: mostly innermost, all if few,

@@ -104,7 +104,7 @@ impl ThreadModel {
             let state = UnwindState { return_address, sp, bp };
             let mut found = None;
             while let Some(common) = self.shadow.find(&mut search, &state) {
-                if let Check::Same = self.shadow.check(common, &mut search, &stack) {
+                if self.shadow.check(common, &mut search, &stack) {
                     found = Some(common);
                     break;
                 }
@@ -129,7 +129,9 @@ impl ThreadModel {
         let outer = self.reader.reserve().iter().take(self.reader.shared());
         assert!(outer.chain(self.reader.own()).eq(functions.iter().rev()), "{common:?}");
         self.reader.end(common);
-        self.read_at = stack.read_at();
+        if stack.has_read() {
+            self.read_at = stack.read_at();
+        }
         Some((functions, unwound))
     }
 
@@ -203,9 +205,8 @@ fn a_stack_that_goes_on_as_the_last_one_is_remembered_whole() {
         let address = model.shadow.outermost().last().unwrap().0;
         model.memory.begin(std::process::id(), now_ns() + 1_000_000);
         let stack = UserStack::new(Bytes::new(&[]), address, &mut model.memory);
-        let Some(ShadowJoin { common, .. }) = model.shadow.join(address, 0, true, &stack, |_, _| false) else {
-            panic!("not joined")
-        };
+        let joined = model.shadow.join(address, 0, true, &stack, |_, _| false).expect("it is there");
+        let (common, _) = model.shadow.outside_gap(joined, true);
         assert_eq!(common.own as usize, remembered);
         let common = model.shadow.remember(common, &[], &stack, 0, room);
         assert_eq!((common.few, common.reserve), (!room, Reserve::Stays));
@@ -213,28 +214,33 @@ fn a_stack_that_goes_on_as_the_last_one_is_remembered_whole() {
     }
 }
 
-/// A sample of the whole stack, without unwinding.
-fn learn(model: &mut ThreadModel, same_function: bool) {
+/// A sample of the whole stack, of which `copied` words are copied, without unwinding. Returns how much is sure.
+fn learn(model: &mut ThreadModel, copied: usize, same_function: bool) -> Alike {
+    model.time = model.time.max(now_ns()) + 1_000_000;
+    learn_at(model, model.time, copied, same_function)
+}
+
+/// The same of a sample taken at `time`.
+fn learn_at(model: &mut ThreadModel, time: u64, copied: usize, same_function: bool) -> Alike {
     let (mut search, base) = (model.shadow.search(0), model.words.as_ptr() as u64);
     let known = frames(model);
-    model.time = model.time.max(now_ns()) + 1_000_000;
-    model.memory.begin(std::process::id(), model.time);
-    let words: Vec<u8> = model.words[model.sp..].iter().flat_map(|word| word.to_le_bytes()).collect();
+    model.memory.begin(std::process::id(), time);
+    let words: Vec<u8> = model.words[model.sp..].iter().take(copied).flat_map(|word| word.to_le_bytes()).collect();
     let stack = UserStack::new(Bytes::new(&words), base + 8 * model.sp as u64, &mut model.memory);
     let mut own = 0;
     let mut found = None;
     while found.is_none() && own < known.len() {
         match model.shadow.find(&mut search, &known[own].state) {
-            Some(common) => match model.shadow.check(common, &mut search, &stack) {
-                Check::Same => found = Some(common),
-                Check::Changed(_) => {}
-            },
+            Some(common) if model.shadow.check(common, &mut search, &stack) => found = Some(common),
+            Some(_) => {}
             None => own += 1,
         }
     }
-    let common = found.unwrap_or_default();
-    model.shadow.learn(common, &known[..own], 0, 0, |_, _| same_function);
-    model.shadow.remember(common, &known[..own], &stack, 0, true);
+    let whole = WholeStack { common: found.unwrap_or_default(), frames: &known[..own] };
+    stack.peek(base);
+    let sure = model.shadow.learn(whole, 0, 0, &stack, |_, _| same_function);
+    model.shadow.remember(whole.common, &known[..own], &stack, 0, true);
+    sure
 }
 
 /// The frames behind return addresses, innermost first.
@@ -251,12 +257,12 @@ fn frames(model: &ThreadModel) -> Vec<ShadowFrame> {
 
 /// Frames that stand outside of a gap after a thread was seen with `stacks` in turn, `times` times in all, each time
 /// with the last one in memory still.
-fn outside_gap(stacks: &[&[u64]], times: usize, same_function: bool) -> Option<usize> {
+fn outside_gap(stacks: &[&[u64]], times: usize, same_function: bool) -> (usize, bool) {
     let mut model = ThreadModel::new();
     for calls in stacks.iter().cycle().take(times) {
         model.leave_all();
         model.calls(calls);
-        learn(&mut model, same_function);
+        learn(&mut model, WORDS, same_function);
     }
     let address = model.shadow.outermost().last().unwrap().0 - 64;
     model.time += 1_000_000;
@@ -264,60 +270,70 @@ fn outside_gap(stacks: &[&[u64]], times: usize, same_function: bool) -> Option<u
     let stack = UserStack::new(Bytes::new(&[]), address, &mut model.memory);
     let joined = model.shadow.join(address, 0, true, &stack, |_, _| same_function).expect("all is as it was");
     assert!(joined.gap);
-    assert_eq!(joined.common.shared as usize + joined.common.own as usize, model.calls.len() - 1);
-    let common = model.shadow.outside_gap(joined.common)?;
-    Some(common.shared as usize + common.own as usize)
+    assert_eq!(joined.alike, Alike::new(model.calls.len() - 1, false));
+    let (common, function) = model.shadow.outside_gap(joined, false);
+    (common.shared as usize + common.own as usize, function.is_some())
 }
 
 /// Frames behind a return address: the outermost is 0's, which has called all.
 #[test]
 fn outside_a_gap_stands_what_changed_at_most_once() {
     let (a, b): (&[u64], &[u64]) = (&[3, 3, 3, 2, 2, 2, 2], &[3, 3, 3, 5, 5, 5, 5, 5]);
-    assert_eq!(outside_gap(&[a], 10, true), Some(7));
+    assert_eq!(outside_gap(&[a], 10, true), (7, false));
     // 0, and 3 three times; then 2 and 5 have been called from the same place, and may be one function.
-    assert_eq!(outside_gap(&[a, b], 10, false), Some(4));
-    assert_eq!(outside_gap(&[a, b], 10, true), Some(5));
+    assert_eq!(outside_gap(&[a, b], 10, false), (4, false));
+    assert_eq!(outside_gap(&[a, b], 10, true), (4, true));
     // One that comes once differs from the one before and the one after. That counts for 64 to 128 stacks.
     for (stacks, expected) in [(60, 4), (200, 7)] {
         let mut others = vec![a; stacks];
         others[2] = b;
-        assert_eq!(outside_gap(&others, stacks, false), Some(expected), "{stacks}");
+        assert_eq!(outside_gap(&others, stacks, false), (expected, false), "{stacks}");
     }
     // Without a call there is no frame behind a return address.
-    assert_eq!(outside_gap(&[&[2, 2, 2], &[]], 5, false), None);
+    assert_eq!(outside_gap(&[&[2, 2, 2], &[]], 5, false), (0, false));
 }
+
+/// The functions that were called, of which the fourth differs. Their frames have the same size.
+const ONE: &[u64] = &[3, 3, 2, 4, 4, 4];
+const OTHER: &[u64] = &[3, 3, 5, 4, 4, 4];
 
 /// A stack whose outer part was another one at the look before may be either, and so may all that were taken before the
 /// look that found the change.
 #[test]
 fn what_has_changed_between_two_looks_is_not_sure() {
     let mut model = ThreadModel::new();
-    model.calls(&[2, 3, 3, 3]);
-    let mut unsure = |first: u64, taken_after: bool, is_copied: bool| {
-        let time = model.read_at;
-        model.memory.begin(std::process::id(), model.time);
-        let base = model.words.as_ptr() as u64;
-        let mut memory = std::mem::take(&mut model.memory);
-        let stack = UserStack::new(Bytes::new(&[]), base, &mut memory);
-        // Reads memory, so that it is known when that was.
-        stack.peek(base);
-        model.read_at = stack.read_at();
-        memory.begin(std::process::id(), if taken_after { model.read_at } else { time });
-        let stack = UserStack::new(Bytes::new(&[]), base, &mut memory);
-        let changed = Some(ChangedFrame { depth: 1, word: (base, return_into(2)) });
-        let at = |_: &ShadowStack, _| (!is_copied).then_some((base, return_into(first)));
-        let found = model.shadow.agreed_frames(changed, at, |_, _| false, &stack);
-        model.memory = memory;
-        found
+    let mut sure = |calls: &[u64], before: bool, copied: usize| {
+        model.leave_all();
+        model.calls(calls);
+        match before {
+            true => learn_at(&mut model, 1_000_000, copied, false),
+            false => learn(&mut model, copied, false),
+        }
     };
-    // As on the last stack after all, or in the copy.
-    assert_eq!(unsure(2, false, false), None);
-    assert_eq!(unsure(5, false, true), None);
-    // Another one: the outermost frame alone is in both.
-    assert_eq!(unsure(5, false, false), Some(1));
-    // What is taken after the look that has found it is what that has found.
-    assert_eq!(unsure(5, true, false), None);
-    assert_eq!(unsure(2, false, false), Some(1));
+    let changed = Alike::new(3, false);
+    assert_eq!(sure(ONE, false, 4), Alike::ALL);
+    assert_eq!(sure(OTHER, false, 4), changed);
+    assert_eq!(sure(OTHER, true, 4), changed, "taken before it was found");
+    assert_eq!(sure(OTHER, false, 4), Alike::ALL);
+    assert_eq!(sure(ONE, false, WORDS), Alike::ALL, "copied");
+    assert_eq!(sure(ONE, false, 4), changed, "since the last look");
+    // Other frames in between lead elsewhere.
+    assert_eq!(sure(&[3, 3, 5, 2, 4, 4, 4], false, 4), Alike::ALL);
+}
+
+/// Callers that take turns with each look, or with every third.
+#[test]
+fn callers_that_one_look_alone_has_found_do_not_last() {
+    for (turn, expected) in [(1, Alike::new(3, false)), (3, Alike::ALL)] {
+        let mut model = ThreadModel::new();
+        for look in 0..99 {
+            model.leave_all();
+            model.calls(if look / turn % 2 == 0 { ONE } else { OTHER });
+            learn(&mut model, 4, false);
+        }
+        model.time += 1_000_000;
+        assert_eq!(learn(&mut model, 4, false), expected, "{turn}");
+    }
 }
 
 #[test]
@@ -450,7 +466,6 @@ fn a_target_that_has_moved_on_gives_no_stack() {
         let mut memory = Memory::default();
         memory.begin(std::process::id(), 1_000_000_000_000);
         let stack = UserStack::new(Bytes::new(&copy), base + 8 * model.sp as u64, &mut memory);
-        assert_eq!(stack.read(beyond), None, "nothing to compare with");
         stack.read(base + 8 * (model.sp as u64 + 1));
         stack.read(base + 8 * (model.sp as u64 + 2));
         assert_eq!(stack.read(beyond), expected);
@@ -487,7 +502,7 @@ fn the_registers_of_a_realigned_frame_are_compared() {
         let stack = UserStack::new(Bytes::new(&now), base, &mut memory);
         let mut search = shadow.search(0);
         let common = shadow.find(&mut search, &inner.state).unwrap();
-        let same = matches!(shadow.check(common, &mut search, &stack), Check::Same);
+        let same = shadow.check(common, &mut search, &stack);
         assert_eq!(same, changed.is_none_or(|changed| changed == 13), "{changed:?}");
     }
 }

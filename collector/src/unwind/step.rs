@@ -11,7 +11,7 @@ use super::image_unwind::RuleSource;
 use super::memory::UserStack;
 use super::outcome::{CompleteStack, UnwindStop, locate};
 use super::rule::FrameRule;
-use super::shadow::{Check, ShadowFrame, ShadowStack, UnwindState};
+use super::shadow::{ShadowFrame, ShadowStack, UnwindState};
 use super::tables;
 use super::walk::{FramePosition, StackWalk};
 use crate::arch::step::CallerPointers;
@@ -81,11 +81,10 @@ impl StackUnwinder {
                     while self.gap.is_none()
                         && let Some(common) = shadow.find(&mut search, &state)
                     {
-                        match shadow.check(common, &mut search, walk.stack) {
-                            Check::Same => return Ok(CompleteStack { common: Some(common), ..CompleteStack::WHOLE }),
-                            // What has been searched is now less; the same state may be in the reserve too.
-                            Check::Changed(changed) => self.changed = changed.or(self.changed),
+                        if shadow.check(common, &mut search, walk.stack) {
+                            return Ok(CompleteStack { common: Some(common), ..CompleteStack::WHOLE });
                         }
+                        // What has been searched is now less; the same state may be in the reserve too.
                     }
                     self.known.push(ShadowFrame::new(state, at.pointers.sp, walk.stack.recent(), cfa_slot));
                     (at, by_pointers) = (FramePosition { pointers: caller, called: true, full: false }, true);
