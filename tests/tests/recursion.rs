@@ -121,7 +121,7 @@ fn main() -> ExitCode {
             assert_short_histories(&recorded);
         })
         .test("recursions_that_follow_each_other_are_not_joined", &[CC], || {
-            let recorded = record_late("turns", 9_000);
+            let recorded = record_late("turns", 20_000);
             assert_callers(&recorded, "rec", &["rec", "alpha", "beta"]);
             assert_callers(&recorded, "even", &["odd", "main"]);
             assert_callers(&recorded, "odd", &["even"]);
