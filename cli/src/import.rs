@@ -1,11 +1,14 @@
 //! `ccsd import`: converts a recording of perf.
 
-use std::io::{BufReader, IsTerminal, Read, Write, stdin, stdout};
+use std::io::{self, BufReader, IsTerminal, Read, Write, stdin, stdout};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use anyhow::{Context, anyhow};
 use ccsd_collector::import::RecordingSource;
 use ccsd_daemon::OutputFile;
+use signal_hook::consts::SIGINT;
 
 use crate::args::ImportArgs;
 use crate::exit::{Exit, Failure};
@@ -23,6 +26,7 @@ pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
                 "standard input is a terminal; pipe the output of `perf script` into this command"
             )));
         }
+        outlast_interrupt().context("cannot catch signals").map_err(Failure::at_run_time)?;
         let start = start(stdin().lock(), &name)?;
         let mut input = start.as_slice().chain(stdin().lock());
         match FileKind::of(&start) {
@@ -56,6 +60,14 @@ pub fn run(args: &ImportArgs, colour: ColorChoice) -> Result<Exit, Failure> {
     writeln!(out, "\nsaved in {}; see more with `ccsd report --graph {0}`", args.output.display())?;
     out.flush().context("cannot write").map_err(Failure::at_run_time)?;
     Ok(Exit::SUCCESS)
+}
+
+/// Ctrl-C goes to all of a pipeline: the first one ends what writes into it, and what that has written is read to its end.
+fn outlast_interrupt() -> io::Result<()> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register_conditional_default(SIGINT, Arc::clone(&interrupted))?;
+    signal_hook::flag::register(SIGINT, interrupted)?;
+    Ok(())
 }
 
 fn not_importable(name: &str, start: &[u8]) -> Failure {

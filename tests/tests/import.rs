@@ -3,12 +3,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 use ccsd_tests::ccsd::{EndedProgram, binary, ccsd};
 use ccsd_tests::fixture::{build, copy_program, scratch};
 use ccsd_tests::suite::{CC, PERF, PYTHON, Suite};
+use ccsd_tests::wait::until;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 /// Samples in which a function runs, and in which it is on the stack.
@@ -73,7 +77,18 @@ fn main() -> ExitCode {
                 let output = command.arg(&profile).stdin(fs::File::open(&data).unwrap()).output().unwrap();
                 assert!(output.status.success(), "{output:?}");
                 agree(&data, &profile);
+                // Ctrl-C goes to what writes, too: what that has written is read.
+                let mut command = ccsd(["import", "-", "-o"]);
+                let mut child = command.arg(&profile).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
                 let whole = fs::read(&data).unwrap();
+                let mut pipe = child.stdin.take().unwrap();
+                pipe.write_all(&whole[..whole.len() / 2]).unwrap();
+                until(|| catches_interrupt(child.id()));
+                kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+                pipe.write_all(&whole[whole.len() / 2..]).unwrap();
+                drop(pipe);
+                assert!(child.wait().unwrap().success());
+                agree(&data, &profile);
                 for part in 0..8 {
                     import_damaged(dir.path(), &whole[..whole.len() * part / 8]);
                 }
@@ -302,6 +317,12 @@ fn main() -> ExitCode {
             }
         })
         .run()
+}
+
+fn catches_interrupt(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    u64::from_str_radix(caught.trim(), 16).unwrap() & 1 << (Signal::SIGINT as u32 - 1) != 0
 }
 
 fn record(dir: &Path, options: &[&str]) -> PathBuf {

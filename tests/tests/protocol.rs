@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         .test("requests_that_make_no_sense", &[], nonsense)
         .test("replies_have_the_numbers_of_their_requests", &[], numbers)
         .test("a_process_that_took_the_number_of_another", &[], another_process)
+        .test("when_another_s_process_began_is_not_told", &[PYTHON, Need::Root], another_s_process)
         .test("a_client_written_from_the_document", &[CC, PYTHON], a_client_of_the_document)
         .test("idle_connections_do_no_harm", &[], idle_connections)
         .test("a_user_has_only_so_many_connections", &[Need::Root, PYTHON], connections_of_a_user)
@@ -222,6 +223,28 @@ fn another_process() {
     }
     assert_serves(&daemon);
     assert_eq!(ask(&mut stream, attach(start))["started"]["session"], 1);
+}
+
+/// A stranger who guesses when root's process started learns nothing, as on a machine where /proc does not show it.
+fn another_s_process() {
+    let daemon = Daemon::start(&["--socket-mode", "666"]);
+    let (own, start) = (std::process::id(), start_of(std::process::id()));
+    let ask = "import sys; sys.path.insert(0, sys.argv[1]); import ccsd_client as c\n\
+               for request in sys.argv[3:]:\n\
+               \x20   try: print(list(c.Client(sys.argv[2]).answers(__import__('json').loads(request))))\n\
+               \x20   except c.Refused as refused: print(refused)";
+    let requests = [start, start + 1].into_iter().flat_map(|start| {
+        let attach = json!({"attach": {"pids": [own], "starts": [start], "collect": {"rate_hz": 99}}});
+        [attach.to_string(), json!({"dump": {"pid": own, "start": start}}).to_string()]
+    });
+    let mut command = Command::new("python3");
+    command.args(["-B", "-c", ask, concat!(env!("CARGO_MANIFEST_DIR"), "/reader")]).arg(&daemon.socket).args(requests);
+    let output = as_user(&mut command, NOBODY).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = said.lines().collect();
+    let [attach, dump, attach_other, dump_other] = lines[..] else { panic!("{said} {:?}", output.stderr) };
+    assert!(attach.contains("may not profile"), "{said}");
+    assert_eq!((attach, dump), (attach_other, dump_other));
 }
 
 /// When a process started, clock ticks since boot.

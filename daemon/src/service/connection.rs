@@ -188,7 +188,7 @@ impl Connection {
         let (target, collect, duration, detached) = match request {
             Request::Attach { mut pids, starts, collect, duration_ms, detach } => {
                 meant.extend(pids.iter().copied().zip(starts));
-                check_starts(&meant, same_pids)?;
+                self.check_starts(&meant, same_pids)?;
                 let mut seen = HashSet::new();
                 pids.retain(|&pid| seen.insert(pid));
                 (SessionTarget::Pids(pids), collect, duration_ms.map(Duration::from_millis), detach)
@@ -220,7 +220,7 @@ impl Connection {
         let new = NewSession { owner, target, collect, duration, detached };
         let session = self.sessions.create(new, Some(self.gone.clone()))?;
         // A process may have ended, and another have got its number, before the events were opened: they stay with theirs.
-        if let Err(other) = check_starts(&meant, same_pids) {
+        if let Err(other) = self.check_starts(&meant, same_pids) {
             self.sessions.stop(owner, session, None, true)?;
             return Err(other);
         }
@@ -240,6 +240,25 @@ impl Connection {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Refuses processes that have other numbers here, or are not those any more that started then (0: whenever that was).
+    /// Of a process that the user may not look at, it does not say which.
+    fn check_starts(&self, processes: &[(u32, u64)], same_pids: bool) -> Result<(), Refusal> {
+        if !same_pids {
+            return Err(other_namespace());
+        }
+        for &(pid, start) in processes.iter().filter(|&&(_, start)| start != 0) {
+            match self.peer.authority.check(pid) {
+                Ok(now) if now != start => {
+                    let message = format!("PID {pid} is another process by now: the one that was meant has ended");
+                    return Err(Refusal::new(RefusalKind::BadRequest, message));
+                }
+                Err(refusal) if refusal.kind == RefusalKind::NotPermitted => return Err(refusal),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn list(&self) -> Result<(), FrameError> {
@@ -290,7 +309,7 @@ impl Connection {
     }
 
     fn dump(&self, process: (u32, u64), same_pids: bool) -> Result<(), FrameError> {
-        let is_same = || check_starts(&[process], same_pids);
+        let is_same = || self.check_starts(&[process], same_pids);
         let taken = is_same().and_then(|()| self.dumps.take(self.peer.authority, process.0));
         let taken = taken.and_then(|dump| is_same().map(|()| dump));
         let text = taken.and_then(|dump| {
@@ -423,23 +442,6 @@ impl Connection {
             Err(error) => return Err(error),
         };
         Ok(Some(parse(kind, payload)))
-    }
-}
-
-/// Refuses processes that have other numbers here, or are not those any more that started then (0: whenever that was).
-fn check_starts(processes: &[(u32, u64)], same_pids: bool) -> Result<(), Refusal> {
-    if !same_pids {
-        return Err(other_namespace());
-    }
-    let mut processes = processes.iter().copied();
-    let other =
-        processes.find(|&(pid, start)| start != 0 && procfs::stat(pid).is_ok_and(|stat| stat.start_time != start));
-    match other {
-        Some((pid, _)) => {
-            let message = format!("PID {pid} is another process by now: the one that was meant has ended");
-            Err(Refusal::new(RefusalKind::BadRequest, message))
-        }
-        None => Ok(()),
     }
 }
 
