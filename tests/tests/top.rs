@@ -269,6 +269,22 @@ fn main() -> ExitCode {
                 assert!(line["interval_ns"] != 0 || weight(line) == 0, "{line}");
             }
         })
+        .test("a_file_that_is_cut_is_shown_as_far_as_it_goes", &[CC], || {
+            let recorded = RecordCommand::new(build("recursion.c", &["-O1"]), &["shared", "0", "60"]).run();
+            let cut = recorded.dir.path().join("cut.ccsd");
+            let whole = std::fs::read(&recorded.file).unwrap();
+            std::fs::write(&cut, &whole[..whole.len() - 1]).unwrap();
+            let mut top = ccsd(["top", "--json", cut.to_str().unwrap()]);
+            let mut top = top.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+            let line = BufReader::new(top.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+            let line: Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(line["received"].as_u64(), Some(recorded.profile.accounting().received), "{line}");
+            // More may be written to it.
+            assert!(line["ended"].is_null(), "{line}");
+            assert!(top.try_wait().unwrap().is_none());
+            top.kill().unwrap();
+            top.wait().unwrap();
+        })
         .test("refuses_without_a_terminal", &[], || {
             EndedProgram::of(&mut ccsd(["top", "1"])).assert_refused(2, &["terminal", "ccsd top --plain"]);
         })

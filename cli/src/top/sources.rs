@@ -216,21 +216,16 @@ fn file(path: &Path) -> Result<Receiver<SourceEvent>, Failure> {
     // A receiver that goes ends the waiting.
     let (alive, gone) = bounded::<()>(0);
     let file = open_profile(path)?.file;
-    let len = file.try_clone().with_context(|| format!("cannot read {name}")).map_err(Failure::at_run_time)?;
     let decoder = Decoder::new(Growing { file, gone }).map_err(|error| match error {
         ccsd_profile::DecodeError::Io(error) => Failure::at_run_time(anyhow!("cannot read {name}: {error}")),
         error => Failure::bad_request(anyhow!("{name}: {error}")),
     });
     let mut decoder = decoder?;
-    thread(move |events| {
-        let _alive = alive;
+    let records = thread(move |events| {
         let mut event = SourceEvent::Begin(Box::new(decoder.session().clone()));
         while events.send(event).is_ok() {
             event = match decoder.next_record() {
-                Ok(Some(Decoded::Update(update))) => {
-                    let latest = len.metadata().map_or(true, |meta| meta.len() <= decoder.bytes_used());
-                    SourceEvent::Update { update, latest }
-                }
+                Ok(Some(Decoded::Update(update))) => SourceEvent::Update { update, latest: false },
                 Ok(Some(Decoded::End(_)) | None) => {
                     let _ = events.send(SourceEvent::End(Some(format!("{name} is complete"))));
                     return;
@@ -241,7 +236,39 @@ fn file(path: &Path) -> Result<Receiver<SourceEvent>, Failure> {
                 }
             };
         }
+    })?;
+    thread(move |events| {
+        let _alive = alive;
+        find_latest(&records, events);
     })
+}
+
+/// Holds each update back until it is known whether it is the latest: another record follows at once, or nothing does for
+/// [`LOOK`], as where the last record of a file is cut.
+fn find_latest(records: &Receiver<SourceEvent>, events: &Sender<SourceEvent>) {
+    let mut held = None;
+    loop {
+        let next = match &held {
+            Some(_) => records.recv_timeout(LOOK),
+            None => records.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        let latest = !matches!(next, Ok(SourceEvent::Update { .. }));
+        if let Some(update) = held.take()
+            && events.send(SourceEvent::Update { update, latest }).is_err()
+        {
+            return;
+        }
+        match next {
+            Ok(SourceEvent::Update { update, .. }) => held = Some(update),
+            Ok(other) => {
+                if events.send(other).is_err() {
+                    return;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
 }
 
 struct Growing {
@@ -253,7 +280,7 @@ impl Read for Growing {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let read = self.file.read(buffer)?;
-            let over = || self.gone.recv_timeout(LOOK) == Err(crossbeam_channel::RecvTimeoutError::Disconnected);
+            let over = || self.gone.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected);
             if read > 0 || over() {
                 return Ok(read);
             }
