@@ -40,7 +40,7 @@ pub struct LateReads {
     pub in_time: u64,
     /// Stacks that were not.
     pub missed: u64,
-    /// Stacks between looks that disagree.
+    /// Stacks that were cut because looks disagreed.
     pub disagreed: u64,
 }
 

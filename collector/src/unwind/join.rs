@@ -94,7 +94,7 @@ impl StackUnwinder {
         }
     }
 
-    /// Cuts what is not sure from a whole stack of which something is not.
+    /// Cuts what is not sure from a whole stack of which something is not. Outside the gap stand steady frames.
     #[cold]
     pub(super) fn cut(
         &mut self,
@@ -105,6 +105,7 @@ impl StackUnwinder {
         shadow: &mut ShadowStack,
         frames: &mut Vec<Frame>,
     ) -> Unwound {
+        let sure = sure.min(shadow.steady());
         let whole = WholeStack { common, frames: &self.known };
         let beyond = shadow.beyond(whole, stack);
         let function = shadow.frame_of(whole, sure.frames as usize).filter(|_| sure.function);

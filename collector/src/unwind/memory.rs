@@ -5,7 +5,7 @@
 //! target may have run on, so this is believed only if
 //!
 //! - the *anchors*, the last slots of the copy on the way out (the boundary frame's return address among them), hold
-//!   the same words now, read by the same system call (a frame larger than the copy has none), and
+//!   the same words now, read by the same system call, and
 //! - from there the stack leads to a real root, and each return address follows a call that may have led to the frame
 //!   within ([`calls`](crate::arch::calls)); [`StackUnwinder`](super::StackUnwinder) drops it otherwise. A zero is no
 //!   root there: it may have taken the place of a return address.
@@ -64,6 +64,9 @@ const CACHE_LINE: usize = 64;
 
 /// What lies so close below the stack pointer belongs to no frame, but for the 128 bytes of the red zone.
 pub const BELOW_STACK: u64 = 64 << 10;
+
+/// The usual limit of a stack (`ulimit -s`).
+pub const STACK_BYTES: u64 = 8 << 20;
 
 pub type StackWord = (u64, u64);
 
@@ -445,8 +448,12 @@ impl<'a> UserStack<'a> {
         }
         let mut memory = self.memory.borrow_mut();
         let anchors = match recent {
-            // A frame larger than the copy.
-            [NOTHING_READ, _] => [(address, memory.peek(address)?[0]); 2],
+            [NOTHING_READ, _]
+                if memory.dying || !self.copied.is_empty() && address.wrapping_sub(self.sp) < STACK_BYTES =>
+            {
+                [(address, memory.peek(address)?[0]); 2]
+            }
+            [NOTHING_READ, _] => return None,
             [last, NOTHING_READ] => [last; 2],
             anchors => anchors,
         };

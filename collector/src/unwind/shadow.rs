@@ -93,6 +93,10 @@ impl ShadowFrame {
         ShadowFrame { state, bp_below: 0, sp_below: 0 }
     }
 
+    fn is_of_another_call(&self) -> bool {
+        self.state.bp == u64::MAX
+    }
+
     pub fn state(&self) -> UnwindState {
         self.state
     }
@@ -121,7 +125,7 @@ pub struct ShadowStack {
     generation: u32,
     steady: SteadyFrames,
     lasting: LastingFrames,
-    /// The last of those that found something else than the one before.
+    /// The last look at memory that found something else than the one before.
     look: Option<Look>,
 }
 
@@ -147,8 +151,8 @@ pub struct Search {
 /// A look at the target's memory that found a frame other than the look before.
 #[derive(Clone, Copy, Debug)]
 struct Look {
-    /// The depth, from the root, of the innermost frame beyond the copy, and where its return address lay. Where other frames
-    /// had led there, there may be no doubt which stack it was.
+    /// The depth, from the root, of the innermost frame beyond the copy, and where its return address lay. The look counts for
+    /// stacks that have one at the same place.
     boundary: (usize, u64),
     /// The depth of the frame that differed, its return address, and the place and the return address of the next.
     depth: usize,
@@ -158,9 +162,8 @@ struct Look {
     alike: Alike,
     /// When it was (nanoseconds).
     at: u64,
-    /// How many more looks have found the same, and when the last one was.
-    held: u32,
-    held_at: u64,
+    /// Whether another look has found the same.
+    again: bool,
 }
 
 /// A whole stack: what it has in common with the last one, and its other frames, innermost first.
@@ -242,7 +245,7 @@ impl ShadowStack {
             Some(..=NOT_FAR) => (nearest_to_copy(left), false),
             _ => {
                 self.turn = self.turn.wrapping_add(1);
-                (probes(left, self.turn), true)
+                (probes(left, self.turn, self.look.map_or(0, |look| look.depth)), true)
             }
         };
         let slots = depths.map(|depth| self.frame(common, depth).map_or(NOTHING_READ, ShadowFrame::return_slot));
@@ -343,24 +346,27 @@ impl ShadowStack {
         let slots = depths.map(|depth| self.frame(common, depth).map_or(NOTHING_READ, ShadowFrame::return_slot));
         let mut calls = None;
         let (alike, sure) = match stack.compare(&slots) {
-            Now::Same => (Alike::new(count, false), true),
+            Now::Same => {
+                self.steady.advance();
+                (Alike::new(count, false), true)
+            }
             Now::Changed(changed) => {
                 let depth = *depths.get(changed)?;
                 let (slot, before) = *slots.get(changed)?;
                 let now = stack.peek(slot).map(|[now, _]| now).filter(|&now| same_function(before, now));
                 let alike = Alike::new(depth, now.is_some());
                 self.steady.limit(alike);
+                self.steady.advance();
                 calls = now;
                 (alike, now.is_none())
             }
             // The last samples of a thread are looked at when it has ended; and reading has a budget.
             Now::Gone | Now::Unknown => (Alike::new(count, false), false),
         };
-        self.steady.advance();
         self.lasting.advance();
         let innermost = self.frame(common, alike.functions().checked_sub(1)?)?;
         let distance = innermost.return_slot().0.checked_sub(address)?;
-        let gap = !sure || distance != 0;
+        let gap = !sure || distance != 0 || innermost.is_of_another_call();
         let return_address = innermost.return_slot().1;
         (!gap || one_stack && distance <= MAX_GAP_BYTES).then_some(ShadowJoin { alike, gap, return_address, calls })
     }
@@ -371,10 +377,18 @@ impl ShadowStack {
         Common { shared: self.last.shared() as u32, own, ..Common::default() }.outermost(count)
     }
 
-    /// What of the last stack may stand outside a gap: its [steady](super::steady) frames, or `all` that were joined. With
-    /// the function further in that has called another since.
+    /// What may stand outside a gap.
+    pub fn steady(&self) -> Alike {
+        self.steady.get()
+    }
+
+    /// What of the last stack may stand outside a gap: its [steady](super::steady) frames, and the function further in that
+    /// has called another since; or `all` that were joined.
     pub fn outside_gap(&self, joined: ShadowJoin, all: bool) -> (Common, Option<ShadowFrame>) {
-        let alike = if all { joined.alike } else { joined.alike.min(self.steady.get()) };
+        if all {
+            return (self.outer(joined.alike.functions()), None);
+        }
+        let alike = joined.alike.min(self.steady.get());
         let frames = alike.frames as usize;
         let function = self.last_frame(frames).filter(|_| alike.function);
         let calls = joined.calls.filter(|_| alike.frames == joined.alike.frames);
@@ -394,23 +408,27 @@ impl ShadowStack {
     ) -> Alike {
         let (common, shared) = (whole.common, self.last.shared());
         // The stack may share more of the reserve than the last one did.
-        let (count, again) = match (common.shared as usize).cmp(&shared) {
-            Ordering::Equal => (shared + common.own as usize, None),
-            Ordering::Less => (common.shared as usize, None),
-            Ordering::Greater => (shared, self.last.reserve().get(shared)),
+        let mut count = match (common.shared as usize).cmp(&shared) {
+            Ordering::Equal => shared + common.own as usize,
+            Ordering::Less => common.shared as usize,
+            Ordering::Greater => shared,
         };
         let beyond = self.beyond(whole, stack);
         let mut changed = None;
         if self.generation == generation && self.last.depth() > 0 {
-            if count < self.last.depth() && (beyond > 0 || self.steady.is_new(count)) {
-                let before = self.last_frame(count).map(ShadowFrame::return_slot);
-                let now = again.or(whole.frames.last()).map(ShadowFrame::return_slot);
-                // Of a call that was not known, no more than the function is.
-                if before != now {
-                    let returns = |slot: Option<StackWord>, other| slot.map_or(other, |slot| slot.1);
-                    let alike = Alike::new(count, same_function(returns(before, 0), returns(now, next)));
-                    self.steady.limit(alike);
-                    changed = now.map(|now| (alike, now.1));
+            if beyond > 0 || self.steady.is_new(count) {
+                let slot = |known: Option<&ShadowFrame>| known.map(ShadowFrame::return_slot);
+                // Frames that differ in a saved register alone are the same here, and so is one of which no more than the
+                // function was known.
+                while let Some(before) = slot(self.last_frame(count)) {
+                    let now = slot(self.frame_of(whole, count));
+                    if now != Some(before) {
+                        let alike = Alike::new(count, same_function(before.1, now.map_or(next, |now| now.1)));
+                        self.steady.limit(alike);
+                        changed = now.map(|now| (alike, now.1));
+                        break;
+                    }
+                    count += 1;
                 }
             }
             self.steady.advance();
@@ -434,34 +452,36 @@ impl ShadowStack {
         let innermost = beyond.saturating_sub(1);
         let place = |known: Option<&ShadowFrame>| known.map(|known| known.return_slot().0);
         let boundary = place(self.frame_of(whole, innermost));
-        let changed = changed.filter(|_| place(self.last_frame(innermost)) == boundary);
-        // Of a stack that other frames have led to, it says nothing.
+        let is_beyond = |&(alike, _): &(Alike, u64)| (alike.frames as usize) < beyond;
+        let changed = changed.filter(is_beyond).filter(|_| place(self.last_frame(innermost)) == boundary);
         let look = self.look.filter(|look| place(self.frame_of(whole, look.boundary.0)) == Some(look.boundary.1));
-        let word = |depth| self.frame_of(whole, depth).map(|known| known.state.return_address);
-        let differs = look.and_then(|look| word(look.depth).filter(|&now| now != look.word).map(|now| (look, now)));
-        let changed = match differs {
-            Some((look, now)) => Some((Alike::new(look.depth, same_function(look.word, now)), now)),
-            None => changed,
-        };
+        let differs = look.and_then(|look| {
+            let now = self.frame_of(whole, look.depth).map(|known| known.state.return_address);
+            let now = now.filter(|&now| now != look.word)?;
+            Some((Alike::new(look.depth, same_function(look.word, now)), now))
+        });
+        let changed = changed.into_iter().chain(differs.filter(is_beyond)).min();
         self.lasting.advance();
+        let before = look.filter(|look| stack.time() < look.at).map_or(Alike::ALL, |look| look.alike);
         let sure = match (changed, look) {
             (Some((alike, word)), _) => {
-                let (depth, now) = (alike.frames as usize, now_ns());
+                let depth = alike.frames as usize;
                 let callee = self.frame_of(whole, depth + 1).map(ShadowFrame::return_slot);
                 // A function that has called the same one from another place is sure enough.
                 let is_other = |look: &Look| !(alike.function && look.depth == depth && look.callee == callee);
-                if let Some(look) = look.filter(|look| look.held == 0 && is_other(look)) {
+                if let Some(look) = look.filter(|look| !look.again && is_other(look)) {
                     self.lasting.limit(alike.max(look.alike));
                 }
-                let boundary = (innermost, boundary.unwrap_or(0));
-                self.look = Some(Look { boundary, depth, word, callee, alike, at: now, held: 0, held_at: now });
+                let (boundary, alike) = ((innermost, boundary.unwrap_or(0)), alike.min(before));
+                self.look = Some(Look { boundary, depth, word, callee, alike, at: now_ns(), again: false });
                 alike
             }
             (None, Some(look)) => {
-                if stack.has_read() && stack.time() >= look.held_at {
-                    self.look = Some(Look { held: look.held.saturating_add(1), held_at: stack.read_at(), ..look });
-                }
-                if stack.time() < look.at { look.alike } else { Alike::ALL }
+                let in_common = whole.common.shared as usize + whole.common.own as usize;
+                let has_looked = stack.has_read() && (look.depth >= in_common || self.seen.at == stack.read_at());
+                let again = look.again || has_looked && stack.time() >= look.at;
+                self.look = Some(Look { again, ..look });
+                before
             }
             (None, None) => Alike::ALL,
         };
@@ -490,7 +510,8 @@ impl ShadowStack {
         let own = common.own as usize + frames.len();
         let outermost = self.frame(common, 0).filter(|_| common != Common::default()).or(frames.last());
         let deep = outermost.is_some_and(|known| !known.is_copied(stack));
-        if deep && own > MANY_OWN && room && !frames.is_empty() {
+        let is_new = frames.iter().any(|known| !known.is_of_another_call());
+        if deep && own > MANY_OWN && room && is_new {
             common.reserve = Reserve::Replaced;
         } else if stale && common.shared == 0 && !self.last.reserve().is_empty() {
             common.reserve = Reserve::Dropped;
@@ -606,8 +627,8 @@ fn nearest_to_copy(count: usize) -> [usize; MAX_PROBES] {
 }
 
 /// The depths to look at among `count` frames beyond the copy, from the root, innermost first; all if few, with
-/// duplicates.
-fn probes(count: usize, turn: u32) -> [usize; MAX_PROBES] {
+/// duplicates. `again`: one that is looked at each time.
+fn probes(count: usize, turn: u32, again: usize) -> [usize; MAX_PROBES] {
     let last = count.saturating_sub(1);
     let mut depths = [last; MAX_PROBES];
     for (i, depth) in depths.iter_mut().enumerate() {
@@ -615,6 +636,8 @@ fn probes(count: usize, turn: u32) -> [usize; MAX_PROBES] {
             last.min(i)
         } else if i < NEAR_ROOT + NEAR_COPY {
             last.saturating_sub(distance(i - NEAR_ROOT))
+        } else if i == MAX_PROBES - 1 && (NEAR_ROOT..count).contains(&again) {
+            again
         } else {
             // The fractional parts of the multiples of the golden ratio visit everything evenly.
             let fraction = turn.wrapping_mul(ANYWHERE as u32).wrapping_add(i as u32).wrapping_mul(0x9e37_79b9);

@@ -227,8 +227,8 @@ fn learn_at(model: &mut ThreadModel, time: u64, copied: usize, same_function: bo
     model.memory.begin(std::process::id(), time);
     let words: Vec<u8> = model.words[model.sp..].iter().take(copied).flat_map(|word| word.to_le_bytes()).collect();
     let stack = UserStack::new(Bytes::new(&words), base + 8 * model.sp as u64, &mut model.memory);
-    let mut own = 0;
-    let mut found = None;
+    stack.peek(base);
+    let (mut own, mut found) = (0, None);
     while found.is_none() && own < known.len() {
         match model.shadow.find(&mut search, &known[own].state) {
             Some(common) if model.shadow.check(common, &mut search, &stack) => found = Some(common),
@@ -237,7 +237,6 @@ fn learn_at(model: &mut ThreadModel, time: u64, copied: usize, same_function: bo
         }
     }
     let whole = WholeStack { common: found.unwrap_or_default(), frames: &known[..own] };
-    stack.peek(base);
     let sure = model.shadow.learn(whole, 0, 0, &stack, |_, _| same_function);
     model.shadow.remember(whole.common, &known[..own], &stack, 0, true);
     sure

@@ -8,7 +8,7 @@ use ccsd_profile::TruncationReason;
 use super::StackUnwinder;
 use super::frame::Frame;
 use super::image_unwind::RuleSource;
-use super::memory::UserStack;
+use super::memory::{STACK_BYTES, UserStack};
 use super::outcome::{CompleteStack, UnwindStop, locate};
 use super::rule::FrameRule;
 use super::shadow::{ShadowFrame, ShadowStack, UnwindState};
@@ -34,9 +34,6 @@ enum LeaveResult {
     /// The caller, for which all registers were needed.
     ByRegisters(FramePosition),
 }
-
-/// A row that names a word further than this from the stack pointer, the usual limit of a stack, has the wrong frame pointer.
-const STACK_BYTES: u64 = 8 << 20;
 
 impl StackUnwinder {
     /// Follows a stack to its end, or to the frame from which on it equals the thread's last stack.
@@ -298,7 +295,7 @@ impl StackUnwinder {
     }
 }
 
-/// Whether a frame may have been left by a row that is wrong: it leads away from the stack.
+/// Whether a frame may have been left by a row that is wrong: it leads further away than a stack is long.
 fn is_row_wrong(stop: &UnwindStop, at: &FramePosition) -> bool {
     match stop {
         UnwindStop::Unreadable(address) => address.wrapping_sub(at.pointers.sp) >= STACK_BYTES,
