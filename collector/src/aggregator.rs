@@ -489,9 +489,14 @@ impl Aggregator {
             (StackRoot::Complete, Some((gap, place))) if !outer.is_empty() => {
                 found.root = StackRoot::Truncated(gap.reason);
                 found.gap = (gap.outer > 0).then_some(place);
-                // The last whole stack says more than what is left of it outside later gaps.
+                // The last whole stack says more than what is left of it outside later gaps, where of the innermost frame only
+                // the function may be known.
                 let whole = self.whole_stacks.of(thread);
-                found.earlier = if whole.starts_with(&outer) { whole.to_vec() } else { outer };
+                let goes_on = outer.split_last().is_some_and(|(&innermost, others)| {
+                    whole.starts_with(others)
+                        && whole.get(others.len()).is_some_and(|&at| self.resolver.is_one_function(innermost, at))
+                });
+                found.earlier = if goes_on { whole.to_vec() } else { outer };
             }
             (StackRoot::Truncated(_), _) if is_last_whole => found.earlier = state.last_frames().collect(),
             (StackRoot::Truncated(_), _) => found.earlier = self.whole_stacks.of(thread).to_vec(),

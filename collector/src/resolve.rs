@@ -284,6 +284,12 @@ impl Resolver {
         &self.functions
     }
 
+    /// Whether two frames are of one function, whatever was inlined there.
+    pub fn is_one_function(&mut self, a: Frame, b: Frame) -> bool {
+        let mut start = |frame| self.functions(frame).last().and_then(|function| function.start);
+        a == b || a.image == b.image && start(a).is_some_and(|function| start(b) == Some(function))
+    }
+
     #[cold]
     fn resolve_new(&mut self, profile: &mut Profile, frame: Frame, time: u64) -> Resolved {
         let payer = self.images.get(frame.image.0 as usize).map_or(Principal::Own, |image| image.payer);
