@@ -163,7 +163,7 @@ fn main() -> ExitCode {
             let of = |functions: &[&str]| recorded.samples_with(functions);
             let wrong = of(&["caller_x", "bottom_of_y"]) + of(&["caller_y", "bottom_of_x"]);
             let all = recorded.samples("with_buffer").inherited;
-            // 77 to 100% had a gap, 0 to 11% the wrong one, half of those without a gap.
+            // By chance some have the wrong one, until looks have disagreed; nearly all have a gap.
             let gap =
                 of(&["[gap: stack unreadable]", "with_buffer"]) + of(&["[gap: stack copy too small]", "with_buffer"]);
             assert!(all > 500 && gap * 2 >= all && wrong * 5 <= all, "{gap} with a gap and {wrong} wrong of {all}");

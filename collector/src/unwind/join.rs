@@ -4,7 +4,7 @@ use ccsd_profile::TruncationReason;
 
 use super::frame::{Frame, Gap, StackRoot, Unwound};
 use super::memory::UserStack;
-use super::outcome::{UnwindStop, late_reason};
+use super::outcome::{UnwindStop, frame_of_return, late_reason};
 use super::shadow::{ShadowFrame, ShadowStack, WholeStack};
 use super::steady::Alike;
 use super::{StackUnwinder, UnwindTarget, tables};
@@ -117,9 +117,8 @@ impl StackUnwinder {
         let end = frames.len().saturating_sub(outer);
         frames.drain(end.saturating_sub(beyond.saturating_sub(in_common + outer))..end);
         for address in shadow.return_addresses(common, beyond.min(in_common)..in_common) {
-            let lookup = address.wrapping_sub(1);
-            let Some(mapping) = mappings.find(lookup) else { break };
-            frames.push(Frame { image: mapping.image, address: lookup.wrapping_add(mapping.to_svma) });
+            let Some(frame) = frame_of_return(address, mappings) else { break };
+            frames.push(frame);
         }
         frames.splice(frames.len() - outer..frames.len() - outer, function.map(|(_, frame)| frame));
         let reason = late_reason(sample);
@@ -138,11 +137,9 @@ impl StackUnwinder {
     /// The function of a frame of which no more is known: where it begins.
     #[cold]
     fn function_of(&mut self, known: &ShadowFrame, mappings: &mut Mappings, images: &Images) -> Option<Frame> {
-        let lookup = known.return_slot().1.wrapping_sub(1);
-        let mapping = mappings.find(lookup)?;
-        let image = self.images.get(mapping.image, images)?;
-        let range = tables::entry_range(image.tables(), lookup.wrapping_add(mapping.to_svma))?;
-        Some(Frame { image: mapping.image, address: range.start })
+        let frame = frame_of_return(known.return_slot().1, mappings)?;
+        let tables = self.images.get(frame.image, images)?.tables();
+        Some(Frame { address: tables::entry_range(tables, frame.address)?.start, ..frame })
     }
 
     /// For a thread that dies with its stack pointer beyond its stack, nothing can be read. The kernel's chain is taken
@@ -161,9 +158,8 @@ impl StackUnwinder {
             if !self.return_addresses.contains(address, mappings, images) {
                 break;
             }
-            let lookup = address.wrapping_sub(1);
-            let Some(mapping) = mappings.find(lookup) else { break };
-            frames.push(Frame { image: mapping.image, address: lookup.wrapping_add(mapping.to_svma) });
+            let Some(frame) = frame_of_return(address, mappings) else { break };
+            frames.push(frame);
         }
         let outer = u32::try_from(frames.len() - before).ok().filter(|&outer| outer > 0)?;
         Some(Gap { outer, reason: TruncationReason::StackUnreadable })

@@ -65,7 +65,7 @@ const CACHE_LINE: usize = 64;
 /// What lies so close below the stack pointer belongs to no frame, but for the 128 bytes of the red zone.
 pub const BELOW_STACK: u64 = 64 << 10;
 
-/// The usual limit of a stack (`ulimit -s`).
+/// The usual limit of a stack (`ulimit -s`). What is further away is another one.
 pub const STACK_BYTES: u64 = 8 << 20;
 
 pub type StackWord = (u64, u64);

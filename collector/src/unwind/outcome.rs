@@ -58,6 +58,13 @@ impl CompleteStack {
     pub const COMPLETE: CompleteStack = CompleteStack { common: None, in_shadow: false };
 }
 
+/// The frame that a return address leads to, if it is code of the process.
+pub fn frame_of_return(address: u64, mappings: &mut Mappings) -> Option<Frame> {
+    let lookup = address.wrapping_sub(1);
+    let mapping = mappings.find(lookup)?;
+    Some(Frame { image: mapping.image, address: lookup.wrapping_add(mapping.to_svma) })
+}
+
 /// Enters the frame of an address. A non-code address is kept as unknown if first, a jump gone wrong; later, the frame
 /// before was unwound wrongly, and it is dropped.
 #[inline]

@@ -31,15 +31,13 @@ use std::ops::Range;
 
 use crate::clock::now_ns;
 use crate::stack_delta::{Common, FEW_OWN, LastStack, Reserve};
-use crate::unwind::memory::{MAX_PROBES, NOTHING_READ, Now, StackWord, UserStack};
+use crate::unwind::memory::{MAX_PROBES, NOTHING_READ, Now, STACK_BYTES, StackWord, UserStack};
 use crate::unwind::steady::{Alike, LastingFrames, SteadyFrames};
 
 /// Samples in a row that make no use of the reserve before it is given up: 10 s of CPU time at the usual rate.
 const MAX_IDLE: u32 = 10_000;
 /// Frames beyond the reserve from which on they are added to it. To unwind fewer again for each sample costs little.
 const MANY_OWN: usize = 256;
-/// Bytes of stack that a gap may have: the usual limit of a stack. Further away lies another one.
-const MAX_GAP_BYTES: u64 = 8 << 20;
 /// Probes next to the root; next to the copy; anywhere.
 const NEAR_ROOT: usize = 6;
 const NEAR_COPY: usize = 8;
@@ -166,10 +164,12 @@ struct Look {
     again: bool,
 }
 
-/// A whole stack: what it has in common with the last one, and its other frames, innermost first.
+/// A whole stack.
 #[derive(Clone, Copy)]
 pub struct WholeStack<'a> {
+    /// The outer frames, which the last stack has, too.
     pub common: Common,
+    /// The other frames, innermost first.
     pub frames: &'a [ShadowFrame],
 }
 
@@ -368,7 +368,7 @@ impl ShadowStack {
         let distance = innermost.return_slot().0.checked_sub(address)?;
         let gap = !sure || distance != 0 || innermost.is_of_another_call();
         let return_address = innermost.return_slot().1;
-        (!gap || one_stack && distance <= MAX_GAP_BYTES).then_some(ShadowJoin { alike, gap, return_address, calls })
+        (!gap || one_stack && distance <= STACK_BYTES).then_some(ShadowJoin { alike, gap, return_address, calls })
     }
 
     /// The last stack's `count` outermost frames.
@@ -436,8 +436,8 @@ impl ShadowStack {
         if beyond == 0 { Alike::ALL } else { self.sure(whole, beyond, changed, stack, same_function) }
     }
 
-    /// How much of a whole stack is sure, of which `beyond` frames lie beyond the copy. `changed`: how far it is like the last
-    /// one, and what it has instead of the next frame's return address.
+    /// How much of a whole stack is sure, of which `beyond` frames lie beyond the copy. `changed`: how far the last
+    /// stack is like it, and the return address of the first frame that is not.
     ///
     /// Every sample taken between two looks that disagree may have had either stack.
     #[cold]

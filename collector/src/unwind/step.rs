@@ -9,7 +9,7 @@ use super::StackUnwinder;
 use super::frame::Frame;
 use super::image_unwind::RuleSource;
 use super::memory::{STACK_BYTES, UserStack};
-use super::outcome::{CompleteStack, UnwindStop, locate};
+use super::outcome::{CompleteStack, UnwindStop, frame_of_return, locate};
 use super::rule::FrameRule;
 use super::shadow::{ShadowFrame, ShadowStack, UnwindState};
 use super::tables;
@@ -187,8 +187,7 @@ impl StackUnwinder {
     fn calls_another(&mut self, frame: Frame, at: &FramePosition, walk: &mut StackWalk<'_, '_>) -> bool {
         let slot = at.pointers.sp.wrapping_sub(8);
         let Some(now) = walk.stack.word_now(slot).filter(|_| at.called) else { return false };
-        let Some(mapping) = walk.mappings.find(now.wrapping_sub(1)) else { return false };
-        let now_in = Frame { image: mapping.image, address: now.wrapping_sub(1).wrapping_add(mapping.to_svma) };
+        let Some(now_in) = frame_of_return(now, walk.mappings) else { return false };
         let is_same = self.is_one_function(frame, now_in, walk.images)
             && self.return_addresses.contains(now, walk.mappings, walk.images);
         if is_same {
@@ -208,12 +207,8 @@ impl StackUnwinder {
     /// Whether two addresses are of one function, the next instructions there or what calls return to.
     #[cold]
     pub(super) fn are_in_one_function(&mut self, a: u64, b: u64, mappings: &mut Mappings, images: &Images) -> bool {
-        let mut frame = |address: u64| {
-            let before = address.wrapping_sub(1);
-            let mapping = mappings.find(before)?;
-            Some(Frame { image: mapping.image, address: before.wrapping_add(mapping.to_svma) })
-        };
-        frame(a).zip(frame(b)).is_some_and(|(a, b)| self.is_one_function(a, b, images))
+        let frames = frame_of_return(a, mappings).zip(frame_of_return(b, mappings));
+        frames.is_some_and(|(a, b)| self.is_one_function(a, b, images))
     }
 
     #[inline]
