@@ -53,6 +53,15 @@ fn main() -> ExitCode {
                 assert_eq!(notes.iter().any(|note| note.contains("sampled addresses to other")), is_noted, "{notes:?}");
             }
         })
+        .test("code_in_the_place_of_other_code", &[CC], || {
+            let recorded = RecordCommand::new(build("replaced.c", &["-O1"]), &[]).options(&RATE).run();
+            recorded.assert_whole().assert_complete();
+            // Of 0.3 and 3 s. For up to 0.4 s the new code may still be left like the old.
+            let [x, y] = ["x", "y"].map(|name| recorded.samples(name).inherited);
+            let ((least, most), expected) = (wilson(y, x + y, SIGMAS), 3.0 / 3.3);
+            assert!((x + y) * 100 >= 99 * recorded.total(), "{x} and {y}");
+            assert!(most >= expected - 0.2 && least <= expected * 1.05, "{x} and {y}");
+        })
         .test("jitdump", &[CC], || assert_moved(&generated("dump")))
         .test("jitdump_written_late", &[CC], || assert_moved_unseen(&generated("dump-late")))
         .test("python", &[Need::NewPython], python)

@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,24 @@ fn main() -> ExitCode {
         })
         .test("replaced_library", &[CC, Need::Root], || {
             library(|path| replace(path, &build("forever.c", &["-O1"])));
+        })
+        .test("rewritten_library", &[CC, Need::Root], || {
+            for is_rewritten in [false, true] {
+                let dir = scratch();
+                let (path, mut fixture) = start_with_library(dir.path());
+                let collecting = Collecting::attach_as(None, &RATE, &[fixture.pid()]);
+                if is_rewritten {
+                    let bytes = fs::read(&path).unwrap();
+                    // Without truncation, so that the program lives.
+                    File::options().write(true).open(&path).unwrap().write_all(&bytes).unwrap();
+                }
+                fixture.go();
+                let _ = fixture.finish();
+                let recorded = collecting.wait();
+                let notes = &recorded.profile.session().notes;
+                let is_noted = notes.iter().any(|note| note.contains("library.so: the file was written to since"));
+                assert_eq!(is_noted, is_rewritten, "{notes:?}");
+            }
         })
         .test("program_in_memory", &[CC, Need::Root], || in_memory(None))
         .test("program_in_memory_of_an_ordinary_user", &[CC, Need::Root], || in_memory(Some(NOBODY)))
@@ -162,12 +181,17 @@ fn replaced_program(user: Option<u32>) {
     assert_works(&attach(user, fixture), "program");
 }
 
-fn library(spoil: impl FnOnce(&Path)) {
-    let dir = scratch();
-    let path = dir.path().join("library.so");
+fn start_with_library(dir: &Path) -> (PathBuf, Running) {
+    let path = dir.join("library.so");
     fs::copy(build("plugin.c", &["-O1", "-shared", "-fPIC"]), &path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     let fixture = Running::start(&program(), &["wait", path.to_str().unwrap()]);
+    (path, fixture)
+}
+
+fn library(spoil: impl FnOnce(&Path)) {
+    let dir = scratch();
+    let (path, fixture) = start_with_library(dir.path());
     spoil(&path);
     let recorded = attach(None, fixture);
     assert_work(&recorded, "library.so", ["plugin_work", "plugin_loop"]);

@@ -16,6 +16,10 @@ use crate::unwind::Frame;
 /// Notes about images that are not kept, beyond which no more are.
 const MAX_NOTES: usize = 256;
 
+/// Said of an image whose file was written to. The kernel shows what is written to all that have it mapped.
+const REWRITTEN: &str = "the file was written to since ccsd opened it; if a process had it mapped then, names of this image \
+                         may be those of other code";
+
 /// After this many drops an image is named by its symbol table alone: images that do not fit in memory together would
 /// be read again and again, in seconds each.
 pub(super) const MAX_DROPS: u32 = 3;
@@ -55,6 +59,14 @@ impl ImageSymbols {
     /// What this process keeps of its names, bytes.
     pub(super) fn held_bytes(&self) -> u64 {
         self.names.as_ref().map_or(0, ImageNames::held_bytes)
+    }
+
+    /// What its names could not give.
+    pub(super) fn notes(&self) -> impl Iterator<Item = &str> {
+        let file = self.elf.as_ref().and_then(|elf| elf.file());
+        let is_rewritten = self.key.as_ref().zip(file).is_some_and(|(key, file)| key.is_rewritten(file));
+        let rewritten = self.names.as_ref().filter(|_| is_rewritten).map(|_| REWRITTEN);
+        self.names.iter().flat_map(|names| names.notes()).map(String::as_str).chain(rewritten)
     }
 
     pub(super) fn has_symbols_only(&self) -> bool {
@@ -118,8 +130,8 @@ pub(super) struct DroppedImages {
 
 impl DroppedImages {
     pub(super) fn drop_names(&mut self, image: &mut ImageSymbols) {
+        self.add_notes(image.notes().map(|note| format!("{}: {note}", image.name)));
         if let Some(names) = image.names.take() {
-            self.add_notes(names.notes().iter().map(|note| format!("{}: {note}", image.name)));
             self.cpu_ns = self.cpu_ns.saturating_add(names.cpu_ns());
         }
     }

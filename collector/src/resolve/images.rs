@@ -177,10 +177,8 @@ impl Resolver {
     }
 
     pub(super) fn image_notes(&self) -> impl Iterator<Item = String> {
-        let of_image = |image: &ImageSymbols| {
-            let notes = image.names.iter().flat_map(ImageNames::notes);
-            notes.map(|note| format!("{}: {note}", image.name)).collect::<Vec<_>>()
-        };
+        let of_image =
+            |image: &ImageSymbols| image.notes().map(|note| format!("{}: {note}", image.name)).collect::<Vec<_>>();
         // Few are shown: others' leave room for root's and the session's own user's.
         let is_own = |image: &ImageSymbols| self.reading_time.is_unlimited(image.payer);
         let not_asked = self.left.not_asked;

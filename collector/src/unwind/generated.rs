@@ -3,13 +3,13 @@
 //! Most such frames are generated code and V8's builtins. [`code`](crate::arch::code) tells from the instructions how
 //! they are left; where two registers are enough, the answer is a [`PointerRule`], kept by address.
 //!
-//! Generated code is read from the target's memory, once for each address. This matters most without frame pointers:
-//! Python's trampolines, and HotSpot's compiled code with frames of fixed size. Where instructions do not tell (V8's
-//! functions take a variable number of arguments off the stack, interpreters jump through tables) the runtimes need a
-//! frame pointer themselves.
+//! Generated code is read from the target's memory. This matters most without frame pointers: Python's trampolines, and
+//! HotSpot's compiled code with frames of fixed size. Where instructions do not tell (V8's functions take a variable
+//! number of arguments off the stack, interpreters jump through tables) the runtimes need a frame pointer themselves.
 //!
 //! Nothing of this is proof: a rule is believed only if it leads outwards, to executable memory, behind a call where
-//! that can be seen. A rule that fails is made again, as memory may hold other code by then.
+//! that can be seen. And a compiler may put other code at the same address, where the old rule finds a return address that
+//! is plausible and wrong. So the start of the code is looked at again, and a rule for other code is made anew.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -23,20 +23,54 @@ use crate::arch::pointer_rule::PointerRule;
 use crate::arch::step::CallerPointers;
 use crate::process::images::ImageIndex;
 
-/// Rules kept, 48 bytes each: one for each address of generated code that is met.
+/// Rules kept, 96 bytes each: one for each address of generated code that is met.
 const MAX_RULES: usize = 1 << 16;
 /// Instructions followed for one address, in 100 us at most. The way out of generated code is near or not to be found.
 const MAX_INSTRUCTIONS: usize = 1024;
-/// New rules made for one sample. More are taken to leave by the frame pointer, this time.
-const MAX_NEW: usize = 32;
-/// Nanoseconds after which a rule is made again that failed twice.
-const PAUSE_NS: u64 = 250_000_000;
+/// Times that code is looked at for one sample. Further frames are left by the old rule, or the frame pointer.
+const MAX_LOOKS: usize = 64;
+/// Nanoseconds after which the start of the code is looked at again, which takes some 5 us. Each time that it is the same
+/// doubles that, up to the most.
+const LOOK_NS: u64 = 200_000_000;
+const MOST_LOOK_NS: u64 = 1_600_000_000;
+/// The same of code whose rule has failed.
+const FAILED_LOOK_NS: u64 = 25_000_000;
+/// Nanoseconds after which a rule is made anew, which takes some 60 us: the code behind its start may be another.
+const MAX_AGE_NS: u64 = 10_000_000_000;
+/// The same of a rule that has failed.
+const MAX_FAILED_AGE_NS: u64 = 250_000_000;
+
+/// The start of the code at an address, and zeros where there is no more.
+type CodeStart = [u8; 16];
 
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     plain: Option<PointerRule>,
-    /// It is not made again before this time, nanoseconds.
-    stays_until: u64,
+    start: CodeStart,
+    /// When the code was followed, nanoseconds.
+    made: u64,
+    /// When its start is looked at again, nanoseconds.
+    due: u64,
+    /// Nanoseconds from the last look to that one, if it does not fail.
+    pause: u64,
+    has_failed: bool,
+}
+
+impl Rule {
+    fn new(plain: Option<PointerRule>, start: CodeStart, time: u64) -> Rule {
+        Rule { plain, start, made: time, due: time, pause: 0, has_failed: false }
+    }
+
+    fn looked_at(self, time: u64) -> Rule {
+        let pause = (2 * self.pause).clamp(LOOK_NS, MOST_LOOK_NS);
+        Rule { pause, due: time.saturating_add(pause), ..self }
+    }
+
+    /// Whether it still holds for code that starts so.
+    fn holds(&self, start: CodeStart, time: u64) -> bool {
+        let most = if self.has_failed { MAX_FAILED_AGE_NS } else { MAX_AGE_NS };
+        self.start == start && time < self.made.saturating_add(most)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -57,16 +91,24 @@ impl GeneratedRules {
 
     /// Begins with a sample of a process, taken at `time` (nanoseconds).
     pub fn begin(&mut self, pid: u32, time: u64) {
-        (self.pid, self.time, self.left) = (pid, time, MAX_NEW);
+        (self.pid, self.time, self.left) = (pid, time, MAX_LOOKS);
     }
 
-    /// Whether a rule will be made for the next instruction of a frame.
-    pub fn is_new(&self, place: (ImageIndex, u64)) -> bool {
-        self.left > 0 && self.refused != self.pid && !self.known.contains_key(&place)
+    /// Whether the code at the next instruction of a frame will be read.
+    pub fn is_due(&self, place: (ImageIndex, u64)) -> bool {
+        self.may_look() && self.fresh(place).is_none()
     }
 
-    /// No more are made for this sample.
-    pub fn make_no_more(&mut self) {
+    fn fresh(&self, place: (ImageIndex, u64)) -> Option<&Rule> {
+        self.known.get(&place).filter(|rule| self.time < rule.due)
+    }
+
+    fn may_look(&self) -> bool {
+        self.left > 0 && self.refused != self.pid
+    }
+
+    /// No more code is looked at for this sample.
+    pub fn look_no_more(&mut self) {
         self.left = 0;
     }
 
@@ -81,31 +123,27 @@ impl GeneratedRules {
         code: &impl Fn(u64, u64) -> nix::Result<Arc<[u8]>>,
         mut believed: impl FnMut(u64) -> bool,
     ) -> Result<CallerPointers, Option<u64>> {
-        let key = (image, address);
-        let known = self.known.get(&key).copied();
+        let place = (image, address);
+        let rule = match self.fresh(place) {
+            Some(rule) => rule.plain,
+            None => self.renew(place, code),
+        };
         let mut missing = None;
-        // Whether a rule that fails is made again.
-        let due = known.is_some_and(|known| known.plain.is_some() && self.time >= known.stays_until);
-        for rule in [known.map(Some), (known.is_none() || due).then_some(None)].into_iter().flatten() {
-            let plain = match rule {
-                Some(rule) => rule.plain,
-                None => self.make(key, code),
-            };
-            match plain.map(|plain| plain.apply(sp, bp, read)) {
-                Some(Ok(caller)) if believed(caller.ip) => return Ok(caller),
-                Some(Err(address)) => missing = missing.or(address),
-                _ => {}
-            }
-        }
-        // Neither the old one nor the new: another would not be better.
-        if let Some(rule) = self.known.get_mut(&key).filter(|_| due) {
-            rule.stays_until = self.time.saturating_add(PAUSE_NS);
+        match rule.map(|rule| rule.apply(sp, bp, read)) {
+            Some(Ok(caller)) if believed(caller.ip) => return Ok(caller),
+            Some(Err(address)) => missing = address,
+            _ => {}
         }
         match PointerRule::FRAME_POINTER.apply(sp, bp, read) {
-            Ok(caller) if believed(caller.ip) => Ok(caller),
-            Err(address) => Err(missing.or(address.filter(|_| bp >= sp))),
-            Ok(_) => Err(missing),
+            Ok(caller) if believed(caller.ip) => return Ok(caller),
+            Err(address) => missing = missing.or(address.filter(|_| bp >= sp)),
+            Ok(_) => {}
         }
+        if let Some(rule) = self.known.get_mut(&place) {
+            rule.due = rule.due.min(self.time.saturating_add(FAILED_LOOK_NS));
+            rule.has_failed = true;
+        }
+        Err(missing)
     }
 
     #[cold]
@@ -117,19 +155,40 @@ impl GeneratedRules {
         self.follow(address, code).ok().flatten().into_iter().collect()
     }
 
+    /// The rule for what is in memory now; the old one where that cannot be read.
     #[cold]
-    fn make(
+    fn renew(
         &mut self,
-        key: (ImageIndex, u64),
+        place: (ImageIndex, u64),
         code: &impl Fn(u64, u64) -> nix::Result<Arc<[u8]>>,
     ) -> Option<PointerRule> {
-        // What could not be read says nothing.
-        let plain = self.follow(key.1, code).ok()?.and_then(|row| row.plain());
-        if self.known.len() >= MAX_RULES {
+        let (time, old) = (self.time, self.known.get(&place).copied());
+        let plain = old.and_then(|old| old.plain);
+        let rule = match (self.start(place.1, code), old) {
+            (Err(Errno::EPERM | Errno::EAGAIN), _) => return plain,
+            // What is not in memory may come.
+            (Err(_), Some(old)) => old,
+            (Err(_), None) => Rule::new(None, CodeStart::default(), time),
+            (Ok(start), Some(old)) if old.holds(start, time) => old,
+            (Ok(start), _) => match self.follow(place.1, code) {
+                Ok(row) => Rule::new(row.and_then(|row| row.plain()), start, time),
+                Err(_) => return plain,
+            },
+        };
+        if old.is_none() && self.known.len() >= MAX_RULES {
             self.known.clear();
         }
-        self.known.insert(key, Rule { plain, stays_until: 0 });
-        plain
+        self.known.insert(place, rule.looked_at(time));
+        rule.plain
+    }
+
+    /// Errors: those of `code`; EPERM and EAGAIN where it may not be read, or no more of it now.
+    fn start(&mut self, address: u64, code: &impl Fn(u64, u64) -> nix::Result<Arc<[u8]>>) -> nix::Result<CodeStart> {
+        self.look()?;
+        let mut start = CodeStart::default();
+        let bytes = code(address, start.len() as u64).inspect_err(|&error| self.fail(error))?;
+        start.iter_mut().zip(&*bytes).for_each(|(to, from)| *to = *from);
+        Ok(start)
     }
 
     /// The nearest way out of the frame. Errors: EPERM and EAGAIN where instructions may not be read, or no more of
@@ -139,10 +198,7 @@ impl GeneratedRules {
         address: u64,
         code: &impl Fn(u64, u64) -> nix::Result<Arc<[u8]>>,
     ) -> nix::Result<Option<FrameLayout>> {
-        if self.refused == self.pid {
-            return Err(Errno::EPERM);
-        }
-        self.left = self.left.checked_sub(1).ok_or(Errno::EAGAIN)?;
+        self.look()?;
         let refusal = Cell::new(None);
         let code = |address: u64, len: u64| {
             let bytes = code(address, len);
@@ -155,12 +211,26 @@ impl GeneratedRules {
         match refusal.get() {
             None => Ok(row),
             Some(error) => {
-                if error == Errno::EPERM {
-                    self.refused = self.pid;
-                }
-                self.left = 0;
+                self.fail(error);
                 Err(error)
             }
+        }
+    }
+
+    fn look(&mut self) -> nix::Result<()> {
+        if !self.may_look() {
+            return Err(Errno::EAGAIN);
+        }
+        self.left -= 1;
+        Ok(())
+    }
+
+    /// Looks at no more code of this sample, or of this process if that is not permitted.
+    fn fail(&mut self, error: Errno) {
+        match error {
+            Errno::EPERM => self.refused = self.pid,
+            Errno::EAGAIN => self.left = 0,
+            _ => {}
         }
     }
 
@@ -210,7 +280,9 @@ mod tests {
         let expected = CallerPointers { ip: 0x200, sp: 0x7010, bp: 0x7010 };
         assert_eq!(leave(&mut rules, &code[6..], &words), Ok(expected));
         // Before the call, before the frame.
+        rules.forget(IMAGE);
         assert_eq!(leave(&mut rules, &code[4..], &words), Ok(expected));
+        rules.forget(IMAGE);
         assert_eq!(leave(&mut rules, &code, &[0x200]), Ok(CallerPointers { ip: 0x200, sp: 0x7008, bp: 0x7010 }));
     }
 
@@ -235,39 +307,72 @@ mod tests {
         assert_eq!(leave(&mut rules, &code, &[1, 2, 3]), Err(Some(0x7018)));
     }
 
+    /// Where it leads, and how often code was looked at: twice where a rule is made.
+    fn looks(rules: &mut GeneratedRules, time: u64, code: &[u8], words: &[u64]) -> (Option<u64>, usize) {
+        let caller = leave_at(rules, time, code, words);
+        (caller.ok().map(|caller| caller.ip), MAX_LOOKS - rules.left)
+    }
+
     #[test]
     fn code_that_is_replaced_gets_a_new_rule() {
-        let mut code = [0xc3u8; 32];
+        let (old, new) = ([0xc3u8; 32], [[0x5b].as_slice(), &[0xc3; 31]].concat());
         let mut rules = GeneratedRules::default();
-        assert_eq!(leave(&mut rules, &code, &[0x200, 0x300]).unwrap().sp, 0x7008);
-        code[0] = 0x5b;
-        assert_eq!(
-            leave(&mut rules, &code, &[7, 0x300]).unwrap(),
-            CallerPointers { ip: 0x300, sp: 0x7010, bp: 0x7010 }
-        );
+        let mut at = |time, code: &[u8]| looks(&mut rules, time, code, &[0x200, 0x300]);
+        assert_eq!(at(0, &old), (Some(0x200), 2));
+        assert_eq!(at(LOOK_NS, &old), (Some(0x200), 1));
+        // The longer it stays the same, the less often it is looked at.
+        assert_eq!(at(3 * LOOK_NS - 1, &new), (Some(0x200), 0));
+        assert_eq!(at(3 * LOOK_NS, &new), (Some(0x300), 2));
+        assert_eq!(at(4 * LOOK_NS, &old), (Some(0x200), 2));
+        let mut last = 4 * LOOK_NS;
+        let pauses: Vec<u64> = (1..320)
+            .map(|step| 4 * LOOK_NS + step * LOOK_NS / 10)
+            .filter(|&time| at(time, &old).1 == 1)
+            .map(|time| (time - std::mem::replace(&mut last, time)) / LOOK_NS)
+            .collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 8, 8]);
         rules.forget(IMAGE);
         assert!(rules.known.is_empty());
     }
 
     #[test]
-    fn a_rule_that_is_not_believed_is_not_made_for_each_sample() {
-        let mut code = [0xc3u8; 32];
+    fn code_that_changes_behind_its_start_gets_a_new_rule_later() {
+        let mut code = [0x90u8; 32];
+        (code[20], code[21]) = (0xc3, 0xc3);
         let mut rules = GeneratedRules::default();
-        let left = |rules: &mut GeneratedRules, time, code: &[u8], words: &[u64]| {
-            let caller = leave_at(rules, time, code, words);
-            (MAX_NEW - rules.left, caller.map(|caller| caller.ip))
-        };
-        let nowhere = [1, 2, 3, 4];
-        assert_eq!(left(&mut rules, 0, &code, &nowhere), (1, Err(None)));
-        assert_eq!(left(&mut rules, 1, &code, &nowhere), (1, Err(None)));
-        code[0] = 0x5b;
-        assert_eq!(left(&mut rules, 2, &code, &nowhere), (0, Err(None)));
-        assert_eq!(left(&mut rules, PAUSE_NS, &code, &[1, 0x300]), (0, Err(Some(0x7018))));
-        // A rule that works stays, and one that fails is made again some time, however often it fails.
-        assert_eq!(left(&mut rules, PAUSE_NS, &code, &[0x200, 0x300]), (0, Ok(0x200)));
-        let later = PAUSE_NS + 1;
-        assert_eq!(left(&mut rules, later, &code, &[1, 0x300]), (1, Ok(0x300)));
-        assert_eq!(left(&mut rules, later, &code, &[1, 0x400]), (0, Ok(0x400)));
+        assert_eq!(looks(&mut rules, 0, &code, &[0x200, 0x300]), (Some(0x200), 2));
+        code[20] = 0x5b;
+        assert_eq!(looks(&mut rules, MAX_AGE_NS - 1, &code, &[0x200, 0x300]), (Some(0x200), 1));
+        assert_eq!(looks(&mut rules, MAX_AGE_NS + 2 * LOOK_NS, &code, &[0x200, 0x300]), (Some(0x300), 2));
+        // Sooner where the rule leads nowhere.
+        let time = 3 * MAX_AGE_NS;
+        assert_eq!(looks(&mut rules, time, &code, &[1, 2, 3, 4]), (None, 2));
+        code[20] = 0xc3;
+        assert_eq!(looks(&mut rules, time + FAILED_LOOK_NS, &code, &[0x200, 2, 3, 4]), (None, 1));
+        assert_eq!(looks(&mut rules, time + MAX_FAILED_AGE_NS, &code, &[0x200, 2, 3, 4]), (Some(0x200), 2));
+    }
+
+    #[test]
+    fn code_whose_rule_leads_nowhere_is_looked_at_again_sooner() {
+        let mut rules = GeneratedRules::default();
+        assert_eq!(looks(&mut rules, 0, &[0xc3; 32], &[1, 2, 3, 4]), (None, 2));
+        let new = [[0x5b].as_slice(), &[0xc3; 31]].concat();
+        assert_eq!(looks(&mut rules, FAILED_LOOK_NS - 1, &new, &[1, 0x300]), (None, 0));
+        assert_eq!(looks(&mut rules, FAILED_LOOK_NS, &new, &[1, 0x300]), (Some(0x300), 2));
+    }
+
+    #[test]
+    fn code_that_is_not_in_memory_is_looked_at_again_in_time() {
+        let mut rules = GeneratedRules::default();
+        let words = [1, 0x300];
+        assert_eq!(looks(&mut rules, 0, &[0x5b, 0xc3], &words), (Some(0x300), 2));
+        // The old rule stays, and other frames can be looked at.
+        assert_eq!(looks(&mut rules, LOOK_NS, &[], &words), (Some(0x300), 1));
+        assert_eq!(looks(&mut rules, LOOK_NS + 1, &[], &words), (Some(0x300), 0));
+        rules.forget(IMAGE);
+        assert_eq!(looks(&mut rules, 0, &[], &words), (None, 1));
+        assert_eq!(looks(&mut rules, 1, &[0x5b, 0xc3], &words), (None, 0));
+        assert_eq!(looks(&mut rules, FAILED_LOOK_NS + 1, &[0x5b, 0xc3], &words), (Some(0x300), 2));
     }
 
     #[test]

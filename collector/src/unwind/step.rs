@@ -256,8 +256,8 @@ impl StackUnwinder {
                 Err(address) => Err(address),
             },
             RuleSource::Generated => {
-                if self.generated.is_new((frame.image, next)) && !self.allowance.has_time() {
-                    self.generated.make_no_more();
+                if self.generated.is_due((frame.image, next)) && !self.allowance.has_time() {
+                    self.generated.look_no_more();
                 }
                 let code = |address, len| stack.code(address, len);
                 let returns_to = |address| returns_to(address, None);

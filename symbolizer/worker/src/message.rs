@@ -4,7 +4,7 @@
 //! cannot open; the daemon sends those that it finds. Messages from the worker are untrusted: a file may have
 //! compromised it.
 
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -90,6 +90,14 @@ impl FileKey {
     pub fn is_of(&self, file: &FileIdentity) -> bool {
         let (major, minor, inode) = file.file;
         (self.device, self.inode) == (rustix::fs::makedev(major, minor), inode)
+    }
+
+    /// Whether the file has been written to since the key was made, by its size and time. Not asked of a
+    /// [remote](FileKey::is_remote) file: the answer may never come.
+    #[must_use]
+    pub fn is_rewritten(&self, file: &File) -> bool {
+        let is = |meta: Metadata| (meta.len(), meta.mtime(), meta.mtime_nsec());
+        !self.is_remote && file.metadata().is_ok_and(|now| is(now) != (self.size, self.modified.0, self.modified.1))
     }
 
     /// Size of the file, bytes.
