@@ -23,16 +23,16 @@ use crate::arch::pointer_rule::PointerRule;
 use crate::arch::step::CallerPointers;
 use crate::process::images::ImageIndex;
 
-/// Rules kept, 96 bytes each: one for each address of generated code that is met.
+/// Rules kept, 88 bytes each: one for each address of generated code that is met.
 const MAX_RULES: usize = 1 << 16;
 /// Instructions followed for one address, in 100 us at most. The way out of generated code is near or not to be found.
 const MAX_INSTRUCTIONS: usize = 1024;
 /// Times that code is looked at for one sample. Further frames are left by the old rule, or the frame pointer.
 const MAX_LOOKS: usize = 64;
-/// Nanoseconds after which the start of the code is looked at again, which takes some 5 us. Each time that it is the same
-/// doubles that, up to the most.
+/// Nanoseconds after which the start of the code is looked at again.
 const LOOK_NS: u64 = 200_000_000;
-const MOST_LOOK_NS: u64 = 1_600_000_000;
+/// Nanoseconds from one such look to the next in a process. One takes some 5 us, and 50 in a process of another user.
+const LOOKS_APART_NS: u64 = 10_000_000;
 /// The same of code whose rule has failed.
 const FAILED_LOOK_NS: u64 = 25_000_000;
 /// Nanoseconds after which a rule is made anew, which takes some 60 us: the code behind its start may be another.
@@ -51,31 +51,25 @@ struct Rule {
     made: u64,
     /// When its start is looked at again, nanoseconds.
     due: u64,
-    /// Nanoseconds from the last look to that one, if it does not fail.
-    pause: u64,
     has_failed: bool,
 }
 
 impl Rule {
     fn new(plain: Option<PointerRule>, start: CodeStart, time: u64) -> Rule {
-        Rule { plain, start, made: time, due: time, pause: 0, has_failed: false }
+        Rule { plain, start, made: time, due: time, has_failed: false }
     }
 
-    fn looked_at(self, time: u64) -> Rule {
-        let pause = (2 * self.pause).clamp(LOOK_NS, MOST_LOOK_NS);
-        Rule { pause, due: time.saturating_add(pause), ..self }
-    }
-
-    /// Whether it still holds for code that starts so.
-    fn holds(&self, start: CodeStart, time: u64) -> bool {
-        let most = if self.has_failed { MAX_FAILED_AGE_NS } else { MAX_AGE_NS };
-        self.start == start && time < self.made.saturating_add(most)
+    /// Whether it holds as long as the code starts the same.
+    fn is_young(&self, time: u64) -> bool {
+        time < self.made.saturating_add(if self.has_failed { MAX_FAILED_AGE_NS } else { MAX_AGE_NS })
     }
 }
 
 #[derive(Debug, Default)]
 pub struct GeneratedRules {
     known: HashMap<(ImageIndex, u64), Rule, FxBuildHasher>,
+    /// Until when no known code of a process is looked at again, nanoseconds.
+    quiet_until: HashMap<ImageIndex, u64, FxBuildHasher>,
     pid: u32,
     /// When the sample was taken, nanoseconds.
     time: u64,
@@ -86,7 +80,7 @@ pub struct GeneratedRules {
 
 impl GeneratedRules {
     pub fn bytes(&self) -> usize {
-        self.known.allocation_size()
+        self.known.allocation_size() + self.quiet_until.allocation_size()
     }
 
     /// Begins with a sample of a process, taken at `time` (nanoseconds).
@@ -100,7 +94,8 @@ impl GeneratedRules {
     }
 
     fn fresh(&self, place: (ImageIndex, u64)) -> Option<&Rule> {
-        self.known.get(&place).filter(|rule| self.time < rule.due)
+        let is_quiet = || self.quiet_until.get(&place.0).is_some_and(|&until| self.time < until);
+        self.known.get(&place).filter(|rule| self.time < rule.due || is_quiet())
     }
 
     fn may_look(&self) -> bool {
@@ -152,7 +147,7 @@ impl GeneratedRules {
         (_, address): (ImageIndex, u64),
         code: &impl Fn(u64, u64) -> nix::Result<Arc<[u8]>>,
     ) -> Vec<FrameLayout> {
-        self.follow(address, code).ok().flatten().into_iter().collect()
+        self.follow(address, code).ok().and_then(|(row, _)| row).into_iter().collect()
     }
 
     /// The rule for what is in memory now; the old one where that cannot be read.
@@ -163,53 +158,62 @@ impl GeneratedRules {
         code: &impl Fn(u64, u64) -> nix::Result<Arc<[u8]>>,
     ) -> Option<PointerRule> {
         let (time, old) = (self.time, self.known.get(&place).copied());
+        if old.is_some() {
+            self.quiet_until.insert(place.0, time.saturating_add(LOOKS_APART_NS));
+        }
         let plain = old.and_then(|old| old.plain);
-        let rule = match (self.start(place.1, code), old) {
-            (Err(Errno::EPERM | Errno::EAGAIN), _) => return plain,
-            // What is not in memory may come.
-            (Err(_), Some(old)) => old,
-            (Err(_), None) => Rule::new(None, CodeStart::default(), time),
-            (Ok(start), Some(old)) if old.holds(start, time) => old,
-            (Ok(start), _) => match self.follow(place.1, code) {
-                Ok(row) => Rule::new(row.and_then(|row| row.plain()), start, time),
+        let seen = match old.filter(|old| old.is_young(time)) {
+            None => None,
+            Some(old) => match self.start(place.1, code) {
+                Ok(start) => Some(old).filter(|old| old.start == start),
+                Err(Errno::EPERM | Errno::EAGAIN) => return plain,
+                // What is not in memory may come.
+                Err(_) => Some(old),
+            },
+        };
+        let rule = match seen {
+            Some(old) => old,
+            None => match self.follow(place.1, code) {
+                Ok((row, Some(start))) => Rule::new(row.and_then(|row| row.plain()), start, time),
+                Ok((_, None)) => old.unwrap_or(Rule::new(None, CodeStart::default(), time)),
                 Err(_) => return plain,
             },
         };
         if old.is_none() && self.known.len() >= MAX_RULES {
             self.known.clear();
         }
-        self.known.insert(place, rule.looked_at(time));
+        self.known.insert(place, Rule { due: time.saturating_add(LOOK_NS), ..rule });
         rule.plain
     }
 
     /// Errors: those of `code`; EPERM and EAGAIN where it may not be read, or no more of it now.
     fn start(&mut self, address: u64, code: &impl Fn(u64, u64) -> nix::Result<Arc<[u8]>>) -> nix::Result<CodeStart> {
         self.look()?;
-        let mut start = CodeStart::default();
-        let bytes = code(address, start.len() as u64).inspect_err(|&error| self.fail(error))?;
-        start.iter_mut().zip(&*bytes).for_each(|(to, from)| *to = *from);
-        Ok(start)
+        let bytes = code(address, size_of::<CodeStart>() as u64).inspect_err(|&error| self.fail(error))?;
+        Ok(start_of(&bytes))
     }
 
-    /// The nearest way out of the frame. Errors: EPERM and EAGAIN where instructions may not be read, or no more of
+    /// The nearest way out of the frame, and how its code starts, if that is in memory. Errors: EPERM and EAGAIN where instructions may not be read, or no more of
     /// them now.
     fn follow(
         &mut self,
         address: u64,
         code: &impl Fn(u64, u64) -> nix::Result<Arc<[u8]>>,
-    ) -> nix::Result<Option<FrameLayout>> {
+    ) -> nix::Result<(Option<FrameLayout>, Option<CodeStart>)> {
         self.look()?;
-        let refusal = Cell::new(None);
-        let code = |address: u64, len: u64| {
-            let bytes = code(address, len);
-            if let Err(error @ (Errno::EPERM | Errno::EAGAIN)) = bytes {
-                refusal.set(Some(error));
+        let (refusal, start) = (Cell::new(None), Cell::new(None));
+        let code = |at: u64, len: u64| {
+            let bytes = code(at, len);
+            match &bytes {
+                Ok(bytes) if at == address => start.set(Some(start_of(bytes))),
+                Err(error @ (Errno::EPERM | Errno::EAGAIN)) => refusal.set(Some(*error)),
+                _ => {}
             }
             bytes.ok()
         };
         let row = code::nearest(address, &code, MAX_INSTRUCTIONS);
         match refusal.get() {
-            None => Ok(row),
+            None => Ok((row, start.get())),
             Some(error) => {
                 self.fail(error);
                 Err(error)
@@ -236,7 +240,14 @@ impl GeneratedRules {
 
     pub fn forget(&mut self, image: ImageIndex) {
         self.known.retain(|&(of, _), _| of != image);
+        self.quiet_until.remove(&image);
     }
+}
+
+fn start_of(code: &[u8]) -> CodeStart {
+    let mut start = CodeStart::default();
+    start.iter_mut().zip(code).for_each(|(to, from)| *to = *from);
+    start
 }
 
 #[cfg(test)]
@@ -307,7 +318,7 @@ mod tests {
         assert_eq!(leave(&mut rules, &code, &[1, 2, 3]), Err(Some(0x7018)));
     }
 
-    /// Where it leads, and how often code was looked at: twice where a rule is made.
+    /// Where it leads, and how often code was looked at: twice where another rule is made.
     fn looks(rules: &mut GeneratedRules, time: u64, code: &[u8], words: &[u64]) -> (Option<u64>, usize) {
         let caller = leave_at(rules, time, code, words);
         (caller.ok().map(|caller| caller.ip), MAX_LOOKS - rules.left)
@@ -318,21 +329,32 @@ mod tests {
         let (old, new) = ([0xc3u8; 32], [[0x5b].as_slice(), &[0xc3; 31]].concat());
         let mut rules = GeneratedRules::default();
         let mut at = |time, code: &[u8]| looks(&mut rules, time, code, &[0x200, 0x300]);
-        assert_eq!(at(0, &old), (Some(0x200), 2));
+        assert_eq!(at(0, &old), (Some(0x200), 1));
         assert_eq!(at(LOOK_NS, &old), (Some(0x200), 1));
-        // The longer it stays the same, the less often it is looked at.
-        assert_eq!(at(3 * LOOK_NS - 1, &new), (Some(0x200), 0));
-        assert_eq!(at(3 * LOOK_NS, &new), (Some(0x300), 2));
-        assert_eq!(at(4 * LOOK_NS, &old), (Some(0x200), 2));
-        let mut last = 4 * LOOK_NS;
-        let pauses: Vec<u64> = (1..320)
-            .map(|step| 4 * LOOK_NS + step * LOOK_NS / 10)
-            .filter(|&time| at(time, &old).1 == 1)
-            .map(|time| (time - std::mem::replace(&mut last, time)) / LOOK_NS)
-            .collect();
-        assert_eq!(pauses, [1, 2, 4, 8, 8, 8]);
+        assert_eq!(at(2 * LOOK_NS - 1, &new), (Some(0x200), 0));
+        assert_eq!(at(2 * LOOK_NS, &new), (Some(0x300), 2));
         rules.forget(IMAGE);
         assert!(rules.known.is_empty());
+    }
+
+    #[test]
+    fn much_code_of_a_process_is_looked_at_again_in_turn() {
+        let mut rules = GeneratedRules::default();
+        let code = |_: u64, _: u64| Ok(Arc::from([0xc3; 32]));
+        let mut looks = |image, time| {
+            rules.begin(1, time);
+            for address in 0..MAX_LOOKS as u64 {
+                let left = rules.leave((image, address), (0x7000, 0x7010), &stack(&[0x200]), &code, |_| true);
+                assert_eq!(left.map(|caller| caller.ip), Ok(0x200));
+            }
+            MAX_LOOKS - rules.left
+        };
+        let other = ImageIndex(IMAGE.0 + 1);
+        assert_eq!([looks(IMAGE, 0), looks(other, 0)], [MAX_LOOKS, MAX_LOOKS]);
+        assert_eq!([looks(IMAGE, LOOK_NS), looks(other, LOOK_NS)], [1, 1]);
+        assert_eq!(looks(IMAGE, LOOK_NS + LOOKS_APART_NS - 1), 0);
+        let later = (1..MAX_LOOKS as u64).map(|step| looks(IMAGE, LOOK_NS + step * LOOKS_APART_NS));
+        assert!(later.sum::<usize>() >= 60);
     }
 
     #[test]
@@ -340,22 +362,22 @@ mod tests {
         let mut code = [0x90u8; 32];
         (code[20], code[21]) = (0xc3, 0xc3);
         let mut rules = GeneratedRules::default();
-        assert_eq!(looks(&mut rules, 0, &code, &[0x200, 0x300]), (Some(0x200), 2));
+        assert_eq!(looks(&mut rules, 0, &code, &[0x200, 0x300]), (Some(0x200), 1));
         code[20] = 0x5b;
         assert_eq!(looks(&mut rules, MAX_AGE_NS - 1, &code, &[0x200, 0x300]), (Some(0x200), 1));
-        assert_eq!(looks(&mut rules, MAX_AGE_NS + 2 * LOOK_NS, &code, &[0x200, 0x300]), (Some(0x300), 2));
+        assert_eq!(looks(&mut rules, MAX_AGE_NS + LOOK_NS, &code, &[0x200, 0x300]), (Some(0x300), 1));
         // Sooner where the rule leads nowhere.
         let time = 3 * MAX_AGE_NS;
-        assert_eq!(looks(&mut rules, time, &code, &[1, 2, 3, 4]), (None, 2));
+        assert_eq!(looks(&mut rules, time, &code, &[1, 2, 3, 4]), (None, 1));
         code[20] = 0xc3;
         assert_eq!(looks(&mut rules, time + FAILED_LOOK_NS, &code, &[0x200, 2, 3, 4]), (None, 1));
-        assert_eq!(looks(&mut rules, time + MAX_FAILED_AGE_NS, &code, &[0x200, 2, 3, 4]), (Some(0x200), 2));
+        assert_eq!(looks(&mut rules, time + MAX_FAILED_AGE_NS, &code, &[0x200, 2, 3, 4]), (Some(0x200), 1));
     }
 
     #[test]
     fn code_whose_rule_leads_nowhere_is_looked_at_again_sooner() {
         let mut rules = GeneratedRules::default();
-        assert_eq!(looks(&mut rules, 0, &[0xc3; 32], &[1, 2, 3, 4]), (None, 2));
+        assert_eq!(looks(&mut rules, 0, &[0xc3; 32], &[1, 2, 3, 4]), (None, 1));
         let new = [[0x5b].as_slice(), &[0xc3; 31]].concat();
         assert_eq!(looks(&mut rules, FAILED_LOOK_NS - 1, &new, &[1, 0x300]), (None, 0));
         assert_eq!(looks(&mut rules, FAILED_LOOK_NS, &new, &[1, 0x300]), (Some(0x300), 2));
@@ -365,7 +387,7 @@ mod tests {
     fn code_that_is_not_in_memory_is_looked_at_again_in_time() {
         let mut rules = GeneratedRules::default();
         let words = [1, 0x300];
-        assert_eq!(looks(&mut rules, 0, &[0x5b, 0xc3], &words), (Some(0x300), 2));
+        assert_eq!(looks(&mut rules, 0, &[0x5b, 0xc3], &words), (Some(0x300), 1));
         // The old rule stays, and other frames can be looked at.
         assert_eq!(looks(&mut rules, LOOK_NS, &[], &words), (Some(0x300), 1));
         assert_eq!(looks(&mut rules, LOOK_NS + 1, &[], &words), (Some(0x300), 0));
