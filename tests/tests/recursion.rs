@@ -183,7 +183,7 @@ fn main() -> ExitCode {
             assert_callers(&recorded, "third", &["second"]);
             recorded.assert_complete();
             // Nor one that calls another function of the library, to return to the same place.
-            let recorded = record_late("library", 6_000);
+            let recorded = record_late("library", 15_000);
             let of = |functions: &[&str]| recorded.samples_with(functions);
             let (right, wrong) = (of(&["handler", "raiser"]), of(&["handler", "sorter"]));
             assert!(right > 100 && wrong * 50 <= right, "{right} right, {wrong} wrong");
