@@ -136,7 +136,10 @@ class Soak:
             workers = self.children()
             if not workers:
                 return
-            os.kill(random.choice(workers), signal.SIGKILL)
+            try:
+                os.kill(random.choice(workers), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
         elif what == "target":
             program = random.choice(self.programs)
             program.kill()

@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn those_who_do_not_answer_are_not_asked_again() {
-        let mut questions = Questions::waiting(Duration::from_millis(20), None);
+        let mut questions = Questions::waiting(Duration::from_secs(1), None);
         let user = Principal::User(7);
         let held: Vec<_> = (0..UNANSWERED as u32)
             .map(|pid| {

@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +32,8 @@ pub struct DebugFileFinder {
     opener: Option<Arc<dyn OpenFiles>>,
     view: u64,
     door: Door,
+    /// Whose files are taken but for installed ones; `None`: anybody's.
+    authors: Option<[u32; 3]>,
 }
 
 /// Opens files on behalf of a process that may not.
@@ -114,6 +116,16 @@ impl DebugFileFinder {
         self.image_path.as_deref()
     }
 
+    /// Takes only files of root's, of this process's user, and of the image's owner, but for what is installed: in a directory
+    /// that all may write to, anybody can place another program's names beside an image. What another process opens is its
+    /// matter.
+    #[must_use]
+    pub fn of_image(mut self, image: &ElfFile) -> DebugFileFinder {
+        let owner = image.file().and_then(|file| file.metadata().ok()).map_or(0, |meta| meta.uid());
+        self.authors = Some([0, nix::unistd::geteuid().as_raw(), owner]);
+        self
+    }
+
     /// Opens debug file candidates of the image for an untrusted process: only ELF files beside it, in a debug
     /// directory, installed, or named as split DWARF. Nothing is read of those that it `may` not have.
     #[must_use]
@@ -131,7 +143,7 @@ impl DebugFileFinder {
             let mut magic = [0; 4];
             file.read_exact_at(&mut magic, 0).is_ok() && &magic == b"\x7fELF"
         };
-        self.open(&path).filter(|file| may(file) && is_elf(file)).collect()
+        self.open(&path, &mut Vec::new()).into_iter().filter(|file| may(file) && is_elf(file)).collect()
     }
 
     /// Searches this machine after the other root: containers rarely have debug files, but their host may.
@@ -203,9 +215,13 @@ impl DebugFileFinder {
     }
 
     /// Finds the split DWARF package of an image: its name or its debug file's with `.dwp` appended.
-    pub(crate) fn find_package(&self, debug_path: Option<&Path>) -> Option<(PathBuf, ElfFile)> {
+    pub(crate) fn find_package(
+        &self,
+        debug_path: Option<&Path>,
+        notes: &mut Vec<String>,
+    ) -> Option<(PathBuf, ElfFile)> {
         self.package_paths(debug_path).find_map(|path| {
-            let file = self.open(&path).find_map(|file| ElfFile::open_debug(file).ok())?;
+            let file = self.find_split(&path, notes)?;
             Some((path, file))
         })
     }
@@ -222,8 +238,8 @@ impl DebugFileFinder {
         self.image_path.as_deref().and_then(Path::parent)
     }
 
-    pub(crate) fn find_split(&self, path: &Path) -> Option<ElfFile> {
-        self.open(path).find_map(|file| ElfFile::open_debug(file).ok())
+    pub(crate) fn find_split(&self, path: &Path, notes: &mut Vec<String>) -> Option<ElfFile> {
+        self.open(path, notes).into_iter().find_map(|file| ElfFile::open_debug(file).ok())
     }
 
     fn find_by_build_id(&self, id: &[u8], notes: &mut Vec<String>) -> Option<DebugFile> {
@@ -231,7 +247,7 @@ impl DebugFileFinder {
     }
 
     fn open_matching(&self, path: &Path, id: &[u8], notes: &mut Vec<String>) -> Option<DebugFile> {
-        self.open(path).find_map(|file| {
+        self.open(path, notes).into_iter().find_map(|file| {
             // Files of `dwz` are object files.
             let debug = ElfFile::open_debug(file).ok()?;
             if debug.build_id() != Some(id) {
@@ -245,7 +261,7 @@ impl DebugFileFinder {
     fn find_by_link(&self, image: &ElfFile, notes: &mut Vec<String>) -> Option<DebugFile> {
         let Link { crc, candidates } = self.link(image)?;
         candidates.into_iter().find_map(|path| {
-            self.open(&path).find_map(|file| {
+            self.open(&path, notes).into_iter().find_map(|file| {
                 let sum = file.try_clone();
                 let debug = ElfFile::open(file).ok()?;
                 match is_linked(image, &debug, crc, sum) {
@@ -274,10 +290,35 @@ impl DebugFileFinder {
         Some(Link { crc, candidates })
     }
 
-    fn open(&self, path: &Path) -> impl Iterator<Item = File> {
-        let held = self.held.iter().filter(move |(at, _)| at == path).filter_map(|(_, file)| file.try_clone().ok());
-        let others = self.opener.iter().flat_map(move |opener| opener.open(path));
-        held.chain(self.roots.iter().filter_map(move |root| self.door.open(root, path).ok())).chain(others)
+    fn open(&self, path: &Path, notes: &mut Vec<String>) -> Vec<File> {
+        let held = self.held.iter().filter(|(at, _)| at == path).filter_map(|(_, file)| file.try_clone().ok());
+        let here = self.roots.iter().filter_map(|root| self.door.open(root, path).ok());
+        let mut files: Vec<File> = held.chain(here).collect();
+        files.retain(|file| match self.refused_author(path, file) {
+            None => true,
+            Some(user) => {
+                let note = format!(
+                    "{} was not used: it is of user {user}, not of root, of the image's owner or of who reads it",
+                    path.display()
+                );
+                if !notes.contains(&note) {
+                    notes.push(note);
+                }
+                false
+            }
+        });
+        files.extend(self.opener.iter().flat_map(|opener| opener.open(path)));
+        files
+    }
+
+    /// Whose a file is, if its author is none whose files are taken.
+    fn refused_author(&self, path: &Path, file: &File) -> Option<u32> {
+        let authors = self.authors?;
+        if normal(path).is_some_and(|path| path.starts_with(DEBUG_DIRECTORY)) {
+            return None;
+        }
+        let author = file.metadata().map_or(u32::MAX, |meta| meta.uid());
+        (!authors.contains(&author)).then_some(author)
     }
 }
 

@@ -63,7 +63,10 @@ impl SplitFiles {
         }
         let paths = self.paths(wanted)?;
         for path in &paths {
-            let Some(file) = self.finder.find_split(path) else { continue };
+            let mut notes = Vec::new();
+            let found = self.finder.find_split(path, &mut notes);
+            notes.into_iter().for_each(|note| self.note(note));
+            let Some(file) = found else { continue };
             match sections::read_split(&file, budget, |dwarf| select(dwarf, wanted.dwo_id)) {
                 Ok(Some(mut dwarf)) => {
                     dwarf.make_dwo(&wanted.parent);
@@ -104,7 +107,10 @@ impl SplitFiles {
     ) -> Option<gimli::Dwarf<Metered>> {
         if let SearchState::NotLooked = self.package {
             self.package = SearchState::Missing;
-            let (path, file) = self.finder.find_package(self.debug_path.as_deref())?;
+            let mut notes = Vec::new();
+            let found = self.finder.find_package(self.debug_path.as_deref(), &mut notes);
+            notes.into_iter().for_each(|note| self.note(note));
+            let (path, file) = found?;
             match SplitDwarfPackage::read(&file, budget) {
                 Ok(package) => self.package = SearchState::Found(path, package),
                 Err(why) => self.note(format!("{}: {why}", path.display())),

@@ -85,8 +85,8 @@ impl Symbols {
     #[must_use]
     pub fn new(image: Arc<ElfFile>, debug: DebugFileFinder) -> Symbols {
         Symbols {
+            finder: debug.of_image(&image),
             image,
-            finder: debug,
             tables: None,
             names: DemangledNames::default(),
             frames: Vec::new(),

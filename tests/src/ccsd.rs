@@ -98,6 +98,13 @@ pub fn as_user(command: &mut Command, user: u32) -> &mut Command {
     command.uid(user).gid(user)
 }
 
+/// Options for an event of which it is known how many samples there should be: where ccsd would count cycles, it is not.
+fn counted_event() -> &'static [&'static str] {
+    let devices = fs::read_dir("/sys/bus/event_source/devices").into_iter().flatten().flatten();
+    let mut names = devices.map(|device| device.file_name().to_string_lossy().into_owned());
+    if names.any(|name| name.starts_with("cpu") || name.contains("pmuv3")) { &["-e", "cpu-clock"] } else { &[] }
+}
+
 #[must_use]
 pub struct RecordCommand {
     options: Vec<OsString>,
@@ -124,8 +131,11 @@ impl RecordCommand {
     #[must_use]
     pub fn command(&self, file: &Path) -> Command {
         // Without adaptation, because the numbers of samples are compared with the rate: the machine may be busy.
-        let mut command = ccsd(["record", "--no-adapt", "-o"]);
-        command.arg(file).args(&self.options).arg("--").args(&self.program);
+        let mut command = ccsd(["record", "--no-adapt"]);
+        if !self.options.iter().any(|option| option == "-e") {
+            command.args(counted_event());
+        }
+        command.arg("-o").arg(file).args(&self.options).arg("--").args(&self.program);
         if let Some(user) = self.user {
             as_user(&mut command, user);
         }
@@ -159,8 +169,11 @@ impl Collecting {
     #[must_use]
     pub fn attach_as(user: Option<u32>, options: &[&str], pids: &[u32]) -> Collecting {
         let mut collecting = Collecting::start(|file| {
-            let mut command = ccsd(["attach", "--no-adapt", "-o"]);
-            command.arg(file).args(options).args(pids.iter().map(u32::to_string));
+            let mut command = ccsd(["attach", "--no-adapt"]);
+            if !options.contains(&"-e") {
+                command.args(counted_event());
+            }
+            command.arg("-o").arg(file).args(options).args(pids.iter().map(u32::to_string));
             if let Some(user) = user {
                 as_user(&mut command, user);
             }

@@ -13,7 +13,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 /// Far more than the slowest suite takes, building ccsd included, on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(15 * 60);
+const PATIENCE: Duration = Duration::from_secs(40 * 60);
 
 /// Tests of a suite that may fail once: samples depend on chance and a busy machine. A test that fails once in a
 /// hundred runs fails twice in one of ten thousand; one that always fails is not helped.
@@ -98,6 +98,24 @@ pub fn new_python() -> Option<PathBuf> {
     let named = std::env::var_os("CCSD_TEST_PYTHON").map(PathBuf::from);
     let in_path = ["python3", "python3.14", "python3.13", "python3.12"].into_iter().filter_map(find_program);
     named.into_iter().chain(in_path).find(is_new)
+}
+
+/// Number of online CPUs (`0-3,5`), some of which may be unavailable to this process.
+#[must_use]
+pub fn cpus() -> u64 {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
+    let ranges = list.trim().split(',').map(|range| range.split_once('-').unwrap_or((range, range)));
+    ranges.map(|(first, last)| last.parse::<u64>().unwrap() + 1 - first.parse::<u64>().unwrap()).sum()
+}
+
+/// Why the scheduler's tick cannot be sampled on this machine; the refusal has this word.
+pub fn no_tick() -> Option<&'static str> {
+    if !Path::new("/sys/kernel/tracing/events").exists() {
+        return Some("tracefs");
+    }
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    ((numbers.next()?, numbers.next()?) < (6, 12)).then_some("6.12")
 }
 
 /// axe-core's script: beside the directory of npm's programs that the path has.

@@ -12,7 +12,7 @@ use ccsd_profile::{Recovery, read_profile};
 use ccsd_tests::ccsd::{EndedProgram, NOBODY, RecordCommand, as_user, binary, ccsd};
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::{Recorded, with_commas};
-use ccsd_tests::suite::{CC, Need, Suite, UNSHARE};
+use ccsd_tests::suite::{CC, Need, Suite, UNSHARE, cpus};
 use ccsd_tests::wait::until;
 
 /// A user only of this test: the kernel counts locked memory by user.
@@ -451,7 +451,7 @@ fn machines(suite: Suite) -> Suite {
             let fixture = Running::start(&build("threads.c", &["-O1", "-pthread"]), &["late"]);
             // One less than the open files, four for each CPU's rings, and two events on each. The message names limit
             // and remedy.
-            let limit = 3 + 6 * std::thread::available_parallelism().unwrap().get();
+            let limit = 3 + 6 * usize::try_from(cpus()).unwrap();
             let mut shell = Command::new("sh");
             shell.args(["-c", &format!("ulimit -n {limit}; exec \"$@\""), "sh"]).arg(binary());
             let ended = EndedProgram::of(shell.args(["attach", "--no-output", &fixture.pid().to_string()]));

@@ -83,7 +83,7 @@ fn main() -> ExitCode {
         })
         .test("parents_in_vfork", &[CC, Need::Root], || {
             // Most of the time is in the kernel, so only root sees them there.
-            let recorded = RecordCommand::new(build("vfork.c", &["-O1"]), &["1500"]).options(&["-F", "9999"]).run();
+            let recorded = RecordCommand::new(build("vfork.c", &["-O1"]), &["250"]).options(&["-F", "9999"]).run();
             recorded.assert_whole().assert_complete();
             let samples = recorded.samples("vfork").inherited;
             assert!(samples > 100, "{samples} samples of vfork in {:?}", recorded.names());

@@ -61,7 +61,7 @@ fn record_through_the_daemon() {
     // Sampled from the first instruction on: the dynamic linker is included, and samples match the CPU time.
     let accounting = recorded.profile.accounting();
     let expected = accounting.expected.unwrap();
-    assert!(accounting.received * 100 >= expected * 95, "{accounting:?}");
+    assert!(accounting.received * 100 >= expected * 85, "{accounting:?}");
     // A client that has fetched the profile leaves no session.
     assert_eq!(daemon.sessions(), Vec::<Value>::new());
     daemon.stop();

@@ -149,7 +149,7 @@ fn python() {
     let dir = scratch();
     let script = dir.path().join("script.py");
     let source = "def inner(n):\n    s = 0\n    for i in range(n): s = (s * 31 + i) % 65521\n    return s\n\
-        def outer():\n    return sum(map(inner, [30000] * 60))\nouter()\n";
+        def outer():\n    return sum(map(inner, [30000] * 120))\nouter()\n";
     fs::write(&script, source).unwrap();
     let script = script.to_str().unwrap();
     let recorded =

@@ -166,7 +166,7 @@ fn through_the_daemon() {
     let fixture = Running::start(&forever(), &[]);
     let dir = scratch();
     let file = dir.path().join("profile.ccsd");
-    let mut command = daemon.ccsd(["attach", "--daemon", "-a", "--duration", "1", "-o"]);
+    let mut command = daemon.ccsd(["attach", "--daemon", "-a", "--duration", "2", "-o"]);
     let ended = EndedProgram::of(command.arg(&file));
     assert!(ended.status.success(), "{ended:?}");
     let recorded = Recorded::open(dir, &file, ended);
@@ -179,7 +179,7 @@ fn through_the_daemon() {
 
 fn top() {
     let fixture = Running::start(&forever(), &[]);
-    let ended = EndedProgram::of(&mut ccsd(["top", "--json", "--duration", "1.5"]));
+    let ended = EndedProgram::of(&mut ccsd(["top", "--json", "--duration", "4"]));
     assert!(ended.status.success(), "{ended:?}");
     assert!(ended.stdout.contains("\"forever\""), "{ended:?}");
     drop(fixture);

@@ -12,7 +12,7 @@ use ccsd_tests::ccsd::{Collecting, EndedProgram, RecordCommand, binary, ccsd};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
 use ccsd_tests::recorded::Recorded;
-use ccsd_tests::suite::{CC, Need, Suite};
+use ccsd_tests::suite::{CC, Need, Suite, cpus};
 use serde_json::Value;
 
 const PRLIMIT: Need = Need::Program("prlimit", "util-linux");
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
             let file = dir.path().join("profile.ccsd");
             let options = ["record", "--daemon", "--user", "-F", "4999", "-e", "cpu-clock", "--memory", "16M", "-o"];
             let mut record = daemon.ccsd(options);
-            record.arg(&file).arg("--").arg(program()).args(["recurse", "4000"]);
+            record.arg(&file).arg("--").arg(program()).args(["recurse", "8000"]);
             let mut record = record.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
             let session = loop {
                 match daemon.sessions().first() {
@@ -109,7 +109,7 @@ fn main() -> ExitCode {
         })
         .test("many_deep_stacks", &[CC], || {
             // 24 threads of 3,000 frames, where 8,192 may be remembered.
-            let recorded = record("999", "deep", "2000", &[]);
+            let recorded = record("999", "deep", "4000", &[]);
             let accounting = recorded.profile.accounting();
             assert!(accounting.shed.get(Shed::Stacks) > 0, "{accounting:?}");
             assert!(accounting.truncated_total() * 10 <= accounting.received, "{accounting:?}");
@@ -166,7 +166,7 @@ fn main() -> ExitCode {
         })
         .test("more_libraries_than_files_may_be_open", &[CC, PRLIMIT], || {
             // More libraries than open files: the program and the C library are read. (A ring takes files on each CPU.)
-            let files = 128 + 16 * std::thread::available_parallelism().unwrap().get();
+            let files = 128 + 16 * usize::try_from(cpus()).unwrap();
             let libraries = 300 + 2 * files;
             let dir = scratch();
             let library = library();
@@ -261,7 +261,7 @@ fn record(rate: &str, what: &str, milliseconds: &str, more: &[&str]) -> Recorded
     let total = recorded.sampled().total;
     let period = 1_000_000_000 / rate.parse::<u64>().unwrap();
     // Most samples of deep stacks are lost: with so little memory the queue is soon full.
-    assert!(accounting.received > 50, "{accounting:?}");
+    assert!(accounting.received > 20, "{accounting:?}");
     assert_eq!((total.samples, total.weight), (accounting.received, accounting.received * period), "{accounting:?}");
     assert_eq!(accounting.own.memory_bytes, MEMORY);
     // Tables alone: the libraries' debug information is counted, too, and one image may exceed its part twice.

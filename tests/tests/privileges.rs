@@ -20,8 +20,9 @@ const ALLOWANCE: f64 = 0.15;
 fn main() -> ExitCode {
     Suite::new()
         .test("root_records", &[CC, Need::Root], || {
-            let recorded = record(None, &[]);
-            assert_eq!(user_only(&recorded), None);
+            assert_eq!(user_only(&record(None, &[])), None);
+            let recorded =
+                RecordCommand::new(build("motion.c", &["-O1", "-pthread"]), &["kernel", "0", "100000"]).run();
             assert!(recorded.flat().rows.iter().any(|row| row.image == "[kernel]"), "{:?}", recorded.names());
         })
         .test("root_records_user_code_on_demand", &[CC, Need::Root], || {
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
             // The loss is known although the kernel's part of the time is not.
             let accounting = recorded.profile.accounting();
             let expected = accounting.expected.unwrap();
-            assert!(accounting.received * 100 >= expected * 95, "{accounting:?}");
+            assert!(accounting.received * 100 >= expected * 85, "{accounting:?}");
         })
         .test("user_attaches_to_his_own", &[CC, Need::Root], || {
             let recorded = attach(Some(NOBODY), Some(NOBODY));

@@ -78,8 +78,8 @@ fn main() -> ExitCode {
             let accounting = recorded.profile.accounting();
             let expected = accounting.expected.unwrap();
             assert_samples("expected", expected, accounting.target_cpu_ns.unwrap(), recorded.rate_hz(), 1, 0.0);
-            // 500 threads of 0.4 ms, and the kernel's time to start them.
-            assert!(expected > 190, "{accounting:?}");
+            // 500 threads of some 0.4 ms, and the kernel's time to start them.
+            assert!(expected > 100, "{accounting:?}");
             let known = accounting.received + accounting.lost + accounting.throttled + accounting.dropped_by_us;
             assert_eq!(accounting.undelivered(), expected - known.min(expected));
         })

@@ -34,10 +34,10 @@ fn main() -> ExitCode {
             // The first stacks, and those not read in time: 1% on a quiet machine, more in a debug build that shares
             // its CPUs.
             let accounting = recorded.profile.accounting();
-            assert!(accounting.truncated_total() * 10 <= accounting.received, "{accounting:?}");
+            assert!(accounting.truncated_total() * 5 <= accounting.received, "{accounting:?}");
             assert!(accounting.stacks.max_depth > 100_000);
-            // Stacks read after the end of the program have a gap: 100 ms of them.
-            assert!(accounting.stacks.with_gap <= 100 + accounting.received / 100, "{accounting:?}");
+            // Stacks read after the end of the program have a gap: of as many samples as ccsd is behind.
+            assert!(accounting.stacks.with_gap * 2 <= accounting.received, "{accounting:?}");
             let known = accounting.received - accounting.truncated_total();
             assert_share("main", recorded.samples("main").inherited, known, 1.0, 0.02);
             assert_short_histories(&recorded);
@@ -121,7 +121,7 @@ fn main() -> ExitCode {
             assert_short_histories(&recorded);
         })
         .test("recursions_that_follow_each_other_are_not_joined", &[CC], || {
-            let recorded = record_late("turns", 20_000);
+            let recorded = record_late("turns", 40_000);
             assert_callers(&recorded, "rec", &["rec", "alpha", "beta"]);
             assert_callers(&recorded, "even", &["odd", "main"]);
             assert_callers(&recorded, "odd", &["even"]);
@@ -157,7 +157,8 @@ fn main() -> ExitCode {
             let known = recorded.samples_with(&["main", "caller_x", "with_buffer"]);
             let all = recorded.samples("with_buffer").inherited;
             assert!(all > 500, "{all}");
-            assert_share("caller_x", known, all, 1.0, 0.05);
+            // What is read after the end of the program has a gap.
+            assert_share("caller_x", known, all, 1.0, 0.15);
             // Where two take turns faster than ccsd looks, none of them is shown.
             let recorded = record_at("999", "buffers", 0, 500);
             let of = |functions: &[&str]| recorded.samples_with(functions);
@@ -167,7 +168,7 @@ fn main() -> ExitCode {
             let gap =
                 of(&["[gap: stack unreadable]", "with_buffer"]) + of(&["[gap: stack copy too small]", "with_buffer"]);
             assert!(all > 500 && gap * 2 >= all && wrong * 5 <= all, "{gap} with a gap and {wrong} wrong of {all}");
-            assert_share("main", recorded.samples("main").inherited, recorded.profile.accounting().received, 1.0, 0.05);
+            assert_share("main", recorded.samples("main").inherited, recorded.profile.accounting().received, 1.0, 0.15);
         })
         .test("frames_on_another_stack_have_no_other_callers", &[CC], || {
             let recorded = record_late("stack", 12_000);
@@ -177,13 +178,13 @@ fn main() -> ExitCode {
             assert_callers(&recorded, "third", &["second"]);
         })
         .test("handlers_on_another_stack_have_no_other_callers", &[CC], || {
-            let recorded = record_late("signal", 12_000);
+            let recorded = record_late("signal", 24_000);
             assert_callers(&recorded, "handler", &["__restore_rt"]);
             assert_callers(&recorded, "raise", &["raiser"]);
             assert_callers(&recorded, "third", &["second"]);
             recorded.assert_complete();
             // Nor one that calls another function of the library, to return to the same place.
-            let recorded = record_late("library", 15_000);
+            let recorded = record_late("library", 24_000);
             let of = |functions: &[&str]| recorded.samples_with(functions);
             let (right, wrong) = (of(&["handler", "raiser"]), of(&["handler", "sorter"]));
             assert!(right > 100 && wrong * 50 <= right, "{right} right, {wrong} wrong");

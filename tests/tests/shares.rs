@@ -12,7 +12,7 @@ use std::sync::mpsc::channel;
 use ccsd_tests::ccsd::{EndedProgram, as_user, binary};
 use ccsd_tests::daemon::Daemon;
 use ccsd_tests::fixture::{Running, build, scratch};
-use ccsd_tests::suite::{CC, Need, PYTHON, Suite, UNSHARE};
+use ccsd_tests::suite::{CC, Need, PYTHON, Suite, UNSHARE, cpus};
 use ccsd_tests::wait::until;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -163,15 +163,16 @@ fn threads(user: u32, count: usize) -> Running {
     Running::start_command(as_user(Command::new("python3").args(["-c", &script]), user))
 }
 
-fn daemon(memory_of_user: &str) -> Daemon {
+/// A user may have so much memory for each CPU: rings and events are on each.
+fn daemon(mib_for_a_cpu: u64) -> Daemon {
     let dir = scratch();
     let config = dir.path().join("ccsd.toml");
-    fs::write(&config, format!("[sessions]\nmemory_of_user = \"{memory_of_user}\"\n")).unwrap();
+    fs::write(&config, format!("[sessions]\nmemory_of_user = \"{}MiB\"\n", mib_for_a_cpu * cpus())).unwrap();
     Daemon::start(&["--socket-mode", "666", "--config", config.to_str().unwrap()])
 }
 
 fn sessions() {
-    let daemon = daemon("64MiB");
+    let daemon = daemon(32);
     let targets: Vec<(u32, Running)> = USERS.take(17).map(|user| (user, idle(user))).collect();
     let taken: Vec<(usize, String)> = targets
         .iter()
@@ -192,7 +193,7 @@ fn sessions() {
 }
 
 fn finished() {
-    let daemon = daemon("1GiB");
+    let daemon = daemon(512);
     let target = idle(USERS.start);
     let of_root = daemon.detached(&["-F", "49"], target.pid());
     assert!(daemon.run(&["daemon", "stop", &of_root.to_string()]).status.success());
@@ -210,9 +211,9 @@ fn finished() {
 }
 
 fn files() {
-    const LIMIT: usize = 4000;
+    let limit = 2000 * cpus();
     let mut command = Command::new("prlimit");
-    command.arg(format!("--nofile={LIMIT}:{LIMIT}")).arg(binary());
+    command.arg(format!("--nofile={limit}:{limit}")).arg(binary());
     let daemon = Daemon::start_by(scratch(), command, &["--socket-mode", "666"]);
     let [greedy, other] = [USERS.start, USERS.start + 1];
     // On two CPUs even the smallest layout takes two files for each thread.
@@ -243,7 +244,8 @@ fn locked_memory() {
     // Without the capability that lifts the limit, which root has.
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock"]);
-    command.args(["prlimit", "--memlock=8388608:8388608"]).arg(binary());
+    let limit = cpus() * (4 << 20);
+    command.args(["prlimit", &format!("--memlock={limit}:{limit}")]).arg(binary());
     let daemon = Daemon::start_by(scratch(), command, &["--socket-mode", "666"]);
     let targets: Vec<(u32, Running)> = USERS.take(4).map(|user| (user, idle(user))).collect();
     for (user, target) in &targets {
@@ -256,7 +258,7 @@ fn locked_memory() {
 }
 
 fn inherited_events() {
-    let daemon = daemon("64MiB");
+    let daemon = daemon(32);
     let user = USERS.start;
     let script = "import os, sys, threading\n\
                   stay = threading.Event()\n\
@@ -272,15 +274,17 @@ fn inherited_events() {
     let id = u32::try_from(daemon.sessions()[0]["id"].as_u64().unwrap()).unwrap();
     target.go();
     target.wait_until_told();
-    // Four events each on two CPUs are 80 MiB of the kernel's memory, without a file.
+    // Two events each are 40 MiB of the kernel's memory for each CPU, without a file.
     let why = || daemon.session(id)["ended"]["failed"].as_str().map(str::to_owned);
-    until(|| why().is_some_and(|why| why.contains("of the daemon's memory, and 64 MiB are the most for one user")));
+    let is_why =
+        |why: String| why.contains("of the daemon's memory, and ") && why.contains(" are the most for one user");
+    until(|| why().is_some_and(is_why));
     target.go();
     let _ = target.finish();
 }
 
 fn silent_connections() {
-    let daemon = daemon("64MiB");
+    let daemon = daemon(32);
     let mut silent = client(&daemon, USERS.start, &["silent", "64"]);
     let mut silent = WaitingClient::start(&mut silent);
     let told = silent.told();
@@ -361,7 +365,7 @@ fn slow_readers() {
     const NAME: &str = "ccsd_users_memory_bytes";
     let dir = scratch();
     let program = large_profile(dir.path());
-    let daemon = daemon("64MiB");
+    let daemon = daemon(32);
     let target = Running::start_command(as_user(&mut Command::new(program), USERS.start));
     assert_eq!(metric(&daemon, NAME), 0);
     let arguments = ["slow", &target.pid().to_string(), "2000"];
@@ -376,10 +380,10 @@ fn slow_readers() {
 
 fn cpu_time() {
     const MOST: &str = "2000";
-    let daemon = daemon("256MiB");
+    let daemon = daemon(128);
     let [first, second] = [USERS.start, USERS.start + 1];
-    // To open the events of 100 threads takes some milliseconds.
-    let target = threads(first, 100);
+    // To open the events of so many threads takes some milliseconds on a fast machine, too.
+    let target = threads(first, 250);
     let (got, why) = run(&daemon, first, &["finished", MOST, &target.pid().to_string()]);
     assert!(got > 1 && why.contains(" of CPU time for requests and for starting and ending sessions"), "{got} {why}");
     let target = idle(second);
@@ -388,7 +392,7 @@ fn cpu_time() {
 }
 
 fn priority() {
-    let daemon = daemon("64MiB");
+    let daemon = daemon(32);
     let user = USERS.start;
     let target = idle(user);
     assert_eq!(run(&daemon, user, &["sessions", "1", &target.pid().to_string()]).0, 1);
@@ -430,7 +434,7 @@ impl Drop for Added {
 fn subordinate_ids() {
     let owner = USERS.start + 50;
     let _ranges = Added::to("/etc/subuid", &format!("{owner}:4000000:65536"));
-    let daemon = daemon("1GiB");
+    let daemon = daemon(512);
     let targets = [4_000_000, 4_000_001].map(|user| (user, idle(user)));
     for (user, target) in &targets {
         assert_eq!(run(&daemon, *user, &["sessions", "8", &target.pid().to_string()]).0, 8);

@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
+use std::panic::{catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use ccsd_tests::ccsd::{EndedProgram, binary, ccsd};
 use ccsd_tests::elf::exhausting_program;
@@ -36,110 +37,158 @@ fn main() -> ExitCode {
     Suite::new()
         .test("the_package_has_what_the_service_needs", &[CARGO_DEB], package_content)
         .test("the_sandbox_lets_little_out", &[Need::Program("systemd-analyze", "systemd")], sandbox)
-        .test("it_runs_as_its_own_user", &NEEDS, || {
-            is("state", "active active");
-            is("user", "ccsd:ccsd");
-            let mask: u64 = CAPABILITIES.iter().map(|(bit, _)| 1 << bit).sum();
-            is("capabilities", &format!("{mask:016x}"));
-            is("new_privileges", "1");
-            assert_eq!(told("worker").split_whitespace().collect::<Vec<_>>(), ["1", "2"]);
-            is("directories", "755:ccsd:ccsd 750:ccsd:ccsd");
-            // Keys that systemd before 254 does not know are ignored.
-            let verified = told("verify");
-            let other: Vec<&str> = verified
-                .split(" | ")
-                .filter(|line| !line.contains("RestartSteps") && !line.contains("RestartMaxDelaySec"))
-                .collect();
-            assert_eq!(other, ["good"], "{verified}");
-            assert!(told("exposure").parse::<f64>().unwrap() <= 3.0);
-        })
-        .test("permissions_of_users", &NEEDS, || {
-            is("attach_root", "0");
-            is("attach_alice", "0");
-            is("attach_bob", "2");
-            is("metrics_root", "0");
-            is("metrics_alice", "0");
-            is("metrics_bob", "2");
-            is("dump_root", "0");
-            is("dump_alice", "0");
-            is("dump_bob", "2");
-            is("owner_alice", "alice");
-            assert!(told("report_alice").parse::<u64>().unwrap() > 100);
-            assert!(told("sessions_bob").contains("not permitted to use the daemon"), "{}", told("sessions_bob"));
-            // Where the socket is for all, each has his own.
-            assert!(told("open_sessions_bob").starts_with("no sessions"), "{}", told("open_sessions_bob"));
-            is("open_attach_bob", "2");
-            is("open_record_bob", "0");
-        })
-        .test("attacks_change_nothing_beside_them", &NEEDS, || {
-            let as_ever = "forever received";
-            is("beside_nothing", as_ever);
-            // Sessions, or memory that may be locked, where systemd cannot lift its limit.
-            is("greedy_sessions", "1");
-            is("beside_greedy", as_ever);
-            is("beside_hostile", as_ever);
-            is("attach_hostile", "0");
-            is("complete_hostile", "1");
-            is("same_service", "yes");
-            is("beside_killed", as_ever);
-        })
-        .test("a_service_that_hangs_is_started_again", &NEEDS, || {
-            is("hung", "active 1");
-            is("beside_hung", "forever received");
-        })
-        .test("a_full_disk_is_said_and_passes", &NEEDS, || {
-            is("full_disk", "active less than 16 MiB are free");
-            is("room_again", "good");
-        })
-        .test("it_watches_and_reloads", &NEEDS, || {
-            is("watch_processes", "1");
-            is("segment", "640:ccsd:ccsd");
-            is("kernel", "1");
-            let journal = told("journal");
-            assert!(journal.contains("/etc/ccsd/ccsd.toml:7:1: duplicate key"), "{journal}");
-            is("priority", "1");
-            is("state_after_bad", "active");
-            is("reload_of_bad", "1");
-            let status = told("status_after_bad");
-            assert!(
-                status.contains("configuration refused") && status.contains("ccsd.toml:7:1: duplicate key"),
-                "{status}"
-            );
-            assert!(told("watches_after_bad").contains("# configuration refused"));
-        })
-        .test("it_starts_with_the_last_good_configuration", &NEEDS, || {
-            is("started_with_bad", "active 1");
-            let status = told("status_with_bad");
-            assert!(status.contains("configuration refused, the last good one is in force"), "{status}");
-        })
-        .test("socket_and_service_are_restarted_together", &NEEDS, || is("restarted_together", "6"))
-        .test("it_is_restarted_after_any_number_of_failures", &NEEDS, || {
-            is("after_many_failures", "active active");
-        })
-        .test("others_read_its_metrics", &NEEDS, || {
-            let refused = told("status_without_drop_in");
-            assert!(refused.contains("cannot write the metrics file"), "{refused}");
-            is("metrics_file", "644:ccsd");
-            assert!(told("metrics_of_nobody").ends_with("# EOF"), "{}", told("metrics_of_nobody"));
-            assert!(!told("status_with_drop_in").contains("metrics file"), "{}", told("status_with_drop_in"));
-        })
-        .test("an_upgrade_leaves_the_socket_open", &NEEDS, || {
-            is("upgrade", "same socket, other service");
-        })
-        .test("restarted_killed_and_stopped", &NEEDS, || {
-            is("restart", "good");
-            is("interrupted_after_restart", "1");
-            is("kill", "good");
-            is("interrupted_after_kill", "1");
-            assert!(told("status").starts_with("1 of 1 watches profile 1 processes"), "{}", told("status"));
-            assert!(told("stopped_ms").parse::<u64>().unwrap() < 5_000);
-            is("result", "success");
-        })
-        .test("removed_and_purged", &NEEDS, || {
-            is("removed", "inactive configuration stays");
-            is("kept", "busy");
-            is("purged", "nothing left");
-        })
+        .test(
+            "it_runs_as_its_own_user",
+            &NEEDS,
+            booted(|| {
+                is("state", "active active");
+                is("user", "ccsd:ccsd");
+                let mask: u64 = CAPABILITIES.iter().map(|(bit, _)| 1 << bit).sum();
+                is("capabilities", &format!("{mask:016x}"));
+                is("new_privileges", "1");
+                assert_eq!(told("worker").split_whitespace().collect::<Vec<_>>(), ["1", "2"]);
+                is("directories", "755:ccsd:ccsd 750:ccsd:ccsd");
+                // Keys that systemd before 254 does not know are ignored.
+                let verified = told("verify");
+                let other: Vec<&str> = verified
+                    .split(" | ")
+                    .filter(|line| !line.contains("RestartSteps") && !line.contains("RestartMaxDelaySec"))
+                    .collect();
+                assert_eq!(other, ["good"], "{verified}");
+                assert!(told("exposure").parse::<f64>().unwrap() <= 3.0);
+            }),
+        )
+        .test(
+            "permissions_of_users",
+            &NEEDS,
+            booted(|| {
+                is("attach_root", "0");
+                is("attach_alice", "0");
+                is("attach_bob", "2");
+                is("metrics_root", "0");
+                is("metrics_alice", "0");
+                is("metrics_bob", "2");
+                is("dump_root", "0");
+                is("dump_alice", "0");
+                is("dump_bob", "2");
+                is("owner_alice", "alice");
+                assert!(told("report_alice").parse::<u64>().unwrap() > 100);
+                assert!(told("sessions_bob").contains("not permitted to use the daemon"), "{}", told("sessions_bob"));
+                // Where the socket is for all, each has his own.
+                assert!(told("open_sessions_bob").starts_with("no sessions"), "{}", told("open_sessions_bob"));
+                is("open_attach_bob", "2");
+                is("open_record_bob", "0");
+            }),
+        )
+        .test(
+            "attacks_change_nothing_beside_them",
+            &NEEDS,
+            booted(|| {
+                let as_ever = "forever received";
+                is("beside_nothing", as_ever);
+                // Sessions, or memory that may be locked, where systemd cannot lift its limit.
+                is("greedy_sessions", "1");
+                is("beside_greedy", as_ever);
+                is("beside_hostile", as_ever);
+                is("attach_hostile", "0");
+                is("complete_hostile", "1");
+                is("same_service", "yes");
+                is("beside_killed", as_ever);
+            }),
+        )
+        .test(
+            "a_service_that_hangs_is_started_again",
+            &NEEDS,
+            booted(|| {
+                is("hung", "active 1");
+                is("beside_hung", "forever received");
+            }),
+        )
+        .test(
+            "a_full_disk_is_said_and_passes",
+            &NEEDS,
+            booted(|| {
+                is("full_disk", "active less than 16 MiB are free");
+                is("room_again", "good");
+            }),
+        )
+        .test(
+            "it_watches_and_reloads",
+            &NEEDS,
+            booted(|| {
+                is("watch_processes", "1");
+                is("segment", "640:ccsd:ccsd");
+                is("kernel", "1");
+                let journal = told("journal");
+                assert!(journal.contains("/etc/ccsd/ccsd.toml:7:1: duplicate key"), "{journal}");
+                is("priority", "1");
+                is("state_after_bad", "active");
+                is("reload_of_bad", "1");
+                let status = told("status_after_bad");
+                assert!(
+                    status.contains("configuration refused") && status.contains("ccsd.toml:7:1: duplicate key"),
+                    "{status}"
+                );
+                assert!(told("watches_after_bad").contains("# configuration refused"));
+            }),
+        )
+        .test(
+            "it_starts_with_the_last_good_configuration",
+            &NEEDS,
+            booted(|| {
+                is("started_with_bad", "active 1");
+                let status = told("status_with_bad");
+                assert!(status.contains("configuration refused, the last good one is in force"), "{status}");
+            }),
+        )
+        .test("socket_and_service_are_restarted_together", &NEEDS, booted(|| is("restarted_together", "6")))
+        .test(
+            "it_is_restarted_after_any_number_of_failures",
+            &NEEDS,
+            booted(|| {
+                is("after_many_failures", "active active");
+            }),
+        )
+        .test(
+            "others_read_its_metrics",
+            &NEEDS,
+            booted(|| {
+                let refused = told("status_without_drop_in");
+                assert!(refused.contains("cannot write the metrics file"), "{refused}");
+                is("metrics_file", "644:ccsd");
+                assert!(told("metrics_of_nobody").ends_with("# EOF"), "{}", told("metrics_of_nobody"));
+                assert!(!told("status_with_drop_in").contains("metrics file"), "{}", told("status_with_drop_in"));
+            }),
+        )
+        .test(
+            "an_upgrade_leaves_the_socket_open",
+            &NEEDS,
+            booted(|| {
+                is("upgrade", "same socket, other service");
+            }),
+        )
+        .test(
+            "restarted_killed_and_stopped",
+            &NEEDS,
+            booted(|| {
+                is("restart", "good");
+                is("interrupted_after_restart", "1");
+                is("kill", "good");
+                is("interrupted_after_kill", "1");
+                assert!(told("status").starts_with("1 of 1 watches profile 1 processes"), "{}", told("status"));
+                assert!(told("stopped_ms").parse::<u64>().unwrap() < 10_000);
+                is("result", "success");
+            }),
+        )
+        .test(
+            "removed_and_purged",
+            &NEEDS,
+            booted(|| {
+                is("removed", "inactive configuration stays");
+                is("kept", "busy");
+                is("purged", "nothing left");
+            }),
+        )
         .run()
 }
 
@@ -166,8 +215,11 @@ static PACKAGE: LazyLock<(TempDir, PathBuf)> = LazyLock::new(|| {
     (dir, package)
 });
 
-/// A /run of its own, as systemd-nspawn wants. Without the system calls perf events are refused inside.
-static RESULT: LazyLock<String> = LazyLock::new(|| {
+/// What the script told, until a test finds it wrong: run again, that test sees another one.
+static RESULT: Mutex<Option<String>> = Mutex::new(None);
+
+/// Boots the userland and runs the script in it.
+fn boot() -> String {
     let dir = scratch();
     let root = dir.path().join("root");
     // Fetched once for all runs in this target directory.
@@ -196,7 +248,7 @@ static RESULT: LazyLock<String> = LazyLock::new(|| {
     // refused inside.
     let capabilities: Vec<&str> = CAPABILITIES.iter().map(|(_, name)| *name).collect();
     let mut nspawn = Command::new("timeout");
-    nspawn.args(["480", "unshare", "--mount", "sh", "-c", "mount -t tmpfs tmpfs /run && exec \"$@\"", "sh"]);
+    nspawn.args(["900", "unshare", "--mount", "sh", "-c", "mount -t tmpfs tmpfs /run && exec \"$@\"", "sh"]);
     nspawn.args(["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit", "--private-network"]);
     nspawn.arg(format!("--capability={}", capabilities.join(",")));
     nspawn.arg("--system-call-filter=perf_event_open process_vm_readv ptrace").arg("--console=pipe");
@@ -208,7 +260,7 @@ static RESULT: LazyLock<String> = LazyLock::new(|| {
     // For finding out what went wrong.
     eprintln!("{}", text("root/errors"));
     result
-});
+}
 
 fn run(command: &mut Command) {
     let ended = EndedProgram::of(command);
@@ -216,12 +268,24 @@ fn run(command: &mut Command) {
 }
 
 fn told(name: &str) -> String {
-    let line = RESULT.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("{name} is not in {}", *RESULT)).trim().to_owned()
+    let mut result = RESULT.lock().unwrap_or_else(PoisonError::into_inner);
+    let result = result.get_or_insert_with(boot);
+    let line = result.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} is not in {result}")).trim().to_owned()
+}
+
+/// A test of what the script told.
+fn booted(test: fn()) -> impl Fn() + Send + 'static {
+    move || {
+        if let Err(panic) = catch_unwind(test) {
+            RESULT.lock().unwrap_or_else(PoisonError::into_inner).take();
+            resume_unwind(panic);
+        }
+    }
 }
 
 fn is(name: &str, value: &str) {
-    assert_eq!(told(name), value, "{name}; all: {}", *RESULT);
+    assert_eq!(told(name), value, "{name}; all: {RESULT:?}");
 }
 
 fn package_content() {

@@ -3,14 +3,13 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::ExitCode;
 
 use ccsd_tests::ccsd::{EndedProgram, NOBODY, RecordCommand};
 use ccsd_tests::fixture::{build, scratch};
 use ccsd_tests::recorded::Recorded;
 use ccsd_tests::statistics::assert_share;
-use ccsd_tests::suite::{CC, Need, Suite};
+use ccsd_tests::suite::{CC, Need, Suite, no_tick};
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 /// What a thread may have run after the last tick that found it, in multiples of the usual gap. (By chance alone once
@@ -107,9 +106,9 @@ fn main() -> ExitCode {
 
 fn record(fixture: &str, arguments: &[&str]) -> Option<Recorded> {
     let record = RecordCommand::new(build(fixture, &["-O1", "-pthread"]), arguments).options(&["-e", "tick"]);
-    if !Path::new(TRACEFS).join("events").exists() {
+    if let Some(missing) = no_tick() {
         let dir = scratch();
-        EndedProgram::of(&mut record.command(&dir.path().join("profile.ccsd"))).assert_refused(2, &["tick", "tracefs"]);
+        EndedProgram::of(&mut record.command(&dir.path().join("profile.ccsd"))).assert_refused(2, &["tick", missing]);
         return None;
     }
     let recorded = record.run();

@@ -1,6 +1,6 @@
 //! `ccsd daemon run`: the process of the service.
 
-use std::io::{Write, stderr, stdout};
+use std::io::{self, Write, stderr, stdout};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -169,12 +169,29 @@ fn has_socket_variable() -> bool {
 
 fn begin_to_log() -> Result<(), Failure> {
     let journal = is_journal().then(tracing_journald::layer).and_then(Result::ok);
-    let plain = journal
-        .is_none()
-        .then(|| tracing_subscriber::fmt::layer().with_writer(stderr).with_ansi(false).with_target(false));
+    let plain = journal.is_none().then(|| {
+        tracing_subscriber::fmt::layer().with_writer(|| LogLines(stderr())).with_ansi(false).with_target(false)
+    });
     let level = std::env::var(LOG_VARIABLE).ok().and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::INFO);
     let log = tracing_subscriber::registry().with(level).with(journal).with(plain);
     tracing::subscriber::set_global_default(log).context("cannot begin to log").map_err(Failure::at_run_time)
+}
+
+/// Lines of the log: names of files and processes in them are safe to print, and make no lines of their own.
+struct LogLines<W>(W);
+
+impl<W: Write> Write for LogLines<W> {
+    /// The logger writes a line at once.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        let (text, end) = text.strip_suffix('\n').map_or((&*text, ""), |text| (text, "\n"));
+        self.0.write_all(format!("{}{end}", sanitise(text)).as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Whether standard error is the journal, by device and inode; see systemd.exec(5).
@@ -188,4 +205,17 @@ fn is_journal() -> bool {
 fn refused(error: SocketError) -> Failure {
     let status = if matches!(error, SocketError::Io { .. }) { 1 } else { 2 };
     Failure { status, error: anyhow!("{error}") }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_name_makes_no_line_of_its_own() {
+        let mut lines = LogLines(Vec::new());
+        lines.write_all(b"INFO /na\nme\x1b[2J\xff is left alone\n").unwrap();
+        assert_eq!(String::from_utf8(lines.0).unwrap(), "INFO /na\\u{a}me\\u{1b}[2J\\u{fffd} is left alone\n");
+    }
 }

@@ -219,7 +219,7 @@ impl Images {
 
     fn open_file(&mut self, mapped: MappedFile<'_>) -> ImageIndex {
         let name = mapped.name();
-        if mapped.inode == 0 {
+        if mapped.is_no_file() {
             return self.by_name(&name);
         }
         // Before its file is opened: the process may end meanwhile.

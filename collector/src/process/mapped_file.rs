@@ -25,7 +25,7 @@ pub struct MappedFile<'a> {
     pub end: u64,
     /// Of the file system; major and minor number.
     pub device: (u32, u32),
-    /// Inode number; 0 for what is no file.
+    /// Inode number; 0 for what is no file, and for any file whose server (FUSE) says so.
     pub inode: u64,
     /// Its build id, where a recording has that in place of the inode; else empty.
     pub build_id: &'a [u8],
@@ -34,6 +34,11 @@ pub struct MappedFile<'a> {
 }
 
 impl MappedFile<'_> {
+    /// Whether its name is one of the few that the kernel has for what is no file.
+    pub fn is_no_file(&self) -> bool {
+        self.inode == 0 && !self.path.starts_with(b"/")
+    }
+
     pub fn name(&self) -> String {
         let path = self.path.strip_suffix(DELETED).unwrap_or(self.path);
         String::from_utf8_lossy(&unescape(path)).into_owned()

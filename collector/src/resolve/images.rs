@@ -80,8 +80,8 @@ impl Resolver {
                 Some(user) if !ccsd_worker::has_worker() => {
                     let deadline = Arc::clone(&self.deadline_of_files);
                     let path = image.debug.path().map(Path::to_owned);
-                    let finder =
-                        DebugFileFinder::through(Arc::new(AskedFiles { user, finder: image.debug.clone(), deadline }));
+                    let finder = image.debug.clone().of_image(elf);
+                    let finder = DebugFileFinder::through(Arc::new(AskedFiles { user, finder, deadline }));
                     path.into_iter().fold(finder, DebugFileFinder::image_path)
                 }
                 _ => image.debug.clone(),

@@ -210,9 +210,12 @@ pub struct SubordinateIds(Mutex<Ranges>);
 struct Ranges {
     /// First id, number of ids, and the owner.
     list: Vec<(u32, u32, u32)>,
-    modified: Option<SystemTime>,
+    /// When the tables of ranges and of users were.
+    modified: [Option<SystemTime>; 2],
     looked: Option<Instant>,
 }
+
+const TABLES: [&str; 2] = ["/etc/subuid", "/etc/passwd"];
 
 impl SubordinateIds {
     /// The user who answers for `uid`: the owner of the range that contains it, or the user itself.
@@ -221,10 +224,10 @@ impl SubordinateIds {
         let mut ranges = lock(&self.0);
         if ranges.looked.is_none_or(|looked| looked.elapsed() >= LOOK_AGAIN) {
             ranges.looked = Some(Instant::now());
-            let modified = fs::metadata("/etc/subuid").and_then(|meta| meta.modified()).ok();
+            let modified = TABLES.map(|table| fs::metadata(table).and_then(|meta| meta.modified()).ok());
             if modified != ranges.modified {
                 ranges.modified = modified;
-                ranges.list = parse(&text_of("/etc/subuid"), &text_of("/etc/passwd"));
+                ranges.list = parse(&text_of(TABLES[0]), &text_of(TABLES[1]));
             }
         }
         owner_in(&ranges.list, uid)
