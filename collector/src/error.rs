@@ -174,8 +174,8 @@ pub enum Error {
         /// `RLIMIT_NOFILE`.
         limit: u64,
     },
-    /// Too many threads for the share of files that the session's owner has.
-    #[error("the target has more threads than the daemon can sample for you; each needs a file per CPU: {0}")]
+    /// More files than the share that the session's owner has.
+    #[error("sampling the target takes more files, some for each thread and CPU, than the daemon has for you: {0}")]
     FileShare(String),
     /// Some threads of the target would be missed.
     #[error("the target starts threads faster than ccsd can find them")]

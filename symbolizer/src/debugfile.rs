@@ -14,6 +14,9 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use nix::sys::stat::fstat;
+
+use crate::debuginfod::own_users;
 use crate::door::{Door, ForUser};
 use crate::elf_file::ElfFile;
 use crate::limits;
@@ -22,7 +25,8 @@ use crate::root::FileRoot;
 
 /// Where separate debug files of an image are searched.
 ///
-/// A file is used only if its build id or CRC-32 is the image's. Only regular files are opened, without blocking. Holds
+/// A file is used only if its build id or CRC-32 is the image's, and outside of `/usr/lib/debug` only if it belongs to root, to
+/// the image's owner or to this process's user. Only regular files are opened, without blocking. Holds
 /// the root directory open, so that the program may end.
 #[derive(Debug, Clone, Default)]
 pub struct DebugFileFinder {
@@ -32,8 +36,8 @@ pub struct DebugFileFinder {
     opener: Option<Arc<dyn OpenFiles>>,
     view: u64,
     door: Door,
-    /// Whose files are taken but for installed ones; `None`: anybody's.
-    authors: Option<[u32; 3]>,
+    /// Owners whose debug files are accepted outside of [`DEBUG_DIRECTORY`]; `None` accepts all.
+    accepted_owners: Option<Vec<u32>>,
 }
 
 /// Opens files on behalf of a process that may not.
@@ -116,13 +120,18 @@ impl DebugFileFinder {
         self.image_path.as_deref()
     }
 
-    /// Takes only files of root's, of this process's user, and of the image's owner, but for what is installed: in a directory
-    /// that all may write to, anybody can place another program's names beside an image. What another process opens is its
-    /// matter.
+    /// Outside of `/usr/lib/debug`, accepts only files of root (that of the image's container, too), of this process's user,
+    /// and of the image's owner: in a directory that all may write to, anybody can place another program's names beside an
+    /// image. Files that come from the opener are not checked here: it checks them.
     #[must_use]
-    pub fn of_image(mut self, image: &ElfFile) -> DebugFileFinder {
-        let owner = image.file().and_then(|file| file.metadata().ok()).map_or(0, |meta| meta.uid());
-        self.authors = Some([0, nix::unistd::geteuid().as_raw(), owner]);
+    pub fn accept_owners_for(mut self, image: &ElfFile) -> DebugFileFinder {
+        // A worker looks nowhere, and may make few system calls.
+        if self.roots.is_empty() {
+            return self;
+        }
+        let owner = image.file().and_then(|file| file.metadata().ok()).map(|meta| meta.uid());
+        let roots = self.roots.iter().filter_map(|root| fstat(root.directory().ok()?).ok()).map(|meta| meta.st_uid);
+        self.accepted_owners = Some(own_users().into_iter().chain(owner).chain(roots).collect());
         self
     }
 
@@ -164,31 +173,36 @@ impl DebugFileFinder {
     /// namespace. (Not split DWARF, a file for each unit.) A few system calls; `read` reads a file's headers, with
     /// [`ElfFile::open_debug`] or elsewhere.
     #[must_use]
-    pub fn hold(mut self, image: &ElfFile, read: impl Fn(File) -> Option<ElfFile>) -> DebugFileFinder {
+    pub fn hold(self, image: &ElfFile, read: impl Fn(File) -> Option<ElfFile>) -> DebugFileFinder {
+        let mut finder = self.accept_owners_for(image);
         let by_id = image.build_id().and_then(build_id_path);
-        let linked = self.link(image).into_iter().flat_map(|link| link.candidates);
-        let mut paths: Vec<PathBuf> = by_id.into_iter().chain(linked).chain(self.package_paths(None)).collect();
+        let linked = finder.link(image).into_iter().flat_map(|link| link.candidates);
+        // The last is the first that is looked for.
+        let mut paths: Vec<PathBuf> = finder.package_paths(None).chain(linked).chain(by_id).collect();
         let add_supplement = |paths: &mut Vec<PathBuf>, debug: &ElfFile, path: Option<&Path>| {
             if let Some((name, id)) = debug.links().supplement() {
                 paths.extend(build_id_path(id));
                 paths.extend(path.and_then(Path::parent).map(|directory| directory.join(name)));
             }
         };
-        add_supplement(&mut paths, image, self.image_path.as_deref());
+        add_supplement(&mut paths, image, finder.image_path.as_deref());
         // Each file found may add two paths; the number of files is bounded.
         while let Some(path) = paths.pop() {
-            for root in &self.roots {
-                let Ok(file) = self.door.open(root, &path) else { continue };
-                if self.held.len() >= limits::MAX_HELD_FILES {
-                    return self;
+            for root in finder.roots.clone() {
+                let Ok(file) = finder.door.open(&root, &path) else { continue };
+                if finder.refused_owner(&path, &file).is_some() {
+                    continue;
+                }
+                if finder.held.len() >= limits::MAX_HELD_FILES {
+                    return finder;
                 }
                 if let Some(debug) = file.try_clone().ok().and_then(&read) {
                     add_supplement(&mut paths, &debug, Some(&path));
                 }
-                self.held.push((path.clone(), Arc::new(file)));
+                finder.held.push((path.clone(), Arc::new(file)));
             }
         }
-        self
+        finder
     }
 
     pub(crate) fn find(&self, image: &ElfFile, notes: &mut Vec<String>) -> Option<DebugFile> {
@@ -294,31 +308,29 @@ impl DebugFileFinder {
         let held = self.held.iter().filter(|(at, _)| at == path).filter_map(|(_, file)| file.try_clone().ok());
         let here = self.roots.iter().filter_map(|root| self.door.open(root, path).ok());
         let mut files: Vec<File> = held.chain(here).collect();
-        files.retain(|file| match self.refused_author(path, file) {
-            None => true,
-            Some(user) => {
-                let note = format!(
-                    "{} was not used: it is of user {user}, not of root, of the image's owner or of who reads it",
-                    path.display()
-                );
+        files.retain(|file| {
+            let refused = self.refused_owner(path, file);
+            if let Some(user) = refused {
+                let not_of = "not of root, the image's owner or the user who runs ccsd";
+                let note = format!("{} was not used: it belongs to user {user}, {not_of}", path.display());
                 if !notes.contains(&note) {
                     notes.push(note);
                 }
-                false
             }
+            refused.is_none()
         });
         files.extend(self.opener.iter().flat_map(|opener| opener.open(path)));
         files
     }
 
-    /// Whose a file is, if its author is none whose files are taken.
-    fn refused_author(&self, path: &Path, file: &File) -> Option<u32> {
-        let authors = self.authors?;
+    /// The owner of a debug file, if that is none whose files are accepted.
+    fn refused_owner(&self, path: &Path, file: &File) -> Option<u32> {
+        let accepted = self.accepted_owners.as_ref()?;
         if normal(path).is_some_and(|path| path.starts_with(DEBUG_DIRECTORY)) {
             return None;
         }
-        let author = file.metadata().map_or(u32::MAX, |meta| meta.uid());
-        (!authors.contains(&author)).then_some(author)
+        let owner = file.metadata().map_or(u32::MAX, |meta| meta.uid());
+        (!accepted.contains(&owner)).then_some(owner)
     }
 }
 

@@ -221,7 +221,7 @@ fn is_own(dir: &fs::Metadata) -> bool {
 }
 
 /// This user and root.
-fn own_users() -> [u32; 2] {
+pub(crate) fn own_users() -> [u32; 2] {
     [nix::unistd::geteuid().as_raw(), 0]
 }
 

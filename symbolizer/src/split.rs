@@ -23,6 +23,7 @@ pub(crate) struct SplitFiles {
     debug_path: Option<PathBuf>,
     package: SearchState,
     missing_noted: bool,
+    refused_noted: bool,
     notes: Vec<String>,
 }
 
@@ -63,10 +64,7 @@ impl SplitFiles {
         }
         let paths = self.paths(wanted)?;
         for path in &paths {
-            let mut notes = Vec::new();
-            let found = self.finder.find_split(path, &mut notes);
-            notes.into_iter().for_each(|note| self.note(note));
-            let Some(file) = found else { continue };
+            let Some(file) = self.search(|finder, notes| finder.find_split(path, notes)) else { continue };
             match sections::read_split(&file, budget, |dwarf| select(dwarf, wanted.dwo_id)) {
                 Ok(Some(mut dwarf)) => {
                     dwarf.make_dwo(&wanted.parent);
@@ -107,10 +105,8 @@ impl SplitFiles {
     ) -> Option<gimli::Dwarf<Metered>> {
         if let SearchState::NotLooked = self.package {
             self.package = SearchState::Missing;
-            let mut notes = Vec::new();
-            let found = self.finder.find_package(self.debug_path.as_deref(), &mut notes);
-            notes.into_iter().for_each(|note| self.note(note));
-            let (path, file) = found?;
+            let debug_path = self.debug_path.clone();
+            let (path, file) = self.search(|finder, notes| finder.find_package(debug_path.as_deref(), notes))?;
             match SplitDwarfPackage::read(&file, budget) {
                 Ok(package) => self.package = SearchState::Found(path, package),
                 Err(why) => self.note(format!("{}: {why}", path.display())),
@@ -131,6 +127,17 @@ impl SplitFiles {
         self.package = SearchState::Missing;
         self.note(note);
         None
+    }
+
+    /// Looks for a file. One file that is not accepted is named, for all.
+    fn search<T>(&mut self, look: impl FnOnce(&DebugFileFinder, &mut Vec<String>) -> Option<T>) -> Option<T> {
+        let mut refused = Vec::new();
+        let found = look(&self.finder, &mut refused);
+        if let Some(note) = refused.pop().filter(|_| !self.refused_noted) {
+            self.refused_noted = true;
+            self.note(note);
+        }
+        found
     }
 
     fn note(&mut self, note: String) {

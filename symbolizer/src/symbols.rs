@@ -85,7 +85,7 @@ impl Symbols {
     #[must_use]
     pub fn new(image: Arc<ElfFile>, debug: DebugFileFinder) -> Symbols {
         Symbols {
-            finder: debug.of_image(&image),
+            finder: debug.accept_owners_for(&image),
             image,
             tables: None,
             names: DemangledNames::default(),

@@ -98,7 +98,14 @@ pub fn as_user(command: &mut Command, user: u32) -> &mut Command {
     command.uid(user).gid(user)
 }
 
-/// Options for an event of which it is known how many samples there should be: where ccsd would count cycles, it is not.
+/// Adds an event, if the options have none. Where a machine counts cycles, ccsd samples by them, and how many there are in a second is
+/// not known. These tests compare numbers with a rate, so they sample the CPU clock there.
+fn add_event(command: &mut Command, mut options: impl Iterator<Item = impl AsRef<OsStr>>) {
+    if !options.any(|option| option.as_ref() == "-e") {
+        command.args(counted_event());
+    }
+}
+
 fn counted_event() -> &'static [&'static str] {
     let devices = fs::read_dir("/sys/bus/event_source/devices").into_iter().flatten().flatten();
     let mut names = devices.map(|device| device.file_name().to_string_lossy().into_owned());
@@ -132,9 +139,7 @@ impl RecordCommand {
     pub fn command(&self, file: &Path) -> Command {
         // Without adaptation, because the numbers of samples are compared with the rate: the machine may be busy.
         let mut command = ccsd(["record", "--no-adapt"]);
-        if !self.options.iter().any(|option| option == "-e") {
-            command.args(counted_event());
-        }
+        add_event(&mut command, self.options.iter());
         command.arg("-o").arg(file).args(&self.options).arg("--").args(&self.program);
         if let Some(user) = self.user {
             as_user(&mut command, user);
@@ -170,9 +175,7 @@ impl Collecting {
     pub fn attach_as(user: Option<u32>, options: &[&str], pids: &[u32]) -> Collecting {
         let mut collecting = Collecting::start(|file| {
             let mut command = ccsd(["attach", "--no-adapt"]);
-            if !options.contains(&"-e") {
-                command.args(counted_event());
-            }
+            add_event(&mut command, options.iter());
             command.arg("-o").arg(file).args(options).args(pids.iter().map(u32::to_string));
             if let Some(user) = user {
                 as_user(&mut command, user);

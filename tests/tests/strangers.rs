@@ -284,9 +284,12 @@ fn debug_file_beside() {
         assert!(Command::new("objcopy").current_dir(dir.path()).args(args).status().unwrap().success());
     };
     objcopy(&["--only-keep-debug".as_ref(), other.as_os_str(), debug_file.as_os_str()]);
+    fs::set_permissions(&debug_file, fs::Permissions::from_mode(0o644)).unwrap();
     objcopy(&["--add-gnu-debuglink=program.debug".as_ref(), program.as_os_str()]);
     let daemon = Daemon::start(&[]);
-    for (owner, daemon) in [(NOBODY, None), (NOBODY, Some(&daemon)), (0, None)] {
+    let places = [(0o1777, NOBODY, None), (0o1777, NOBODY, Some(&daemon)), (0o755, 0, None), (0o755, 0, Some(&daemon))];
+    for (mode, owner, daemon) in places {
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
         chown(&debug_file, Some(owner), Some(owner)).unwrap();
         // A daemon remembers what it has read of a file.
         let copy = dir.path().join(format!("{owner}-{}", daemon.is_some()));
@@ -303,7 +306,7 @@ fn debug_file_beside() {
         let wrong: Vec<_> = wrong.collect();
         assert_eq!(wrong.is_empty(), owner != 0, "{owner} {}: {wrong:?}", daemon.is_some());
         let notes = &profile.session().notes;
-        let note = notes.iter().any(|note| note.contains(&format!("was not used: it is of user {NOBODY}")));
+        let note = notes.iter().any(|note| note.contains(&format!("was not used: it belongs to user {NOBODY}")));
         assert!(note || owner == 0 || daemon.is_some(), "{notes:?}");
     }
     daemon.stop();

@@ -30,6 +30,7 @@ use nix::unistd::geteuid;
 
 use crate::clock::now_ns;
 use crate::error::{Error, Result};
+use crate::process::mapped_file::is_file;
 use crate::process::owner::Owner;
 use crate::procfs;
 use crate::session::check_target;
@@ -109,7 +110,7 @@ fn once(pid: u32, owner: Option<Owner>) -> Result<(Dump, bool)> {
     }
     // What is added (a library, generated code) does no harm.
     let still_there: HashSet<_> = after.iter().map(|map| (map.start, map.inode, map.file_offset, &map.path)).collect();
-    let files = before.iter().filter(|map| map.inode != 0);
+    let files = before.iter().filter(|map| is_file(map.inode, &map.path));
     let same = files.clone().all(|map| still_there.contains(&(map.start, map.inode, map.file_offset, &map.path)));
     let mut dump = Dump {
         pid,

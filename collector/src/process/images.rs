@@ -12,7 +12,7 @@ use hashbrown::{HashMap, HashSet};
 use super::awaited_images::{AwaitedImage, AwaitedImages};
 pub use super::image::{ImageIndex, MappedImage};
 use super::jit_code::{self, JitCode, JitCodes};
-use super::mapped_file::MappedFile;
+use super::mapped_file::{MappedFile, is_file};
 use super::owner::Owner;
 use super::process_files::{FoundFile, ProcessFiles};
 use super::recent_files::RecentFiles;
@@ -219,7 +219,7 @@ impl Images {
 
     fn open_file(&mut self, mapped: MappedFile<'_>) -> ImageIndex {
         let name = mapped.name();
-        if mapped.is_no_file() {
+        if !is_file(mapped.inode, mapped.path) {
             return self.by_name(&name);
         }
         // Before its file is opened: the process may end meanwhile.

@@ -13,6 +13,8 @@ use ccsd_symbolizer::{Door, FileRoot, MountTable, mount_id};
 use crate::pids::is_free;
 use crate::procfs;
 
+use super::jit_code::is_anonymous;
+
 /// Appended by the kernel to the path of a file that has no name any more.
 const DELETED: &[u8] = b" (deleted)";
 /// How `/proc/PID/maps` writes a newline in a path. A backslash it leaves alone, so that this may be either.
@@ -33,12 +35,13 @@ pub struct MappedFile<'a> {
     pub path: &'a [u8],
 }
 
-impl MappedFile<'_> {
-    /// Whether its name is one of the few that the kernel has for what is no file.
-    pub fn is_no_file(&self) -> bool {
-        self.inode == 0 && !self.path.starts_with(b"/")
-    }
+/// Whether a mapping has a file. Servers of file systems (FUSE) may give theirs inode 0, so the path decides, too: the names of
+/// what is no file are the kernel's, and few.
+pub fn is_file(inode: u64, path: &[u8]) -> bool {
+    inode != 0 || path.starts_with(b"/") && !is_anonymous(path)
+}
 
+impl MappedFile<'_> {
     pub fn name(&self) -> String {
         let path = self.path.strip_suffix(DELETED).unwrap_or(self.path);
         String::from_utf8_lossy(&unescape(path)).into_owned()

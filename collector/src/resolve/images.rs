@@ -80,8 +80,9 @@ impl Resolver {
                 Some(user) if !ccsd_worker::has_worker() => {
                     let deadline = Arc::clone(&self.deadline_of_files);
                     let path = image.debug.path().map(Path::to_owned);
-                    let finder = image.debug.clone().of_image(elf);
-                    let finder = DebugFileFinder::through(Arc::new(AskedFiles { user, finder, deadline }));
+                    // `Symbols` checks the owners of what it opens itself alone.
+                    let asked = AskedFiles { user, finder: image.debug.clone().accept_owners_for(elf), deadline };
+                    let finder = DebugFileFinder::through(Arc::new(asked));
                     path.into_iter().fold(finder, DebugFileFinder::image_path)
                 }
                 _ => image.debug.clone(),

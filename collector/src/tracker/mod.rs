@@ -21,6 +21,7 @@ use crate::perf::layout::EventLayout;
 use crate::perf::record::{Fork, Mmap, TargetChange};
 use crate::process::filter::{ProcessFilter, ProgramFile};
 use crate::process::images::{ImageIndex, Images};
+use crate::process::mapped_file::is_file;
 use crate::process::owner::{Denied, Owner};
 use crate::process::recorded_files::RecordedFiles;
 use crate::process::{LiveProcess, LiveThread, NEVER, OverflowCounts, ProcessKey, ProcessTable, ThreadKey};
@@ -397,7 +398,7 @@ impl Tracker {
 
     /// A process has mapped something. One that is not known yet is read from /proc when it is sampled.
     fn mmap(&mut self, mmap: &Mmap, time: u64) {
-        if self.admission.awaits_program(mmap.pid) && mmap.inode != 0 {
+        if self.admission.awaits_program(mmap.pid) && is_file(mmap.inode, &mmap.path) {
             let program = ProgramFile { path: &mmap.path, file: (mmap.device.0, mmap.device.1, mmap.inode) };
             let decided = self.admission.judge_program(self.table.executed(mmap.pid, "", Some(program)));
             if decided == Some(true) {

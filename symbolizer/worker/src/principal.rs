@@ -210,7 +210,7 @@ pub struct SubordinateIds(Mutex<Ranges>);
 struct Ranges {
     /// First id, number of ids, and the owner.
     list: Vec<(u32, u32, u32)>,
-    /// When the tables of ranges and of users were.
+    /// Modification times of [`TABLES`].
     modified: [Option<SystemTime>; 2],
     looked: Option<Instant>,
 }
