@@ -30,7 +30,7 @@ use nix::unistd::geteuid;
 
 use crate::clock::now_ns;
 use crate::error::{Error, Result};
-use crate::process::mapped_file::is_file;
+use crate::process::jit_code::is_file;
 use crate::process::owner::Owner;
 use crate::procfs;
 use crate::session::check_target;

@@ -11,8 +11,8 @@ use hashbrown::{HashMap, HashSet};
 
 use super::awaited_images::{AwaitedImage, AwaitedImages};
 pub use super::image::{ImageIndex, MappedImage};
-use super::jit_code::{self, JitCode, JitCodes};
-use super::mapped_file::{MappedFile, is_file};
+use super::jit_code::{self, JitCode, JitCodes, is_file};
+use super::mapped_file::MappedFile;
 use super::owner::Owner;
 use super::process_files::{FoundFile, ProcessFiles};
 use super::recent_files::RecentFiles;

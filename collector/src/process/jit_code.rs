@@ -161,6 +161,12 @@ pub fn is_anonymous(path: &[u8]) -> bool {
     matches!(path, b"" | b"//anon" | b"[heap]" | b"[stack]") || named.iter().any(|prefix| path.starts_with(prefix))
 }
 
+/// Whether a mapping has a file. Servers of file systems (FUSE) may give theirs inode 0, so the path decides, too: the names of
+/// what is no file are the kernel's, and few.
+pub fn is_file(inode: u64, path: &[u8]) -> bool {
+    inode != 0 || path.starts_with(b"/") && !is_anonymous(path)
+}
+
 /// Whether it is a file in memory: generated code, unless it is an ELF file.
 pub fn is_memory_file(path: &[u8]) -> bool {
     [&b"/memfd:"[..], b"/dev/shm/"].iter().any(|prefix| path.starts_with(prefix))

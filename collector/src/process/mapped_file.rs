@@ -13,8 +13,6 @@ use ccsd_symbolizer::{Door, FileRoot, MountTable, mount_id};
 use crate::pids::is_free;
 use crate::procfs;
 
-use super::jit_code::is_anonymous;
-
 /// Appended by the kernel to the path of a file that has no name any more.
 const DELETED: &[u8] = b" (deleted)";
 /// How `/proc/PID/maps` writes a newline in a path. A backslash it leaves alone, so that this may be either.
@@ -33,12 +31,6 @@ pub struct MappedFile<'a> {
     pub build_id: &'a [u8],
     /// Path or bracketed name, as the kernel prints it: any bytes but 0, perhaps with an ending or an escape of its own.
     pub path: &'a [u8],
-}
-
-/// Whether a mapping has a file. Servers of file systems (FUSE) may give theirs inode 0, so the path decides, too: the names of
-/// what is no file are the kernel's, and few.
-pub fn is_file(inode: u64, path: &[u8]) -> bool {
-    inode != 0 || path.starts_with(b"/") && !is_anonymous(path)
 }
 
 impl MappedFile<'_> {

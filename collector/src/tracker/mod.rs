@@ -21,7 +21,7 @@ use crate::perf::layout::EventLayout;
 use crate::perf::record::{Fork, Mmap, TargetChange};
 use crate::process::filter::{ProcessFilter, ProgramFile};
 use crate::process::images::{ImageIndex, Images};
-use crate::process::mapped_file::is_file;
+use crate::process::jit_code::is_file;
 use crate::process::owner::{Denied, Owner};
 use crate::process::recorded_files::RecordedFiles;
 use crate::process::{LiveProcess, LiveThread, NEVER, OverflowCounts, ProcessKey, ProcessTable, ThreadKey};
