@@ -55,7 +55,9 @@ fn main() -> ExitCode {
         })
         .test("code_in_the_place_of_other_code", &[CC], || {
             let recorded = RecordCommand::new(build("replaced.c", &["-O1"]), &[]).options(&RATE).run();
-            recorded.assert_whole().assert_complete();
+            // What the old rule leads to may be no code at all, for some of that time.
+            let accounting = recorded.assert_whole().profile.accounting();
+            assert!(accounting.truncated_total() * 20 <= accounting.received, "{accounting:?}");
             // Of 0.3 and 3 s. For some 0.2 s the new code may still be left like the old.
             let [x, y] = ["x", "y"].map(|name| recorded.samples(name).inherited);
             let ((least, most), expected) = (wilson(y, x + y, SIGMAS), 3.0 / 3.3);

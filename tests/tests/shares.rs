@@ -486,11 +486,13 @@ fn hanging() {
     });
     let wait_for_ping = || while !told.recv().unwrap() {};
     wait_for_ping();
-    let task = fs::read_dir(format!("/proc/{}/task", daemon.pid()))
-        .unwrap()
-        .flatten()
-        .find(|task| fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "ccsd-table\n"));
-    let tid: i32 = task.unwrap().file_name().to_str().unwrap().parse().unwrap();
+    let task = || {
+        let mut tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().flatten();
+        tasks.find(|task| fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "ccsd-table\n"))
+    };
+    // A thread that has just been started gives itself its name.
+    until(|| task().is_some());
+    let tid: i32 = task().unwrap().file_name().to_str().unwrap().parse().unwrap();
     let ptrace = |request| {
         // SAFETY: these requests of ptrace(2) take numbers, and change nothing in this process.
         assert_eq!(unsafe { libc::ptrace(request, tid, 0, 0) }, 0, "{request}");
