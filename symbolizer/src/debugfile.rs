@@ -26,8 +26,8 @@ use crate::root::FileRoot;
 /// Where separate debug files of an image are searched.
 ///
 /// A file is used only if its build id or CRC-32 is the image's, and outside of `/usr/lib/debug` only if it belongs to root, to
-/// the image's owner or to this process's user. Only regular files are opened, without blocking. Holds
-/// the root directory open, so that the program may end.
+/// the image's owner or to this process's user. Only regular files are opened, without blocking. Holds the root directory open, so
+/// that the program may end.
 #[derive(Debug, Clone, Default)]
 pub struct DebugFileFinder {
     roots: Vec<FileRoot>,

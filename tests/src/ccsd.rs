@@ -98,8 +98,8 @@ pub fn as_user(command: &mut Command, user: u32) -> &mut Command {
     command.uid(user).gid(user)
 }
 
-/// Adds an event, if the options have none. Where a machine counts cycles, ccsd samples by them, and how many there are in a second is
-/// not known. These tests compare numbers with a rate, so they sample the CPU clock there.
+/// Adds an event, if the options have none. On a machine that counts cycles ccsd samples by cycles, and their number in a second
+/// is unknown. These tests compare numbers with a rate, so they sample by the CPU clock there.
 fn add_event(command: &mut Command, mut options: impl Iterator<Item = impl AsRef<OsStr>>) {
     if !options.any(|option| option.as_ref() == "-e") {
         command.args(counted_event());

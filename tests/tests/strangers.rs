@@ -291,7 +291,7 @@ fn debug_file_beside() {
     for (mode, owner, daemon) in places {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
         chown(&debug_file, Some(owner), Some(owner)).unwrap();
-        // A daemon remembers what it has read of a file.
+        // Each run has a copy of its own, because a daemon keeps the names that it has read from a file.
         let copy = dir.path().join(format!("{owner}-{}", daemon.is_some()));
         copy_program(&program, &copy);
         let mut record = daemon.map_or_else(|| ccsd(["record"]), |daemon| daemon.ccsd(["record", "--daemon"]));

@@ -157,7 +157,7 @@ fn check_threads(recorded: &Recorded) {
         // What a thread has used since its time was last read is not known to be its own, and rests of periods are rounding.
         let allowed = used * SHARE_ALLOWANCE + SHARE_NS + rests;
         assert!((all - used).abs() <= allowed, "{line}: {all} are charged, {charged:?}");
-        // How much of it events miss is the machine's matter: 0 to 40% were seen. What they do not miss is in samples.
+        // Events miss more of it on one machine than on another: 0 to 40% were seen. What they do not miss is in samples.
         if words[1] == "bursts" && unseen == 0.0 {
             eprintln!("{line}: nothing to charge, {all} ns are in samples");
         }

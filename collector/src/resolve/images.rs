@@ -80,7 +80,7 @@ impl Resolver {
                 Some(user) if !ccsd_worker::has_worker() => {
                     let deadline = Arc::clone(&self.deadline_of_files);
                     let path = image.debug.path().map(Path::to_owned);
-                    // `Symbols` checks the owners of what it opens itself alone.
+                    // `Symbols` checks the owners only of files that it opens itself.
                     let asked = AskedFiles { user, finder: image.debug.clone().accept_owners_for(elf), deadline };
                     let finder = DebugFileFinder::through(Arc::new(asked));
                     path.into_iter().fold(finder, DebugFileFinder::image_path)
